@@ -4,6 +4,7 @@
 //! connection is left. Limits of bodies belong to the routes, who asks is told by [`super::authentication`].
 
 mod admission;
+mod half_close;
 mod peer;
 mod stall;
 mod unread;
@@ -35,10 +36,12 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 use super::body::{PolledBody, guarded};
+use super::compression::Compressible;
 use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
 pub(crate) use admission::Network;
 use admission::{Admission, InUse, Limits};
+use half_close::{Exchange, Exchanges, HalfClose, RequestBody};
 pub use peer::{Connection, Peer};
 use stall::StallTimeout;
 use unread::ReadOn;
@@ -290,14 +293,18 @@ async fn serve_connection<S>(
     let address = peer.address;
     let first_request = Arc::new(Notify::new());
     let notify = Arc::clone(&first_request);
+    let exchanges = Exchanges::new();
+    let stream = StallTimeout::new(stream, options.stall_timeout);
+    let stream = HalfClose::new(stream, exchanges.clone());
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         notify.notify_one();
         let in_use = Arc::new(peer.begin());
         request.extensions_mut().insert(ConnectInfo(address));
         request.extensions_mut().insert(peer.clone());
-        call(router.clone(), request, in_use)
+        // HTTP/2 tells the end of a request otherwise.
+        let exchange = (request.version() < Version::HTTP_2).then(|| exchanges.begin());
+        call(router.clone(), request, in_use, exchange)
     });
-    let stream = StallTimeout::new(stream, options.stall_timeout);
     let builder = builder(options);
     let connection = builder
         .serve_connection(TokioIo::new(stream), service)
@@ -349,26 +356,34 @@ async fn call(
     router: Router,
     request: Request<Incoming>,
     in_use: Arc<InUse>,
+    exchange: Option<Exchange>,
 ) -> Result<Response<impl http_body::Body<Data = Bytes, Error = axum::Error>>, Infallible> {
     const GRPC: &[u8] = b"application/grpc";
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
+    let mut coming = exchange.as_ref().map(Exchange::body);
     if request.body().is_end_stream() {
         in_use.start();
+        coming = None;
     }
     // The streams of gRPC have no end to be waited for, and its clients know what a reset after an answer is.
     let reads_on = request.version() == Version::HTTP_2 && !is_grpc;
     let request = request.map(|body| {
         let body = ReadOn::new(body, reads_on);
-        started_when_read(body, Arc::downgrade(&in_use))
+        started_when_read(body, Arc::downgrade(&in_use), coming)
     });
     let mut response = router.oneshot(request).await?;
     in_use.start();
     if !is_grpc {
         add_browser_headers(&mut response);
     }
+    if let Some(exchange) = &exchange {
+        // Of those whose length is not known from the beginning, streams of events never are compressed.
+        let is_marked = response.extensions().get::<Compressible>().is_some();
+        exchange.answer(is_marked || response.body().size_hint().exact().is_some());
+    }
     // Until the answer is sent, its connection is in use.
-    Ok(response.map(|body| guarded(body, in_use)))
+    Ok(response.map(|body| guarded(body, (in_use, exchange))))
 }
 
 /// Tells browsers to take an answer for nothing but what it says it is, and to give it to no other page.
@@ -380,14 +395,17 @@ fn add_browser_headers(response: &mut Response<Body>) {
 }
 
 /// The body of a request. Once it is here the request is being answered.
-fn started_when_read(body: ReadOn, in_use: Weak<InUse>) -> Body {
+fn started_when_read(body: ReadOn, in_use: Weak<InUse>, mut coming: Option<RequestBody>) -> Body {
     let poll = move |mut body: Pin<&mut ReadOn>, context: &mut Context<'_>| {
         let polled = body.as_mut().poll_frame(context);
         let is_last = matches!(polled, Poll::Ready(None));
-        if (is_last || body.is_end_stream())
-            && let Some(in_use) = in_use.upgrade()
-        {
-            in_use.start();
+        if is_last || body.is_end_stream() {
+            coming = None;
+            if let Some(in_use) = in_use.upgrade() {
+                in_use.start();
+            }
+        } else if let (Poll::Pending, Some(coming)) = (&polled, &coming) {
+            coming.wait(context.waker());
         }
         polled
     };

@@ -13,6 +13,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
 
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::meseta::v1::CallAccepted;
@@ -23,6 +25,7 @@ use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::recordio;
 
 use crate::client::{Call, Client, Error};
+use crate::compression::Compressible;
 use crate::server::{CancellationToken, Options, serve, stream_body};
 
 /// A body that a test sends, and where it does so.
@@ -503,5 +506,99 @@ async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
             }
         }
     }
+    server.stop().await;
+}
+
+/// What comes back after a client has sent this and closed its sending half.
+async fn half_closed(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut out = String::new();
+    stream.read_to_string(&mut out).await.unwrap();
+    out
+}
+
+/// Routes whose answers take longer than the end of what a client sends.
+fn slow(shutdown: CancellationToken) -> Router {
+    const TOOK: Duration = Duration::from_secs(1);
+    let large = || async {
+        let pieces = tokio_stream::iter(0_u64..64).map(|_| {
+            let piece = Bytes::from(vec![b'x'; 64 * 1024]);
+            Ok::<_, std::convert::Infallible>(piece)
+        });
+        let body = axum::body::Body::from_stream(pieces.throttle(TOOK));
+        (axum::Extension(Compressible), body)
+    };
+    let late = || async {
+        tokio::time::sleep(TOOK).await;
+        "at last"
+    };
+    let echo = |body: Bytes| async move {
+        tokio::time::sleep(TOOK).await;
+        body
+    };
+    plain(shutdown)
+        .route("/late", get(late))
+        .route("/late-echo", post(echo))
+        .route("/large", get(large))
+}
+
+/// Found with `nc -N` and Python's `shutdown(SHUT_WR)`: calls were carried out and not answered.
+#[tokio::test(start_paused = true)]
+async fn who_closes_its_sending_half_is_answered() {
+    let server = Running::start(Options::default(), slow).await;
+    let head = "HTTP/1.1\r\nHost: x\r\n";
+    for (request, expected) in [
+        (format!("GET /late {head}\r\n"), "at last"),
+        (format!("GET /who {head}\r\n"), "127.0.0.1"),
+        (
+            format!("POST /late-echo {head}Content-Length: 5\r\n\r\nhello"),
+            "hello",
+        ),
+        (
+            format!(
+                "POST /late-echo {head}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+            ),
+            "hello",
+        ),
+        // Nobody reads that body.
+        (
+            format!("POST /nothing {head}Content-Length: 5\r\n\r\nhello"),
+            "HTTP/1.1 404 Not Found",
+        ),
+        // The first of two that come at once.
+        (
+            format!("GET /late {head}\r\nGET /who {head}\r\n"),
+            "127.0.0.1",
+        ),
+    ] {
+        let answer = half_closed(server.address, &request).await;
+        assert!(answer.contains(expected), "{request}: {answer}");
+    }
+    let answer = half_closed(server.address, &format!("GET /large {head}\r\n")).await;
+    let body = answer.bytes().filter(|byte| *byte == b'x').count();
+    assert_eq!(body, 64 * 64 * 1024);
+    // What lacks something is not waited for.
+    let begun = Instant::now();
+    let cut = format!("POST /late-echo {head}Content-Length: 6\r\n\r\nhello");
+    let answer = half_closed(server.address, &cut).await;
+    assert!(!answer.contains("200 OK"), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_reader_leaves_ends_at_once() {
+    let (sender, records) = mpsc::channel(1);
+    let server = Running::start(Options::default(), streaming(records)).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = "POST /stream HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 12]).await.unwrap();
+    let begun = Instant::now();
+    drop(stream);
+    sender.closed().await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
     server.stop().await;
 }

@@ -1,0 +1,312 @@
+//! Clients of HTTP/1 that close their sending half behind a request, as `nc -N` and `socat` do, and wait for its answer.
+//!
+//! Entered through [`HalfClose`] and the [`Exchange`] of each request. The end of what a client sends looks the same
+//! whether it still reads or has gone, and hyper drops the request for it; so the end is kept from hyper while a
+//! request that has come whole is being answered. Invariants: an answer that is a stream of events ends with the end of
+//! what its client sends, at once; no answer that has not begun is waited for longer than [`ANSWER_MAX`] after that.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// For how long a client that sends no more, and may have gone, is given an answer: what takes longer is a call that
+/// waits for something, and that no client is left to hear of.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// What the one request of a connection is at.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    /// There is none.
+    Idle,
+    /// Its body comes. It lacks something once all that came before the end is taken, and more is waited for.
+    Reading { lacks: bool },
+    /// It has come whole, or no more of it is asked for.
+    Awaited,
+    /// An answer that has an end is being sent.
+    Answering,
+    /// An answer is being sent that ends with what the client sends.
+    Streaming,
+}
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    /// Whether the client has closed its sending half.
+    has_ended: bool,
+    /// Of the connection, while the end is kept from it.
+    reader: Option<Waker>,
+    /// Of what waits for more of the body.
+    body: Option<Waker>,
+}
+
+impl State {
+    fn set(&mut self, stage: Stage) {
+        self.stage = stage;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+/// What is known of the request of a connection. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Exchanges(Arc<Mutex<State>>);
+
+impl Exchanges {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            stage: Stage::Idle,
+            has_ended: false,
+            reader: None,
+            body: None,
+        })))
+    }
+
+    /// A request has begun to come.
+    pub(super) fn begin(&self) -> Exchange {
+        self.state().set(Stage::Reading { lacks: false });
+        Exchange(self.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request of a connection, until its answer is sent or given up.
+#[derive(Debug)]
+pub(super) struct Exchange(Exchanges);
+
+impl Exchange {
+    /// What tells how its body comes.
+    pub(super) fn body(&self) -> RequestBody {
+        RequestBody(self.0.clone())
+    }
+
+    /// Its answer begins, which has an end of its own or goes on until its client leaves.
+    pub(super) fn answer(&self, has_end: bool) {
+        let mut state = self.0.state();
+        // An answer beside whose beginning the body is still read may depend on that.
+        let is_whole = state.stage == Stage::Awaited;
+        state.set(if has_end && is_whole {
+            Stage::Answering
+        } else {
+            Stage::Streaming
+        });
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.0.state().set(Stage::Idle);
+    }
+}
+
+/// The body of a request, until it has come whole or no more of it is asked for, which is when this is dropped.
+#[derive(Debug)]
+pub(super) struct RequestBody(Exchanges);
+
+impl RequestBody {
+    /// More of it is waited for.
+    pub(super) fn wait(&self, waker: &Waker) {
+        let mut state = self.0.state();
+        if matches!(state.stage, Stage::Reading { .. }) {
+            if state.has_ended {
+                state.set(Stage::Reading { lacks: true });
+            }
+            state.body = Some(waker.clone());
+        }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.body = None;
+        if matches!(state.stage, Stage::Reading { .. }) {
+            state.set(Stage::Awaited);
+        }
+    }
+}
+
+/// A connection whose end is told when it ends nothing that is being answered.
+#[derive(Debug)]
+pub(super) struct HalfClose<S> {
+    stream: S,
+    exchanges: Exchanges,
+    has_ended: bool,
+    /// Until its answer must have begun.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> HalfClose<S> {
+    pub(super) fn new(stream: S, exchanges: Exchanges) -> Self {
+        Self {
+            stream,
+            exchanges,
+            has_ended: false,
+            timer: None,
+        }
+    }
+
+    /// Ready when the end may be told.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.exchanges.state();
+        state.has_ended = true;
+        match state.stage {
+            Stage::Idle | Stage::Streaming | Stage::Reading { lacks: true } => {
+                return Poll::Ready(Ok(()));
+            }
+            Stage::Answering => {
+                state.reader = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            Stage::Reading { lacks: false } | Stage::Awaited => {
+                state.reader = Some(context.waker().clone());
+            }
+        }
+        // Whether it lacks anything is known once it was asked for more after this.
+        let body = state.body.take();
+        drop(state);
+        if let Some(body) = body {
+            body.wake();
+        }
+        let new = || Box::pin(tokio::time::sleep(ANSWER_MAX));
+        let timer = self.timer.get_or_insert_with(new);
+        timer.as_mut().poll(context).map(Ok)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for HalfClose<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.has_ended {
+            let (before, room) = (buffer.filled().len(), buffer.remaining());
+            ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+            if buffer.filled().len() > before || room == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.has_ended = true;
+        }
+        self.poll_end(context)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClose<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn connection() -> (DuplexStream, HalfClose<DuplexStream>, Exchanges) {
+        let (there, here) = tokio::io::duplex(64);
+        let exchanges = Exchanges::new();
+        let here = HalfClose::new(here, exchanges.clone());
+        (there, here, exchanges)
+    }
+
+    /// Whether the end is told at once.
+    async fn is_told(here: &mut HalfClose<DuplexStream>) -> bool {
+        let mut bytes = [0; 8];
+        let read = here.read(&mut bytes);
+        let told = tokio::time::timeout(Duration::from_millis(1), read).await;
+        told.is_ok_and(|count| count.unwrap() == 0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_what_a_client_sends_waits_for_an_answer_that_has_an_end() {
+        let (mut there, mut here, exchanges) = connection();
+        there.write_all(b"GET").await.unwrap();
+        there.shutdown().await.unwrap();
+        let mut came = [0; 3];
+        here.read_exact(&mut came).await.unwrap();
+        let exchange = exchanges.begin();
+        drop(exchange.body());
+        assert!(!is_told(&mut here).await, "it is awaited");
+        exchange.answer(true);
+        tokio::time::sleep(2 * ANSWER_MAX).await;
+        assert!(!is_told(&mut here).await, "it is being sent");
+        let read = tokio::spawn(async move { here.read(&mut [0; 8]).await });
+        tokio::task::yield_now().await;
+        drop(exchange);
+        assert_eq!(read.await.unwrap().unwrap(), 0, "it is sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_with_what_its_client_sends() {
+        let (there, mut here, exchanges) = connection();
+        let exchange = exchanges.begin();
+        drop(exchange.body());
+        drop(there);
+        assert!(!is_told(&mut here).await);
+        exchange.answer(false);
+        assert!(is_told(&mut here).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_whose_client_has_gone_is_given_up_after_a_while() {
+        let (there, mut here, exchanges) = connection();
+        let exchange = exchanges.begin();
+        drop(exchange.body());
+        drop(there);
+        let begun = Instant::now();
+        assert_eq!(here.read(&mut [0; 8]).await.unwrap(), 0);
+        assert_eq!(begun.elapsed().as_secs(), ANSWER_MAX.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_ends_early_is_told_so_once_what_came_of_it_is_taken() {
+        let (there, mut here, exchanges) = connection();
+        let exchange = exchanges.begin();
+        let body = exchange.body();
+        let waker = Waker::noop();
+        // It waited before the rest of it came, of which nothing is known here yet.
+        body.wait(waker);
+        drop(there);
+        assert!(!is_told(&mut here).await);
+        body.wait(waker);
+        assert!(is_told(&mut here).await);
+        // An answer that begins beside it holds nothing up.
+        exchange.answer(true);
+        assert!(is_told(&mut here).await);
+    }
+}
