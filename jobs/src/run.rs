@@ -152,7 +152,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         inbox: ends.inbox,
         link: Link {
             masters,
-            identity,
+            identity: identity.clone(),
             registration: ends.registration,
             events: ends.link,
             leader,
@@ -182,6 +182,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         handle: handle.clone(),
         files: http::FileReader::new(),
         readers: http::Readers::new(),
+        quotas: http::MasterQuotas::new(identity, of_leader.clone()),
         user,
         leader: of_leader,
         address: authority,

@@ -7,6 +7,7 @@ use std::ops::Bound;
 
 use super::discovery::Discovered;
 use super::job::Job;
+use super::quotas::Quotas;
 use super::state::State;
 use super::view::{JobView, VolumeView, pending_of, running_of, view_of, volume_state};
 
@@ -95,7 +96,8 @@ impl State {
     #[must_use]
     pub fn jobs_behind(&self, name: Option<&str>) -> Vec<JobView> {
         let jobs = self.part_behind(name);
-        jobs.map(|job| self.view(job)).collect()
+        let unknown = Quotas::default();
+        jobs.map(|job| self.view(job, &unknown)).collect()
     }
 
     /// What is measured of jobs behind a name, and where to go on. What belongs to no job is with the first of them.

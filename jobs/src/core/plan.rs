@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use meseta_resources::{ResourceQuantities, Resources};
 use serde::Serialize;
 
 use super::commands::same_but_size;
 use super::job::Job;
 use super::launch::placed_of;
 use super::pool::{STEP_WORK_MAX, Work};
+use super::quotas::{Change, Limited, Quotas};
 use super::state::State;
 use super::task_name::TaskName;
 use super::volume::Volume;
-use crate::placement::{self, Offer, Placed};
+use crate::placement::{self, Offer, Placed, Why};
 use crate::spec::JobSpec;
 
 /// Offers that are remembered after they were answered, for plans.
@@ -46,11 +48,11 @@ pub struct PlaceView {
 }
 
 impl State {
-    /// Plans a job without changing anything.
+    /// Plans a job without changing anything, where these quotas are known.
     #[must_use]
-    pub fn plan(&self, spec: &JobSpec) -> PlanView {
+    pub fn plan(&self, spec: &JobSpec, quotas: &Quotas) -> PlanView {
         match self.check_submission(spec) {
-            Ok(()) => self.plan_taken(spec),
+            Ok(()) => self.plan_taken(spec, quotas),
             Err(refusal) => PlanView {
                 changes: self.changes(spec),
                 fits: 0,
@@ -63,7 +65,7 @@ impl State {
     }
 
     /// The same of a job that would be taken.
-    fn plan_taken(&self, spec: &JobSpec) -> PlanView {
+    fn plan_taken(&self, spec: &JobSpec, quotas: &Quotas) -> PlanView {
         let mut offers = self.seen_in(&spec.role);
         let placed = self.staying(spec);
         let wants = (spec.count as usize).saturating_sub(placed.len());
@@ -91,7 +93,14 @@ impl State {
         let fits = places.values().sum();
         let mut obstacles = match fits < wants {
             true if is_partial => vec![format!("a plan places {most} tasks at most: more may fit")],
-            true => self.in_the_way(spec, &placed, &offers),
+            true => {
+                let change = Change {
+                    more: fits,
+                    freed: self.freed_of_quota(spec),
+                };
+                let limited = quotas.in_the_way(spec, &change).filter(|_| others > 0);
+                self.in_the_way(spec, &placed, &offers, limited)
+            }
             false => Vec::new(),
         };
         let present = self.jobs.get(&spec.name);
@@ -127,23 +136,39 @@ impl State {
 
     /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
     fn give_back(&self, spec: &JobSpec, offers: &mut [Offer]) {
-        let Some(job) = self.jobs.get(&spec.name) else {
-            return;
-        };
-        let is_same = job
-            .spec()
-            .is_some_and(|present| same_but_size(present, spec));
-        if spec.volume.is_some() || (is_same && job.is_service()) {
-            return;
-        }
-        for task in job.tasks.values() {
-            let offer = offers
-                .iter_mut()
-                .find(|offer| offer.agent_id == task.record.agent_id);
-            if let (Some(offer), Some(of_task)) = (offer, job.spec_of(task.name.version)) {
-                offer.resources += &placement::requested(of_task);
+        for (agent_id, freed) in self.given_back(spec) {
+            let mut offers = offers.iter_mut();
+            if let Some(offer) = offers.find(|offer| offer.agent_id == agent_id) {
+                offer.resources += &freed;
             }
         }
+    }
+
+    /// The same as far as it counts in the role of the new tasks.
+    fn freed_of_quota(&self, spec: &JobSpec) -> ResourceQuantities {
+        let mut freed = Resources::new();
+        if self.role_of(&spec.name) == Some(&spec.role) {
+            for (_, of_task) in self.given_back(spec) {
+                freed += &of_task;
+            }
+        }
+        freed.quantities()
+    }
+
+    /// The tasks that a submission replaces: where each is, and what it has.
+    fn given_back(&self, spec: &JobSpec) -> impl Iterator<Item = (&str, Resources)> {
+        let job = self.jobs.get(&spec.name).filter(|job| {
+            let mut present = job.spec().into_iter();
+            let is_same = present.any(|present| same_but_size(present, spec));
+            spec.volume.is_none() && !(is_same && job.is_service())
+        });
+        job.into_iter().flat_map(|job| {
+            job.tasks.values().filter_map(|task| {
+                let of_task = job.spec_of(task.name.version)?;
+                let freed = placement::requested(of_task);
+                Some((&*task.record.agent_id, freed))
+            })
+        })
     }
 
     /// A task has ended: where no offers come that would show it, what it had is free by this.
@@ -166,14 +191,30 @@ impl State {
     }
 
     /// What keeps the tasks that a job wants now from the offers seen last; empty where another one would fit.
-    pub(super) fn obstacles(&self, job: &Job) -> Vec<String> {
+    pub(super) fn obstacles(&self, job: &Job, quotas: &Quotas) -> Vec<String> {
         match job.spec() {
             Some(spec) if job.demand(self.clock.at) > 0 => {
                 let placed: Vec<_> = job.tasks.values().map(placed_of).collect();
-                self.in_the_way(spec, &placed, &self.seen_in(&spec.role))
+                let limited = self.limited(job, quotas);
+                self.in_the_way(spec, &placed, &self.seen_in(&spec.role), limited)
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The quota that keeps a job's tasks waiting; those that return to their volumes have theirs.
+    pub(super) fn limited(&self, job: &Job, quotas: &Quotas) -> Option<Limited> {
+        let spec = job.spec()?;
+        // A gang starts as a whole.
+        let more = spec
+            .gang
+            .map_or(0, |_| job.demand(self.clock.at).saturating_sub(1));
+        let change = Change {
+            more,
+            ..Change::default()
+        };
+        let limited = quotas.in_the_way(spec, &change);
+        limited.filter(|_| job.demand_anywhere(self.clock.at) > 0)
     }
 
     /// For which jobs one waits before it starts, if there are any.
@@ -223,19 +264,32 @@ impl State {
         going_on.map(placed_of).collect()
     }
 
-    fn in_the_way(&self, spec: &JobSpec, placed: &[Placed], offers: &[Offer]) -> Vec<String> {
+    fn in_the_way(
+        &self,
+        spec: &JobSpec,
+        placed: &[Placed],
+        offers: &[Offer],
+        limited: Option<Limited>,
+    ) -> Vec<String> {
         if !self.is_connected {
             return vec!["no master answers".to_owned()];
         }
         if let Some(refused) = self.refused_text(&spec.role) {
             return vec![refused];
         }
-        if offers.is_empty() {
+        if offers.is_empty() && limited.is_none() {
             return vec![format!("no offers were seen in role {:?} yet", spec.role)];
         }
         let found = placement::obstacles(spec, placed, offers).into_iter();
+        let of_limit = |why: &Why| {
+            limited
+                .as_ref()
+                .is_some_and(|limited| limited.explains(why))
+        };
+        let found = found.filter(|(_, why)| !of_limit(why));
         let told = found.map(|(index, why)| format!("{}: {why}", offers[index].hostname));
-        told.take(OBSTACLES_MAX).collect()
+        let limit = limited.iter().map(|limited| limited.text.clone());
+        limit.chain(told).take(OBSTACLES_MAX).collect()
     }
 
     fn changes(&self, spec: &JobSpec) -> Vec<String> {

@@ -329,13 +329,11 @@ impl State {
         }
         let put_off = job.put_off.take().filter(|(time, _)| *time == first);
         let put_off = put_off.map(|(_, since)| since);
+        let Some(job) = self.jobs.get(name) else {
+            return;
+        };
         let dealt = &job.record.dealt;
-        let due = Self::due(
-            (cron, dealt, self.options.next_time),
-            (first, put_off),
-            now,
-            &mut firing.times,
-        );
+        let due = self.due((cron, dealt), (first, put_off), now, &mut firing.times);
         self.deal_with(name, first, &due);
         if due.skipped > 0 {
             let least = if due.has_more { "at least " } else { "" };
@@ -476,7 +474,8 @@ impl State {
     /// The last time that is due, and how many from the first on were missed. Those that were put off are as late as when
     /// they were.
     fn due(
-        (cron, dealt, next_time): (&Cron, &Dealt, fn(&Cron, Duration) -> Option<Duration>),
+        &self,
+        (cron, dealt): (&Cron, &Dealt),
         (first, put_off): (Duration, Option<Duration>),
         now: Duration,
         times: &mut usize,
@@ -484,7 +483,7 @@ impl State {
         let mut next = |after| {
             let next = |after| {
                 *times = times.saturating_sub(1);
-                next_time(cron, after)
+                (self.options.next_time)(cron, after)
             };
             dealt.next(after, next).filter(|due| *due <= now)
         };

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
+use super::quotas::Quotas;
 use super::state::State;
 use super::tasks::TaskOrder;
 use super::totals::Totals;
@@ -122,23 +123,30 @@ impl Authority {
 }
 
 impl State {
-    /// One job with all of its tasks.
+    /// One job with all of its tasks, where no quotas are known.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<JobView> {
         Some(JobView {
             tasks: Some(self.task_views((name, None), None, usize::MAX).0),
-            ..self.job_alone(name)?
+            ..self.job_alone(name, &Quotas::default())?
         })
     }
 
-    /// One job as it is looked at alone, without its tasks.
+    /// One job as it is looked at alone, without its tasks, where these quotas are known.
     #[must_use]
-    pub fn job_alone(&self, name: &str) -> Option<JobView> {
+    pub fn job_alone(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
         let job = self.jobs.get(name)?;
         Some(JobView {
-            obstacles: self.obstacles(job),
-            ..self.summary(name)?
+            obstacles: self.obstacles(job, quotas),
+            ..self.summary(name, quotas)?
         })
+    }
+
+    /// Whether a job waits for an offer, so that the quota of its role may be what is in the way.
+    #[must_use]
+    pub fn waits_for_offers(&self, name: &str) -> bool {
+        let job = self.jobs.get(name).filter(|_| self.is_connected);
+        job.is_some_and(|job| job.demand(self.clock.at) > 0)
     }
 
     /// How many tasks a job has.
@@ -178,11 +186,11 @@ impl State {
 
     /// One job as the list has it, and its volumes: of very many tasks it costs little.
     #[must_use]
-    pub fn summary(&self, name: &str) -> Option<JobView> {
+    pub fn summary(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
         let job = self.jobs.get(name)?;
         Some(JobView {
             volumes: volumes_of(job),
-            ..self.view(job)
+            ..self.view(job, quotas)
         })
     }
 
@@ -248,7 +256,7 @@ impl State {
         self.jobs.len()
     }
 
-    pub(super) fn view(&self, job: &Job) -> JobView {
+    pub(super) fn view(&self, job: &Job, quotas: &Quotas) -> JobView {
         let at = self.clock.at;
         let (kind, role, count) = match job.spec() {
             Some(spec) => (kind_of(&spec.kind), spec.role.clone(), spec.count),
@@ -280,7 +288,7 @@ impl State {
             },
             succeeded,
             state: self.state_of(job),
-            why: self.why(job),
+            why: self.why(job, quotas),
             obstacles: Vec::new(),
             update: update_view(job),
             tasks: None,
@@ -319,7 +327,7 @@ impl State {
     }
 
     /// What stands in the way, in the words of an operator.
-    fn why(&self, job: &Job) -> String {
+    fn why(&self, job: &Job, quotas: &Quotas) -> String {
         let at = self.clock.at;
         if let Some(why) = job
             .record
@@ -353,10 +361,14 @@ impl State {
             if let Some(refused) = self.refused_text(role).filter(|_| self.is_connected) {
                 return refused;
             }
-            return match self.is_connected {
-                true if demand == 1 => "a task waits for an offer that it fits".to_owned(),
-                true => format!("{demand} tasks wait for offers that they fit"),
-                false => "no master answers".to_owned(),
+            if !self.is_connected {
+                return "no master answers".to_owned();
+            }
+            return match self.limited(job, quotas) {
+                Some(limited) if demand == 1 => format!("a task waits: {}", limited.text),
+                Some(limited) => format!("{demand} tasks wait: {}", limited.text),
+                None if demand == 1 => "a task waits for an offer that it fits".to_owned(),
+                None => format!("{demand} tasks wait for offers that they fit"),
             };
         }
         let waits = |slot: &&super::records::Slot| slot.not_before > at;

@@ -1,12 +1,14 @@
 //! Jobs over HTTP: submitted, planned and changed.
 
+use std::sync::Arc;
+
 use http::{Method, StatusCode};
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Permitted, Reply, permission, shown};
-use crate::core::{Accepted, Authority, Refusal, Request, State};
+use crate::core::{Accepted, Authority, Quotas, Refusal, Request, State};
 use crate::file::{self, Mistakes, Submission};
 
 /// Bytes of the body of a change other than a job's file.
@@ -128,8 +130,19 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let spec = read_file(&context, &caller, request, file::from_text).await?;
     permission::change(&caller.approver, &Authority::of(&spec))?;
-    let planned = move |state: &State| (state.authority_of(&spec.name), state.plan(&spec));
-    let (present, plan) = context.handle.read(planned).await?;
+    let planned = |quotas: Arc<Quotas>| {
+        let spec = spec.clone();
+        move |state: &State| {
+            let plan = state.plan(&spec, &quotas);
+            let may_ask = state.is_connected() && plan.fits < plan.wants;
+            (state.authority_of(&spec.name), plan, may_ask)
+        }
+    };
+    let (mut present, mut plan, may_ask) = context.handle.read(planned(Arc::default())).await?;
+    if may_ask {
+        let quotas = context.quotas.read().await;
+        (present, plan, _) = context.handle.read(planned(quotas)).await?;
+    }
     // The changes tell what the present one is.
     if let Some(present) = present {
         permission::change(&caller.approver, &present)?;
@@ -144,7 +157,8 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         request,
         ..
     } = permitted;
-    let body = body::read(request.into_body(), CHANGE_BYTES_MAX).await;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts.headers, body, CHANGE_BYTES_MAX).await;
     let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
     let mut request = request_of(name, action, &body)?;
     let present = present(&context, name).await?;
@@ -239,7 +253,8 @@ async fn read_file<T: Send + 'static>(
     request: http::Request<axum::body::Body>,
     read: fn(&str) -> Result<T, Mistakes>,
 ) -> Result<T, Reply> {
-    let body = body::read(request.into_body(), file::FILE_BYTES_MAX).await;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts.headers, body, file::FILE_BYTES_MAX).await;
     let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
     let text = std::str::from_utf8(&body)
         .map_err(|_| Reply::error(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?;

@@ -1,7 +1,8 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
 //! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`file_reader`] reads their files,
-//! [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read.
+//! [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read, [`quotas`]
+//! what the master is asked for them.
 //! Invariant: no handler runs before its request is authenticated; who may run in a role, and as the user of its tasks, may
 //! change its jobs, who may view a role sees them.
 
@@ -9,6 +10,7 @@ mod file_reader;
 mod jobs;
 mod openapi;
 mod permission;
+mod quotas;
 mod readers;
 mod readings;
 mod reply;
@@ -35,6 +37,7 @@ use tokio::sync::watch;
 
 use crate::service::Handle;
 pub(crate) use file_reader::FileReader;
+pub(crate) use quotas::MasterQuotas;
 pub(crate) use readers::Readers;
 pub(crate) use reply::Reply;
 use routes::ROUTES;
@@ -50,6 +53,7 @@ pub(crate) struct Context {
     pub(crate) handle: Handle,
     pub(crate) files: FileReader,
     pub(crate) readers: Readers,
+    pub(crate) quotas: MasterQuotas,
     /// The user of tasks whose job names none.
     pub(crate) user: String,
     /// The URL of the master that it is subscribed to, or was last.

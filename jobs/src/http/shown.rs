@@ -3,13 +3,15 @@
 //! Each takes its turn among the readers. Invariants: what is made of very many jobs or tasks is looked at a part at a time,
 //! so that what the core has to decide comes between; a reader sees nothing of another role in any part.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use meseta_daemon::query::Query;
 use serde::Serialize;
 
 use super::jobs::Nothing;
 use super::{Permitted, Reply, permission};
-use crate::core::{JobView, NoPlace, State, TaskOrder, VolumeParts, VolumeView};
+use crate::core::{JobView, NoPlace, Quotas, State, TaskOrder, VolumeParts, VolumeView};
 
 /// Tasks and volumes that are looked at between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
@@ -123,19 +125,30 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     } = &permitted;
     let page = Page::of(query)?;
     let is_brief = query.get("tasks") == Some("false");
-    let turn = context.readers.turn(caller).await?;
-    let wanted = name.to_owned();
-    let looked = move |state: &State| {
-        let job = match is_brief {
-            true => state.summary(&wanted),
-            false => state.job_alone(&wanted),
-        };
-        let tasks = (state.task_count(&wanted), page.place(state, &wanted));
-        Some((job?, state.authority_of(&wanted)?, tasks))
+    let look = |quotas: Arc<Quotas>| {
+        let wanted = name.to_owned();
+        move |state: &State| {
+            let job = match is_brief {
+                true => state.summary(&wanted, &quotas),
+                false => state.job_alone(&wanted, &quotas),
+            };
+            let tasks = (state.task_count(&wanted), page.place(state, &wanted));
+            let waits = state.waits_for_offers(&wanted);
+            Some((job?, state.authority_of(&wanted)?, tasks, waits))
+        }
     };
-    let (found, mut turn) = turn.look(&context.handle, looked).await?;
+    let turn = context.readers.turn(caller).await?;
+    let (mut found, mut turn) = turn.look(&context.handle, look(Arc::default())).await?;
+    let waits = |(job, _, _, waits): &(JobView, _, _, bool)| *waits && permitted.sees(&job.role);
+    if found.as_ref().is_some_and(waits) {
+        // Others read meanwhile.
+        drop(turn);
+        let quotas = context.quotas.read().await;
+        turn = context.readers.turn(caller).await?;
+        (found, turn) = turn.look(&context.handle, look(quotas)).await?;
+    }
     let seen = found.filter(|(job, ..)| permitted.sees(&job.role));
-    let (job, authority, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let (job, authority, (total, mut behind), _) = seen.ok_or_else(|| Reply::no_job(name))?;
     let mut shown = Shown {
         job,
         actions: permission::actions(&caller.approver, &authority, &context.user),

@@ -2,6 +2,7 @@
 
 use clap::Parser as _;
 use http::Method;
+use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::clock::Clock;
 use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
 use meseta_resources::Resources;
@@ -46,6 +47,7 @@ fn scheduler_of(
         handle,
         files: FileReader::new(),
         readers: Readers::new(),
+        quotas: MasterQuotas::new(ClientIdentity::default(), watch::channel(None).1),
         user: "somebody".to_owned(),
         leader: watch::channel(None).1,
         address: "here:1".to_owned(),

@@ -15,7 +15,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Authority, Input, Request};
+use super::{Authority, Input, Quotas, Request};
 use crate::spec::{
     Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
 };

@@ -1,6 +1,9 @@
 //! Why jobs wait: agents without room, and roles that the master does not take.
 
+use meseta_resources::{ResourceName, Scalar};
+
 use super::*;
+use crate::core::RoleQuota;
 use crate::core::job::EVENTS_MAX;
 
 #[test]
@@ -13,9 +16,48 @@ fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() 
     assert_eq!((job.running, job.pending), (4, 1));
     assert_eq!(job.obstacles.len(), 1, "{:?}", job.obstacles);
     assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
-    let plan = world.state.plan(&JobSpec { count: 6, ..spec });
+    let plan = world
+        .state
+        .plan(&JobSpec { count: 6, ..spec }, &Quotas::default());
     assert_eq!((plan.fits, plan.wants), (0, 2), "{plan:?}");
     assert_eq!(plan.obstacles, job.obstacles);
+}
+
+/// Where the quota of the role was used up, every agent was told to be short.
+#[test]
+fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_it() {
+    let mut world = World::new(1, 1);
+    let spec = service(5, 0, 1);
+    submit(&mut world, spec.clone());
+    world.calm(100, None);
+    assert!(world.state.waits_for_offers("web"));
+    let cpus = |amount| {
+        let amount = Scalar::from_units(amount);
+        [(ResourceName::cpus(), amount)]
+    };
+    let quota = |limit| {
+        let quota = RoleQuota {
+            limits: cpus(limit).into_iter().collect(),
+            consumed: cpus(4).into_iter().collect(),
+        };
+        Quotas::from_iter([("r".to_owned(), quota)])
+    };
+    let text = "role 'r' has 4 cpus of its limit of 4, and a task needs 1";
+    let job = world.state.job_alone("web", &quota(4)).expect("a job");
+    assert_eq!(job.obstacles, [text]);
+    assert_eq!(job.why, format!("a task waits: {text}"));
+    let larger = JobSpec {
+        count: 6,
+        ..spec.clone()
+    };
+    assert_eq!(world.state.plan(&larger, &quota(4)).obstacles, [text]);
+    // Of another version the tasks have what those before it had.
+    let other = world.state.plan(&changed(&spec, "another"), &quota(4));
+    assert_eq!((other.fits, &*other.obstacles), (4, &[text.to_owned()][..]));
+    // A limit that is in nobody's way is none of the reasons.
+    let job = world.state.job_alone("web", &quota(5)).expect("a job");
+    assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
+    assert_eq!(job.why, "a task waits for an offer that it fits");
 }
 
 #[test]
@@ -25,10 +67,12 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
     submit(&mut world, spec.clone());
     world.calm(60, None);
     assert_eq!(state_of(&world, "web"), "healthy");
-    let same = world.state.plan(&spec);
+    let same = world.state.plan(&spec, &Quotas::default());
     assert_eq!((same.runs, same.wants, same.fits), (8, 0, 0), "{same:?}");
     // Both agents are full of what the new version replaces.
-    let plan = world.state.plan(&changed(&spec, "another"));
+    let plan = world
+        .state
+        .plan(&changed(&spec, "another"), &Quotas::default());
     assert_eq!((plan.runs, plan.wants, plan.fits), (0, 8, 8), "{plan:?}");
     let places: Vec<_> = plan
         .places
@@ -37,7 +81,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
         .collect();
     assert_eq!(places, [("a0", 4), ("a1", 4)]);
     let other = job("other", 3, service(3, 1, 1).kind);
-    let plan = world.state.plan(&other);
+    let plan = world.state.plan(&other, &Quotas::default());
     assert_eq!((plan.wants, plan.fits), (3, 0), "{plan:?}");
     // What has ended is free, although no offers come that would show it.
     let name = "web".to_owned();
@@ -48,7 +92,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
         world.sync();
     }
     assert!(world.is_suppressed);
-    let plan = world.state.plan(&other);
+    let plan = world.state.plan(&other, &Quotas::default());
     assert_eq!((plan.wants, plan.fits), (3, 3), "{plan:?}");
 }
 
@@ -60,7 +104,7 @@ fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
         after: vec![other.to_owned()],
         ..batch(name, 1)
     };
-    let plan = world.state.plan(&after("a", "nope"));
+    let plan = world.state.plan(&after("a", "nope"), &Quotas::default());
     let unknown = "it starts after nope, of which there is no job yet";
     assert_eq!(plan.obstacles.last().map(String::as_str), Some(unknown));
     submit(&mut world, after("a", "b"));
@@ -80,7 +124,9 @@ fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
 fn a_plan_of_what_is_refused_says_so() {
     let mut world = World::new(1, 1);
     submit(&mut world, batch("a", 1));
-    let plan = world.state.plan(&job("a", 1, service(1, 1, 1).kind));
+    let plan = world
+        .state
+        .plan(&job("a", 1, service(1, 1, 1).kind), &Quotas::default());
     assert_eq!((plan.wants, plan.fits), (1, 0));
     let obstacle = "it is refused: \"a\" is of another kind";
     assert!(plan.obstacles[0].starts_with(obstacle), "{plan:?}");

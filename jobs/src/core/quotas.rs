@@ -1,0 +1,172 @@
+//! Whether the quota of a role keeps the tasks of a job waiting, by what the master tells of it.
+//!
+//! Offers are cut to what quota leaves, so that each agent seems short of what the role may not have. Entered through
+//! [`Quotas::in_the_way`]. Knows nothing of offers: what is not known here keeps nobody waiting.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Scalar};
+
+use crate::placement::{self, Why};
+use crate::spec::JobSpec;
+
+/// The limits of roles, and what of them is used; of roles without any, nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quotas(BTreeMap<String, RoleQuota>);
+
+/// What a role and those below it may have at most, and what they use and have reserved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoleQuota {
+    pub limits: ResourceLimits,
+    pub consumed: ResourceQuantities,
+}
+
+/// The limits that keep a task of a job waiting, on whichever agent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Limited {
+    pub(super) text: String,
+    /// What is limited.
+    names: BTreeSet<String>,
+}
+
+/// What becomes of a role's consumption before the task in question is launched.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    /// Tasks of the job that are launched before it.
+    pub(super) more: usize,
+    /// What ends before it.
+    pub(super) freed: ResourceQuantities,
+}
+
+impl FromIterator<(String, RoleQuota)> for Quotas {
+    fn from_iter<T: IntoIterator<Item = (String, RoleQuota)>>(quotas: T) -> Self {
+        Self(quotas.into_iter().collect())
+    }
+}
+
+impl Quotas {
+    /// The limits of a job's role, and of those above it, that one more of its tasks would exceed.
+    pub(super) fn in_the_way(&self, spec: &JobSpec, change: &Change) -> Option<Limited> {
+        let quotas = roles_of(&spec.role).filter_map(|role| Some((role, self.0.get(role)?)));
+        let quotas: Vec<_> = quotas.collect();
+        if quotas.is_empty() {
+            return None;
+        }
+        let needed = needed_of(spec);
+        let more = i64::try_from(change.more).unwrap_or(i64::MAX);
+        let (mut texts, mut names) = (Vec::new(), BTreeSet::new());
+        for (role, quota) in quotas {
+            for (name, needed) in needed.iter() {
+                let consumed = quota.consumed.get(name.as_str());
+                let Some(limit) = quota.limits.get(name.as_str()) else {
+                    continue;
+                };
+                let of_tasks = needed.millis().saturating_mul(more.saturating_add(1));
+                let before = consumed.floor_sub(change.freed.get(name.as_str()));
+                if before.saturating_add(Scalar::from_millis(of_tasks)) <= limit {
+                    continue;
+                }
+                names.insert(name.to_string());
+                texts.push(format!(
+                    "role '{role}' has {consumed} {name} of its limit of {limit}, and a task needs {needed}"
+                ));
+            }
+        }
+        (!texts.is_empty()).then(|| Limited {
+            text: texts.join("; "),
+            names,
+        })
+    }
+}
+
+impl Limited {
+    /// Whether an offer is short of nothing but what is limited, as all are.
+    pub(super) fn explains(&self, why: &Why) -> bool {
+        match why {
+            Why::Short { missing, .. } => missing
+                .iter()
+                .all(|(name, _)| self.names.contains(name.as_str())),
+            _ => false,
+        }
+    }
+}
+
+/// A role and those above it.
+fn roles_of(role: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(role), |role| Some(role.rsplit_once('/')?.0))
+}
+
+/// What a task adds to the consumption of its role: what is revocable counts for nothing.
+fn needed_of(spec: &JobSpec) -> ResourceQuantities {
+    let mut needed = placement::requested(spec).quantities();
+    if spec.best_effort {
+        needed.set(&ResourceName::cpus(), Scalar::ZERO);
+    }
+    if let Some(volume) = &spec.volume {
+        let size = Scalar::from_f64(volume.size_mb).unwrap_or_default();
+        needed.increase(&ResourceName::disk(), size);
+    }
+    needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::from_toml;
+
+    fn quota(limits: &[(&str, f64)], consumed: &[(&str, f64)]) -> RoleQuota {
+        let amount = |(name, amount): &(&str, f64)| {
+            let name = ResourceName::new(name).expect("a name");
+            (name, Scalar::from_f64(*amount).expect("an amount"))
+        };
+        RoleQuota {
+            limits: limits.iter().map(amount).collect(),
+            consumed: consumed.iter().map(amount).collect(),
+        }
+    }
+
+    fn spec(rest: &str) -> JobSpec {
+        let text = format!(
+            "name = \"a\"\nrole = \"eng/web\"\n{rest}\n[task]\ncommand = \"true\"\n[resources]\ncpus = 0.1\nmem = \"16MB\"\n"
+        );
+        from_toml(&text).expect("a job")
+    }
+
+    fn text(quotas: &Quotas, spec: &JobSpec, change: &Change) -> Option<String> {
+        Some(quotas.in_the_way(spec, change)?.text)
+    }
+
+    #[test]
+    fn the_limit_that_a_task_would_exceed_is_named_and_no_other() {
+        let consumed = [("cpus", 0.3), ("mem", 48.0)];
+        let own = quota(&[("cpus", 0.3), ("mem", 128.0)], &consumed);
+        let quotas: Quotas = [("eng/web".to_owned(), own)].into_iter().collect();
+        let (spec, none) = (spec(""), Change::default());
+        let told = "role 'eng/web' has 0.3 cpus of its limit of 0.3, and a task needs 0.1";
+        assert_eq!(text(&quotas, &spec, &none).as_deref(), Some(told));
+        // What ends makes room, and what is launched before takes it.
+        let freed = [(ResourceName::cpus(), Scalar::from_millis(200))];
+        let mut change = Change {
+            more: 1,
+            freed: freed.into_iter().collect(),
+        };
+        assert_eq!(text(&quotas, &spec, &change), None);
+        change.more = 2;
+        assert_eq!(text(&quotas, &spec, &change).as_deref(), Some(told));
+        // Another role's is in nobody's way.
+        let mut other = spec;
+        other.role = "eng".to_owned();
+        assert_eq!(text(&quotas, &other, &none), None);
+    }
+
+    #[test]
+    fn the_limit_of_a_role_above_is_in_the_way_and_revocable_cpus_are_in_none() {
+        let above = quota(&[("cpus", 1.0)], &[("cpus", 0.95)]);
+        let quotas: Quotas = [("eng".to_owned(), above)].into_iter().collect();
+        let none = Change::default();
+        let told = "role 'eng' has 0.95 cpus of its limit of 1, and a task needs 0.1";
+        assert_eq!(text(&quotas, &spec(""), &none).as_deref(), Some(told));
+        let best_effort = spec("best_effort = true");
+        assert_eq!(text(&quotas, &best_effort, &none), None);
+    }
+}

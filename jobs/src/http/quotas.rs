@@ -1,0 +1,207 @@
+//! What the master tells of the quotas of roles, asked where a reader wants to know why a job waits.
+//!
+//! Entered through [`MasterQuotas::read`]. Invariant: one question at a time is under way, and what came of it serves all
+//! readers for [`FRESH`], also where there was no answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_daemon::authentication::{ClientIdentity, SettingsError};
+use meseta_daemon::client::{self, Client};
+use meseta_daemon::error_chain::chain;
+use meseta_daemon::tls::TlsError;
+use meseta_resources::{ResourceName, Scalar};
+use serde::Deserialize;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+use crate::core::{Quotas, RoleQuota};
+
+/// How old what was told may be.
+const FRESH: Duration = Duration::from_secs(5);
+/// How long a reader waits for the master: without an answer all else is told.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// The longest answer that is read: some 10,000 roles.
+const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// The quotas as the master that leads has them.
+#[derive(Debug)]
+pub(crate) struct MasterQuotas {
+    identity: ClientIdentity,
+    /// Its URL, once there was one.
+    leader: watch::Receiver<Option<String>>,
+    told: Mutex<Option<(Instant, Arc<Quotas>)>>,
+}
+
+/// Why the master told nothing.
+#[derive(Debug, thiserror::Error)]
+enum Untold {
+    #[error("the certificates cannot be used")]
+    Tls(#[source] TlsError),
+    #[error("the credential cannot be used")]
+    Credential(#[source] SettingsError),
+    #[error(transparent)]
+    Client(#[from] client::Error),
+    #[error("the answer of {url} makes no sense")]
+    Answer {
+        url: String,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl MasterQuotas {
+    pub(crate) fn new(identity: ClientIdentity, leader: watch::Receiver<Option<String>>) -> Self {
+        Self {
+            identity,
+            leader,
+            told: Mutex::new(None),
+        }
+    }
+
+    /// The quotas of the roles that the scheduler's principal may see; none where the master does not tell them.
+    pub(super) async fn read(&self) -> Arc<Quotas> {
+        let mut told = self.told.lock().await;
+        if let Some((at, quotas)) = &*told
+            && at.elapsed() < FRESH
+        {
+            return quotas.clone();
+        }
+        let asked = self.ask().await;
+        let quotas = asked.unwrap_or_else(|error| {
+            tracing::debug!(error = %chain(&error), "the master tells no quotas");
+            Quotas::default()
+        });
+        let quotas = Arc::new(quotas);
+        *told = Some((Instant::now(), quotas.clone()));
+        quotas
+    }
+
+    async fn ask(&self) -> Result<Quotas, Untold> {
+        let Some(leader) = self.leader.borrow().clone() else {
+            return Ok(Quotas::default());
+        };
+        let url = format!("{leader}/roles");
+        let options = client::Options {
+            connect_timeout: ANSWER_MAX,
+            timeout: ANSWER_MAX,
+            body_max_bytes: BODY_BYTES_MAX,
+        };
+        let authorization = self.identity.authorization().map_err(Untold::Credential)?;
+        let client = match self.identity.encryption().map_err(Untold::Tls)? {
+            Some(config) => Client::with(options, config, authorization),
+            None => Client::plaintext(options, authorization),
+        };
+        let reply = client.get(&url).await?;
+        if !reply.status.is_success() {
+            let (status, body) = (reply.status, reply.text());
+            return Err(client::Error::Refused { url, status, body }.into());
+        }
+        quotas_in(&reply.body).map_err(|source| Untold::Answer { url, source })
+    }
+}
+
+#[derive(Deserialize)]
+struct Roles {
+    roles: Vec<RoleEntry>,
+}
+
+#[derive(Deserialize)]
+struct RoleEntry {
+    name: String,
+    #[serde(default)]
+    quota: QuotaEntry,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct QuotaEntry {
+    limit: BTreeMap<String, f64>,
+    consumed: BTreeMap<String, f64>,
+}
+
+/// The quotas in an answer of `/roles`.
+fn quotas_in(body: &[u8]) -> Result<Quotas, serde_json::Error> {
+    let Roles { roles } = serde_json::from_slice(body)?;
+    let limited = roles
+        .into_iter()
+        .filter(|role| !role.quota.limit.is_empty());
+    let quotas = limited.map(|role| {
+        let quota = RoleQuota {
+            limits: amounts(&role.quota.limit).collect(),
+            consumed: amounts(&role.quota.consumed).collect(),
+        };
+        (role.name, quota)
+    });
+    Ok(quotas.collect())
+}
+
+/// Those that are amounts: what is none limits nothing.
+fn amounts(named: &BTreeMap<String, f64>) -> impl Iterator<Item = (ResourceName, Scalar)> {
+    named.iter().filter_map(|(name, amount)| {
+        let name = ResourceName::new(name).ok()?;
+        Some((name, Scalar::from_f64(*amount).ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn of_roles_those_with_a_limit_are_read() {
+        let body = serde_json::json!({ "roles": [
+            { "name": "free", "weight": 1.0, "quota": { "role": "free", "guarantee": {}, "limit": {}, "consumed": { "cpus": 2.0 } } },
+            { "name": "lim", "quota": { "role": "lim", "limit": { "cpus": 0.3, "odd": -1e300 }, "consumed": { "cpus": 0.3, "mem": 48.0 } } },
+            { "name": "plain" },
+        ] });
+        let cpus = (ResourceName::cpus(), Scalar::from_millis(300));
+        let mem = ResourceName::new("mem").expect("a name");
+        let quota = RoleQuota {
+            limits: [cpus.clone()].into_iter().collect(),
+            consumed: [cpus, (mem, Scalar::from_units(48))].into_iter().collect(),
+        };
+        let expected: Quotas = [("lim".to_owned(), quota)].into_iter().collect();
+        let read = quotas_in(body.to_string().as_bytes());
+        assert_eq!(read.expect("it is read"), expected);
+        assert!(quotas_in(b"{}").is_err());
+    }
+
+    #[tokio::test]
+    async fn one_answer_serves_all_readers_for_a_while_also_where_the_master_refuses() {
+        for (status, is_told) in [(200, true), (403, false)] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let count = asked.clone();
+            let answer = move || async move {
+                count.fetch_add(1, Ordering::Relaxed);
+                let status = http::StatusCode::from_u16(status).expect("a status");
+                let quota = r#"{"limit":{"cpus":1},"consumed":{}}"#;
+                (
+                    status,
+                    format!(r#"{{"roles":[{{"name":"lim","quota":{quota}}}]}}"#),
+                )
+            };
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+            let listener = listener.expect("a port");
+            let leader = format!("http://{}", listener.local_addr().expect("an address"));
+            let routes = axum::Router::new().route("/roles", axum::routing::get(answer));
+            tokio::spawn(async move { axum::serve(listener, routes).await });
+            let (_leader, of_leader) = watch::channel(Some(leader));
+            let quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
+            for _ in 0..3 {
+                assert_eq!(*quotas.read().await != Quotas::default(), is_told);
+            }
+            assert_eq!(asked.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn where_there_is_no_master_nothing_is_known_of_quotas() {
+        let (_leader, of_leader) = watch::channel(None);
+        let quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
+        assert_eq!(*quotas.read().await, Quotas::default());
+    }
+}
