@@ -243,7 +243,7 @@ impl Containerizer {
         &self.inner.containers
     }
 
-    /// See [`Inner::restore_runtime_folder`].
+    /// Makes the folder anew that containers are noted in, if others have removed it. Blocking.
     pub(crate) fn restore_runtime_folder(&self) -> Result<(), Failure> {
         self.inner.restore_runtime_folder()
     }

@@ -106,3 +106,108 @@ fn length_of(bytes: &[u8]) -> u64 {
 fn malformed() -> StepError {
     "the archive is damaged: an extended header holds something else than records".into()
 }
+
+#[cfg(test)]
+mod tests {
+    use tar::EntryType::Regular;
+
+    use super::super::tests::{Fixture, header, pax_record, tar_of};
+
+    /// A file whose size is in its header, or not, behind an extended header of these bytes.
+    fn behind_pax(records: &[u8], name: &str, content: &str, size: usize) -> Vec<u8> {
+        let padded = |bytes: &[u8]| {
+            let mut padded = bytes.to_vec();
+            padded.resize(bytes.len().next_multiple_of(512), 0);
+            padded
+        };
+        let parts = [
+            padded(header(tar::EntryType::XHeader, "pax", records.len()).as_bytes()),
+            padded(records),
+            padded(header(Regular, name, size).as_bytes()),
+            padded(content.as_bytes()),
+        ];
+        parts.concat()
+    }
+
+    /// So are files of 8 GiB and more written: they came out empty, and what followed them not at all.
+    #[test]
+    fn the_size_in_an_extended_header_counts() {
+        let fixture = Fixture::new();
+        let first = behind_pax(&pax_record("size", b"5"), "first", "zeros", 0);
+        let archive = [first, tar_of(&[(Regular, "second", "text")])].concat();
+        fixture
+            .fetch(fixture.give("a.tar", &archive))
+            .expect("fetched");
+        assert_eq!(fixture.read("first"), "zeros");
+        assert_eq!(fixture.read("second"), "text");
+    }
+
+    /// As tar keeps them with `--xattrs`, and that of macOS always.
+    #[test]
+    fn records_that_are_not_understood_may_hold_any_bytes_of_any_length() {
+        let attributes = [
+            pax_record("SCHILY.xattr.user.b", b"\xff\n=\xfe\0 12 path=x\n"),
+            pax_record("SCHILY.xattr.user.long", &vec![0xfe; 70_000]),
+            pax_record("path", "ähm".as_bytes()),
+            pax_record("mtime", b"1.5"),
+            // Some fill it up.
+            vec![0; 100],
+        ];
+        let fixture = Fixture::new();
+        let archive = behind_pax(&attributes.concat(), "short", "text", 4);
+        fixture
+            .fetch(fixture.give("a.tar", &archive))
+            .expect("fetched");
+        assert_eq!(fixture.read("ähm"), "text");
+    }
+
+    /// Their data begins with a map, and their name is another.
+    #[test]
+    fn sparse_files_are_refused_in_every_dialect() {
+        let records = [
+            pax_record("GNU.sparse.major", b"1"),
+            pax_record("GNU.sparse.name", b"disk.img"),
+            pax_record("GNU.sparse.realsize", b"20971524"),
+        ];
+        let posix = behind_pax(&records.concat(), "GNUSparseFile.1/disk.img", "1\n0\n", 4);
+        let gnu = tar_of(&[(tar::EntryType::GNUSparse, "disk.img", "")]);
+        for archive in [posix, gnu] {
+            let fixture = Fixture::new();
+            let error = fixture.fetch(fixture.give("a.tar", &archive));
+            let expected = r#""disk.img" is of a kind that is not unpacked: GNUSparse"#;
+            assert!(error.expect_err("refused").contains(expected));
+        }
+    }
+
+    #[test]
+    fn extended_headers_that_make_no_sense_are_damage() {
+        let long = pax_record("path", "n".repeat(70_000).as_bytes());
+        for (records, expected) in [
+            (&b"x path=y\n"[..], "something else than records"),
+            (
+                b"9999999999999999999999 path=y\n",
+                "something else than records",
+            ),
+            (b"2 path=y\n", "something else than records"),
+            (b"9 path=yy\n", "something else than records"),
+            (b"9 pathyy\n", "something else than records"),
+            (b"900 path=y\n", "damaged"),
+            (b"11 size=-1\n", "something else than records"),
+            (b"11 path=\xff\xfe\n", "not UTF-8"),
+            (&long, "too long"),
+        ] {
+            let fixture = Fixture::new();
+            let archive = behind_pax(records, "file", "text", 4);
+            let error = fixture.fetch(fixture.give("a.tar", &archive));
+            let error = error.expect_err("refused");
+            assert!(error.contains(expected), "{error}");
+        }
+        // The archive may end anywhere.
+        let whole = behind_pax(&pax_record("path", b"name"), "file", "text", 4);
+        for end in (1..whole.len()).step_by(97) {
+            let fixture = Fixture::new();
+            let refused = fixture.fetch(fixture.give("a.tar", &whole[..end]));
+            assert!(refused.is_err() || end == 1024, "{end}");
+        }
+    }
+}

@@ -35,7 +35,7 @@ impl Fixture {
         }
     }
 
-    fn fetch(&self, uri: Uri) -> Result<(), String> {
+    pub(super) fn fetch(&self, uri: Uri) -> Result<(), String> {
         self.fetch_within(uri, Limits::default())
     }
 
@@ -75,7 +75,7 @@ impl Fixture {
     }
 }
 
-fn header(kind: tar::EntryType, name: &str, size: usize) -> tar::Header {
+pub(super) fn header(kind: tar::EntryType, name: &str, size: usize) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     let bytes = header.as_mut_bytes();
     // Set by hand: the library refuses to write what the tests are about.
@@ -87,7 +87,7 @@ fn header(kind: tar::EntryType, name: &str, size: usize) -> tar::Header {
     header
 }
 
-fn tar_of(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
+pub(super) fn tar_of(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (kind, name, content) in entries {
         let is_link = matches!(kind, tar::EntryType::Symlink | tar::EntryType::Link);
@@ -106,27 +106,11 @@ fn tar_of(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
     builder.into_inner().expect("an archive")
 }
 
-fn pax_record(key: &str, value: &[u8]) -> Vec<u8> {
+pub(super) fn pax_record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = [b" ", key.as_bytes(), b"=", value, b"\n"].concat();
     let length = (rest.len()..).find(|n| rest.len() + n.to_string().len() == *n);
     let length = length.expect("a length").to_string();
     [length.into_bytes(), rest].concat()
-}
-
-/// A file whose size is in its header, or not, behind an extended header of these bytes.
-fn behind_pax(records: &[u8], name: &str, content: &str, size: usize) -> Vec<u8> {
-    let padded = |bytes: &[u8]| {
-        let mut padded = bytes.to_vec();
-        padded.resize(bytes.len().next_multiple_of(512), 0);
-        padded
-    };
-    let parts = [
-        padded(header(tar::EntryType::XHeader, "pax", records.len()).as_bytes()),
-        padded(records),
-        padded(header(Regular, name, size).as_bytes()),
-        padded(content.as_bytes()),
-    ];
-    parts.concat()
 }
 
 fn gz(bytes: &[u8]) -> Vec<u8> {
@@ -182,88 +166,6 @@ fn names_longer_than_a_header_are_read_in_both_dialects() {
         fixture.fetch(uri).expect("fetched");
         assert_eq!(fixture.read(&name), "text");
         assert!(!fixture.sandbox().join("short").exists());
-    }
-}
-
-/// So are files of 8 GiB and more written: they came out empty, and what followed them not at all.
-#[test]
-fn the_size_in_an_extended_header_counts() {
-    let fixture = Fixture::new();
-    let first = behind_pax(&pax_record("size", b"5"), "first", "zeros", 0);
-    let archive = [first, tar_of(&[(Regular, "second", "text")])].concat();
-    fixture
-        .fetch(fixture.give("a.tar", &archive))
-        .expect("fetched");
-    assert_eq!(fixture.read("first"), "zeros");
-    assert_eq!(fixture.read("second"), "text");
-}
-
-/// As tar keeps them with `--xattrs`, and that of macOS always.
-#[test]
-fn records_that_are_not_understood_may_hold_any_bytes_of_any_length() {
-    let attributes = [
-        pax_record("SCHILY.xattr.user.b", b"\xff\n=\xfe\0 12 path=x\n"),
-        pax_record("SCHILY.xattr.user.long", &vec![0xfe; 70_000]),
-        pax_record("path", "ähm".as_bytes()),
-        pax_record("mtime", b"1.5"),
-        // Some fill it up.
-        vec![0; 100],
-    ];
-    let fixture = Fixture::new();
-    let archive = behind_pax(&attributes.concat(), "short", "text", 4);
-    fixture
-        .fetch(fixture.give("a.tar", &archive))
-        .expect("fetched");
-    assert_eq!(fixture.read("ähm"), "text");
-}
-
-/// Their data begins with a map, and their name is another.
-#[test]
-fn sparse_files_are_refused_in_every_dialect() {
-    let records = [
-        pax_record("GNU.sparse.major", b"1"),
-        pax_record("GNU.sparse.name", b"disk.img"),
-        pax_record("GNU.sparse.realsize", b"20971524"),
-    ];
-    let posix = behind_pax(&records.concat(), "GNUSparseFile.1/disk.img", "1\n0\n", 4);
-    let gnu = tar_of(&[(tar::EntryType::GNUSparse, "disk.img", "")]);
-    for archive in [posix, gnu] {
-        let fixture = Fixture::new();
-        let error = fixture.fetch(fixture.give("a.tar", &archive));
-        let expected = r#""disk.img" is of a kind that is not unpacked: GNUSparse"#;
-        assert!(error.expect_err("refused").contains(expected));
-    }
-}
-
-#[test]
-fn extended_headers_that_make_no_sense_are_damage() {
-    let long = pax_record("path", "n".repeat(70_000).as_bytes());
-    for (records, expected) in [
-        (&b"x path=y\n"[..], "something else than records"),
-        (
-            b"9999999999999999999999 path=y\n",
-            "something else than records",
-        ),
-        (b"2 path=y\n", "something else than records"),
-        (b"9 path=yy\n", "something else than records"),
-        (b"9 pathyy\n", "something else than records"),
-        (b"900 path=y\n", "damaged"),
-        (b"11 size=-1\n", "something else than records"),
-        (b"11 path=\xff\xfe\n", "not UTF-8"),
-        (&long, "too long"),
-    ] {
-        let fixture = Fixture::new();
-        let archive = behind_pax(records, "file", "text", 4);
-        let error = fixture.fetch(fixture.give("a.tar", &archive));
-        let error = error.expect_err("refused");
-        assert!(error.contains(expected), "{error}");
-    }
-    // The archive may end anywhere.
-    let whole = behind_pax(&pax_record("path", b"name"), "file", "text", 4);
-    for end in (1..whole.len()).step_by(97) {
-        let fixture = Fixture::new();
-        let refused = fixture.fetch(fixture.give("a.tar", &whole[..end]));
-        assert!(refused.is_err() || end == 1024, "{end}");
     }
 }
 
