@@ -1,7 +1,10 @@
-//! Request bodies: read whole, up to a limit, from clients that keep sending, and fast enough.
+//! Request bodies: read whole, up to a limit, from clients that keep sending, and fast enough; inflated where they were
+//! compressed ([`Encoding`]).
 //!
 //! Invariant: no request waits for a body for ever, however its bytes are spread over time. Streams of messages may
 //! rest as long as they like between two messages, and not within one: see [`super::messages`].
+
+mod encoding;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,7 +13,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
@@ -18,6 +21,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use meseta_proto::body_reads::BodyRead;
 use meseta_proto::budget::{Budget, Charge, Exhausted};
+
+pub use encoding::Encoding;
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -79,6 +84,14 @@ impl MinRate {
 pub enum BodyError {
     #[error("The request body is larger than {max} bytes")]
     TooLarge { max: usize },
+    #[error("The request body inflates to more than {max} bytes")]
+    InflatesTooLarge { max: usize },
+    #[error("Expecting 'Content-Encoding' of gzip, or none")]
+    Encoding,
+    #[error(
+        "The request body is not gzip from its beginning to its end, as its 'Content-Encoding' says"
+    )]
+    Undecodable,
     #[error("The request body was not complete after {} seconds of silence", IDLE_MAX.as_secs())]
     Idle,
     #[error("The request body came at less than {} KiB a second", BYTES_PER_SECOND_MIN / 1024)]
@@ -110,9 +123,12 @@ impl BodyError {
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
-            Self::TooLarge { .. } | Self::NeverFits(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge { .. } | Self::InflatesTooLarge { .. } | Self::NeverFits(_) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            Self::Encoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Idle | Self::Slow | Self::GivenUp => StatusCode::REQUEST_TIMEOUT,
-            Self::Truncated => StatusCode::BAD_REQUEST,
+            Self::Truncated | Self::Undecodable => StatusCode::BAD_REQUEST,
             Self::Exhausted(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -120,10 +136,15 @@ impl BodyError {
     #[must_use]
     pub fn response(self) -> Response {
         let mut response = (self.status(), self.to_string()).into_response();
-        if matches!(self, Self::Exhausted(_)) {
-            // The same may be asked again.
-            let soon = HeaderValue::from_static("1");
-            response.headers_mut().insert(header::RETRY_AFTER, soon);
+        // The same may be asked again, or what it says in the encoding that is taken.
+        let more = match self {
+            Self::Exhausted(_) => Some((header::RETRY_AFTER, "1")),
+            Self::Encoding => Some((header::ACCEPT_ENCODING, "gzip")),
+            _ => None,
+        };
+        if let Some((name, value)) = more {
+            let value = HeaderValue::from_static(value);
+            response.headers_mut().insert(name, value);
         }
         response
     }
@@ -133,9 +154,12 @@ impl BodyError {
     pub fn status_of_grpc(self) -> tonic::Status {
         let text = self.to_string();
         match self {
-            Self::TooLarge { .. } | Self::NeverFits(_) => tonic::Status::resource_exhausted(text),
+            Self::TooLarge { .. } | Self::InflatesTooLarge { .. } | Self::NeverFits(_) => {
+                tonic::Status::resource_exhausted(text)
+            }
             Self::Idle | Self::Slow | Self::GivenUp => tonic::Status::deadline_exceeded(text),
-            Self::Truncated => tonic::Status::invalid_argument(text),
+            Self::Truncated | Self::Undecodable => tonic::Status::invalid_argument(text),
+            Self::Encoding => tonic::Status::unimplemented(text),
             Self::Exhausted(_) => tonic::Status::unavailable(text),
         }
     }
@@ -271,20 +295,23 @@ pub fn guarded<T: Unpin + Send + 'static>(
     )
 }
 
-/// Reads a body, chunked or not.
+/// Reads a body, chunked or not, encoded as its headers say.
 ///
 /// # Errors
 /// When there is too much of it, or not all, or not in time; what is announced as too much is not waited for.
-pub async fn read(body: Body, max: usize) -> Result<Bytes, BodyError> {
-    let read = read_charged(body, max, &Budget::new(max)).await;
+pub async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, BodyError> {
+    // The compressed body, and what it inflates to.
+    let budget = Budget::new(max.saturating_mul(2));
+    let read = read_charged(headers, body, max, &budget).await;
     read.map(|(whole, _charge)| whole)
 }
 
-/// Reads a body, and charges what has come of it.
+/// Reads a body, and charges what has come of it, and what that inflates to.
 ///
 /// # Errors
 /// As [`read`], when the budget has no room for more, and when the body stands still while others need its room.
 pub async fn read_charged(
+    headers: &HeaderMap,
     body: Body,
     max: usize,
     budget: &Budget,
@@ -293,22 +320,37 @@ pub async fn read_charged(
     let whole = tokio::select! {
         biased;
         () = body_read.revoked().cancelled() => Err(BodyError::GivenUp),
-        whole = read_into(body, max, |bytes| body_read.grow(bytes)) => whole,
+        whole = read_into(headers, body, max, |bytes| body_read.grow(bytes)) => whole,
     };
     let whole = whole.map_err(|error| match error {
         BodyError::Exhausted(_) if body_read.revoked().is_cancelled() => BodyError::GivenUp,
         BodyError::Exhausted(exhausted) => exhausted.into(),
         other => other,
     })?;
-    let charge = body_read.finish().ok_or(BodyError::GivenUp)?;
+    let mut charge = body_read.finish().ok_or(BodyError::GivenUp)?;
+    charge.shrink_to(whole.len());
     Ok((whole, charge))
 }
 
-/// Reads a body, and has room made for each part of it that has come.
+/// Reads a body, and has room made for each part of it that has come, and of what that inflates to.
 ///
 /// # Errors
 /// As [`read`], and when there is no room for more.
 pub async fn read_into(
+    headers: &HeaderMap,
+    body: Body,
+    max: usize,
+    mut charge: impl FnMut(usize) -> Result<(), Exhausted>,
+) -> Result<Bytes, BodyError> {
+    let encoding = Encoding::of(headers)?;
+    let whole = read_as_it_is(body, max, &mut charge).await?;
+    match encoding {
+        Encoding::Identity => Ok(whole),
+        Encoding::Gzip => encoding::inflate(&whole, max, charge).await,
+    }
+}
+
+async fn read_as_it_is(
     mut body: Body,
     max: usize,
     mut charge: impl FnMut(usize) -> Result<(), Exhausted>,
@@ -360,6 +402,10 @@ mod tests {
     use super::super::tests::sent;
     use super::*;
 
+    fn plain() -> HeaderMap {
+        HeaderMap::new()
+    }
+
     /// Sends pieces of one size in steps of a second until the other side has enough of it.
     async fn trickle(sender: mpsc::Sender<Bytes>, chunk: &'static [u8]) {
         while sender.send(Bytes::from_static(chunk)).await.is_ok() {
@@ -372,11 +418,11 @@ mod tests {
         let (sender, body) = sent();
         let sending = tokio::spawn(trickle(sender, b"x"));
         let begun = Instant::now();
-        assert_eq!(read(body, 1 << 20).await, Err(BodyError::Slow));
+        assert_eq!(read(&plain(), body, 1 << 20).await, Err(BodyError::Slow));
         assert!(begun.elapsed() <= GRACE + Duration::from_secs(1));
         sending.await.unwrap();
         let (_sender, silent) = sent();
-        assert_eq!(read(silent, 1 << 20).await, Err(BodyError::Idle));
+        assert_eq!(read(&plain(), silent, 1 << 20).await, Err(BodyError::Idle));
     }
 
     #[tokio::test(start_paused = true)]
@@ -391,7 +437,7 @@ mod tests {
             }
         });
         let begun = Instant::now();
-        let whole = read(body, LARGE).await.unwrap();
+        let whole = read(&plain(), body, LARGE).await.unwrap();
         assert_eq!(whole.len() / CHUNK.len(), LARGE / CHUNK.len());
         assert!(begun.elapsed() > Duration::from_secs(600));
         sending.await.unwrap();
@@ -399,7 +445,7 @@ mod tests {
         let (sender, body) = sent();
         let sending = tokio::spawn(trickle(sender, &CHUNK[..20 * 1024]));
         let begun = Instant::now();
-        assert_eq!(read(body, LARGE).await, Err(BodyError::Slow));
+        assert_eq!(read(&plain(), body, LARGE).await, Err(BodyError::Slow));
         assert!(begun.elapsed() < 3 * GRACE, "{:?}", begun.elapsed());
         sending.await.unwrap();
     }
@@ -414,7 +460,9 @@ mod tests {
                 [1, 2].map(|_| Ok::<_, BodyError>("x".repeat(30))),
             ))
         };
-        let refused = read_charged(body(), 1_000, &own).await.unwrap_err();
+        let refused = read_charged(&plain(), body(), 1_000, &own)
+            .await
+            .unwrap_err();
         assert!(matches!(refused, BodyError::Exhausted(_)));
         assert_eq!(budget.used(), 60);
         let response = refused.response();
@@ -422,13 +470,15 @@ mod tests {
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
         // What could never pass is not to be tried again.
         let tiny = budget.share(50, 0);
-        let refused = read_charged(body(), 1_000, &tiny).await.unwrap_err();
+        let refused = read_charged(&plain(), body(), 1_000, &tiny)
+            .await
+            .unwrap_err();
         assert!(matches!(refused, BodyError::NeverFits(_)));
         let response = refused.response();
         assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
         assert!(!response.headers().contains_key(header::RETRY_AFTER));
         drop(others);
-        let (whole, charge) = read_charged(body(), 1_000, &own).await.unwrap();
+        let (whole, charge) = read_charged(&plain(), body(), 1_000, &own).await.unwrap();
         assert_eq!((whole.len(), charge.bytes(), budget.used()), (60, 60, 60));
     }
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
-use meseta_daemon::body::{BodyError, MinRate};
+use meseta_daemon::body::{BodyError, Encoding, MinRate};
 use meseta_daemon::server::stream_body;
 use meseta_isolators::ContainerName;
 use meseta_proto::budget::{Charge, Exhausted};
@@ -457,6 +457,10 @@ pub(super) async fn attach_input(
         .and_then(MediaType::parse)
         .filter(|media| MediaType::MESSAGES.contains(media))
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
+    if Encoding::of(headers) != Ok(Encoding::Identity) {
+        let text = "Expecting no 'Content-Encoding': a stream of records is taken as it is";
+        return Err(Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+    }
     let mut body = request.into_body();
     let record_bytes_max = RECORD_BYTES_MAX.min(context.budgets.call_bytes_max());
     let mut decoder = Decoder::new(record_bytes_max);

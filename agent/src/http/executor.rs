@@ -133,7 +133,8 @@ async fn read(
     let permit = context.reading.take(&group, &sender, announced).await;
     let mut permit = permit.map_err(too_many_waiters)?;
     let mut left = announced;
-    let read = body::read_into(request.into_body(), max, |bytes| {
+    let (parts, body) = request.into_parts();
+    let read = body::read_into(&parts.headers, body, max, |bytes| {
         let more = bytes.saturating_sub(left);
         left = left.saturating_sub(bytes);
         permit.grow(more)

@@ -143,7 +143,8 @@ async fn read_call<T: WireMessage>(
 ) -> Result<(T, Charge), Reply> {
     let budget = context.body_of(caller);
     let max = context.budgets.call_bytes_max();
-    let read = body::read_charged(request.into_body(), max, &budget).await;
+    let (parts, body) = request.into_parts();
+    let read = body::read_charged(&parts.headers, body, max, &budget).await;
     let (bytes, charge) = read.map_err(|error| Reply::text(error.status(), &error.to_string()))?;
     let decoded = media::decode_charged(content_type, &bytes, &budget);
     drop(charge);

@@ -14,6 +14,7 @@ use http::header;
 use meseta_access::{Acls, Authorizer, SecretHash};
 use meseta_daemon::authentication::Authentication;
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::owner::SocketOwner;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_isolators::Demand;
@@ -273,6 +274,55 @@ async fn large_answers_are_compressed_for_those_who_ask() {
         assert!(!ask(path, "identity").await.0, "{path}");
     }
     assert!(!ask("/health", "gzip").await.0);
+}
+
+#[tokio::test]
+async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
+    use std::io::Write as _;
+    use tower::ServiceExt as _;
+    let agent = TestAgent::open();
+    let gzip = |plain: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(plain).expect("room");
+        encoder.finish().expect("room")
+    };
+    let owner = SocketOwner {
+        uid: rustix::process::geteuid().as_raw(),
+        inode: 1,
+        cgroup: None,
+    };
+    let address = "127.0.0.1:1234".parse().expect("an address");
+    let peer = Peer::owned(address, Some(owner));
+    let ask = async |path: &str, content_type: &str, encoding: &str, body: &[u8]| {
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, content_type)
+            .header(header::CONTENT_ENCODING, encoding)
+            .header(media::MESSAGE_CONTENT_TYPE, "application/json")
+            .extension(peer.clone())
+            .body(Body::from(body.to_vec()));
+        let mut request = request.expect("a request");
+        if content_type != "application/recordio" {
+            request.headers_mut().remove(media::MESSAGE_CONTENT_TYPE);
+        }
+        let answered = router(agent.context.clone()).oneshot(request);
+        answered.await.expect("an answer").status().as_u16()
+    };
+    let json = "application/json";
+    let bomb = vec![b' '; agent.context.budgets.call_bytes_max() + 1];
+    let heartbeat: &[u8] =
+        br#"{"type":"HEARTBEAT","framework_id":{"value":"f"},"executor_id":{"value":"e"}}"#;
+    for (path, call, answer) in [
+        ("/api/v1", &br#"{"type":"GET_HEALTH"}"#[..], 200),
+        ("/api/v1/executor", heartbeat, 202),
+    ] {
+        assert_eq!(ask(path, json, "gzip", &gzip(call)).await, answer, "{path}");
+        assert_eq!(ask(path, json, "gzip", call).await, 400, "{path}");
+        assert_eq!(ask(path, json, "gzip", &gzip(&bomb)).await, 413, "{path}");
+        assert_eq!(ask(path, json, "br", call).await, 415, "{path}");
+    }
+    // Streams of records are taken as they are.
+    let records = "application/recordio";
+    assert_eq!(ask("/api/v1", records, "gzip", heartbeat).await, 415);
 }
 
 /// One that may read the sandboxes of this user.

@@ -39,7 +39,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let media = media::content_type(&parts.headers, &MediaType::MESSAGES);
     let media = media.map_err(|error| text(error.status(), error.to_string()))?;
     let budget = context.request_of(caller);
-    let read = body::read_charged(request_body, body_bytes_max, &budget);
+    let read = body::read_charged(&parts.headers, request_body, body_bytes_max, &budget);
     let (bytes, body_charge) = read.await.map_err(body::BodyError::response)?;
     let decoded = media::decode_charged::<Call>(media, &bytes, &budget);
     let (call, _charge) = decoded.map_err(undecodable)?;

@@ -60,7 +60,8 @@ impl Permitted {
     ) -> Result<(Asker, T, Bytes), Response> {
         let budget = self.context.request_of(&self.caller);
         let max = self.route.body_bytes_max;
-        let read_whole = body::read_charged(self.request.into_body(), max, &budget).await;
+        let (parts, body) = self.request.into_parts();
+        let read_whole = body::read_charged(&parts.headers, body, max, &budget).await;
         let (bytes, charge) = read_whole.map_err(body::BodyError::response)?;
         let (content, charge) = json::charged(charge, || read(&bytes)).map_err(body::no_memory)?;
         let asker = Asker {

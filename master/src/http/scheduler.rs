@@ -46,7 +46,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let media = media::content_type(&headers, &MediaType::MESSAGES);
     let media = media.map_err(|error| text(error.status(), error.to_string()))?;
     let budget = context.request_of(caller);
-    let read = body::read_charged(request_body, body_bytes_max, &budget).await;
+    let read = body::read_charged(&headers, request_body, body_bytes_max, &budget).await;
     let (bytes, body_charge) = read.map_err(body::BodyError::response)?;
     let decoded = decode(media, bytes, budget).await;
     let (call, charge) = decoded.map_err(undecodable)?;

@@ -75,6 +75,80 @@ async fn what_has_not_changed_is_not_sent_again() {
     );
 }
 
+/// A body as a client compresses it.
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// As libprocess takes them.
+#[tokio::test]
+async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
+    let router = master();
+    let encoded = ("Content-Encoding", "gzip");
+    let kill = r#"{"type":"KILL","framework_id":{"value":"f"},"kill":{"task_id":{"value":"t"}}}"#;
+    for (method, path, headers, body, status, answered) in [
+        (
+            "PUT",
+            "/weights",
+            &[encoded][..],
+            r#"[{"role":"dev","weight":2.0}]"#,
+            200,
+            "",
+        ),
+        (
+            "POST",
+            "/reserve",
+            &[encoded],
+            "slaveId=a",
+            400,
+            "resources",
+        ),
+        (
+            "POST",
+            "/api/v1",
+            &[JSON, encoded],
+            r#"{"type":"GET_HEALTH"}"#,
+            200,
+            "healthy",
+        ),
+        (
+            "POST",
+            "/api/v1/scheduler",
+            &[JSON, encoded],
+            kill,
+            400,
+            "Framework",
+        ),
+    ] {
+        let plain = &headers[..headers.len() - 1];
+        let expected = send(&router, method, path, plain, body).await;
+        assert_eq!(expected.status(), status, "{path}");
+        let expected = text_of(expected).await;
+        assert!(expected.contains(answered), "{path}: {expected}");
+        let answer = send(&router, method, path, headers, gzip(body.as_bytes())).await;
+        assert_eq!(
+            (answer.status().as_u16(), text_of(answer).await),
+            (status, expected)
+        );
+        // Another encoding is told what is taken.
+        let mut other = plain.to_vec();
+        other.push(("Content-Encoding", "br"));
+        let answer = send(&router, method, path, &other, body).await;
+        assert_eq!(answer.status(), 415, "{path}");
+        assert_eq!(answer.headers()[header::ACCEPT_ENCODING], "gzip");
+        let text = "Expecting 'Content-Encoding' of gzip, or none";
+        assert_eq!(text_of(answer).await, text, "{path}");
+        let bomb = gzip(&vec![b' '; SCHEDULER_BODY_MAX + 1]);
+        let answer = send(&router, method, path, headers, bomb).await;
+        assert_eq!(answer.status(), 413, "{path}");
+        let text = text_of(answer).await;
+        assert!(text.contains("inflates to more than"), "{path}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn large_answers_are_compressed_for_those_who_ask_and_streams_never() {
     let router = master();
