@@ -139,7 +139,7 @@ mod tests {
             work_dir: None,
             containers: 1,
         };
-        assert_eq!(found(), [unnamed.clone()]);
+        assert_eq!(found(), std::slice::from_ref(&unnamed));
         drop(held);
         let left = Abandoned {
             folder: path,
