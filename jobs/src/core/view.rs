@@ -135,10 +135,12 @@ impl State {
     /// One job as it is looked at alone, without its tasks, where these quotas are known.
     #[must_use]
     pub fn job_alone(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
-        let job = self.jobs.get(name)?;
+        let summary = self.summary(name, quotas)?;
+        let mut obstacles = self.obstacles(self.jobs.get(name)?, quotas);
+        obstacles.retain(|obstacle| !summary.why.ends_with(obstacle.as_str()));
         Some(JobView {
-            obstacles: self.obstacles(job, quotas),
-            ..self.summary(name, quotas)?
+            obstacles,
+            ..summary
         })
     }
 
