@@ -189,6 +189,11 @@ impl Client {
         answer
     }
 
+    /// How many there are.
+    pub(crate) fn endpoints(&self) -> usize {
+        self.channels.len()
+    }
+
     fn channel(&self, used: usize) -> Channel {
         // There is at least one: settings without endpoints are refused.
         self.channels[used % self.channels.len()].clone()

@@ -43,15 +43,18 @@ pub fn holder(found: &KeyValue) -> Option<Leader> {
     serde_json::from_slice(&found.value).ok()
 }
 
-/// Reads all, again and again if etcd is compacted meanwhile.
+/// Reads all, again and again if etcd is compacted meanwhile, and from each member in turn until one answers.
 ///
 /// # Errors
 /// When it cannot be read, or a newer version wrote it.
 pub async fn find(client: &Client, keys: &Keys, layout: &Layout) -> Result<Found, StoreError> {
-    let mut reads = 1;
+    let (mut reads, mut unanswered) = (1, 0);
     loop {
         match find_once(client, keys, layout).await {
             Err(StoreError::Etcd(Error::Compacted)) if reads < READS_MAX => reads += 1,
+            Err(StoreError::Etcd(Error::Unavailable(_))) if unanswered < client.endpoints() => {
+                unanswered += 1;
+            }
             found => return found,
         }
     }

@@ -54,6 +54,17 @@ async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
     assert!(next.recovered == recovered);
 }
 
+/// No backup was made while the first of several members was away.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
+    let (etcd, _) = written().await;
+    etcd.inject(Call::Txn, Fault::LostBefore, 0, 1);
+    inspect(&etcd).await.unwrap();
+    // As often as there are members, and once more.
+    etcd.inject(Call::Txn, Fault::LostBefore, 0, 2);
+    inspect(&etcd).await.unwrap_err();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_registry_is_not_sound_for_a_master_of_another_cluster() {
     let (etcd, _) = written().await;
