@@ -21,7 +21,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// What the one request of a connection is at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
-    /// There is none.
+    /// No request is being read or answered.
     Idle,
     /// Its body comes. It lacks something once all that came before the end is taken, and more is waited for.
     Reading { lacks: bool },
