@@ -29,7 +29,7 @@ struct Reading {
     cpu_some: f64,
     memory_some: f64,
     memory_full: f64,
-    throttled: f64,
+    throttled: Option<f64>,
     is_at_memory_limit: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Stalls {
     pub(crate) pressure: PressureUsage,
     /// For how long limits of processor time held it, or what runs inside it, on all processors together. The kernel
     /// counts as waiting what such a limit holds.
-    pub(crate) throttled_secs: f64,
+    pub(crate) throttled_secs: Option<f64>,
     /// Whether it, or what runs inside it, fills its own limit, which nobody else is to blame for.
     pub(crate) is_at_memory_limit: bool,
 }
@@ -63,10 +63,11 @@ impl Stalls {
         for (id, usage) in readings {
             let read = Self::of(usage);
             let outermost = all.entry(id.root()).or_default();
-            outermost.throttled_secs += read.throttled_secs;
             outermost.is_at_memory_limit |= read.is_at_memory_limit;
+            // These figures hold those of what runs inside.
             if id.parent().is_none() {
                 outermost.pressure = read.pressure;
+                outermost.throttled_secs = read.throttled_secs;
             }
         }
         all
@@ -80,7 +81,7 @@ impl Stalls {
         };
         Self {
             pressure: usage.pressure.clone(),
-            throttled_secs: usage.cpu.throttled_secs.unwrap_or(0.0),
+            throttled_secs: usage.cpu.throttled_secs,
             is_at_memory_limit,
         }
     }
@@ -172,7 +173,12 @@ impl Averages {
         let cpu = if is_satisfied {
             0.0
         } else {
-            let own = rate(from.throttled, to.throttled);
+            let own = match (from.throttled, to.throttled) {
+                (None, None) => 0.0,
+                (Some(from), Some(to)) if from <= to => rate(from, to),
+                // What could not be read, once, may have been all of it.
+                _ => 1.0,
+            };
             (rate(from.cpu_some, to.cpu_some) - own).max(0.0)
         };
         let memory = |from: f64, to: f64| if is_full { 0.0 } else { rate(from, to) };
@@ -218,7 +224,7 @@ mod tests {
         };
         let stalls = Stalls {
             pressure,
-            throttled_secs,
+            throttled_secs: Some(throttled_secs),
             is_at_memory_limit: false,
         };
         [(ContainerId::new("c").unwrap(), stalls)].into()
@@ -271,6 +277,27 @@ mod tests {
         assert!((29.0..=31.0).contains(&both), "the rest counts: {both}");
     }
 
+    /// For one sweep nobody knew how long its limit had held it, and all its waiting was taken for others' doing.
+    #[test]
+    fn limits_whose_figure_is_missing_are_no_reason_to_act() {
+        let mut deprived = Deprived::default();
+        for (second, throttled) in [Some(0.0), Some(0.5), None, Some(1.5), Some(0.2), Some(0.7)]
+            .into_iter()
+            .enumerate()
+        {
+            let second = u32::try_from(second).unwrap();
+            let now = f64::from(second);
+            let mut stalls = stalled(now * 0.5, 0.0);
+            stalls
+                .values_mut()
+                .for_each(|one| one.throttled_secs = throttled);
+            let sample = sample(second.into(), "cpus:1", now * 0.7);
+            let (pressure, _) = deprived.observe(&sample, &stalls);
+            let value = pressure.unwrap().some_avg10;
+            assert!(value < 0.01, "{second}: {value}");
+        }
+    }
+
     /// Found by reading: a task at the memory limit of its own, in an executor that is not at its, had revocable work
     /// killed.
     #[test]
@@ -287,8 +314,8 @@ mod tests {
         };
         let other = ContainerId::new("d").unwrap();
         let readings = [
-            (&outer, usage((100, 1000), None, 7.0)),
-            (&inner, usage((96, 100), Some(2.0), 5.0)),
+            (&outer, usage((100, 1000), Some(3.0), 7.0)),
+            (&inner, usage((96, 100), Some(3.0), 5.0)),
             (&deeper, usage((0, 100), Some(1.0), 0.0)),
             (&other, usage((900, 1000), Some(4.0), 3.0)),
         ];
@@ -299,7 +326,7 @@ mod tests {
             (stalls.is_at_memory_limit, stalls.throttled_secs, some)
         };
         assert_eq!(all.len(), 2);
-        assert_eq!(found(&outer), (true, 3.0, Some(7.0)));
-        assert_eq!(found(&other), (false, 4.0, Some(3.0)));
+        assert_eq!(found(&outer), (true, Some(3.0), Some(7.0)));
+        assert_eq!(found(&other), (false, Some(4.0), Some(3.0)));
     }
 }
