@@ -1,8 +1,9 @@
 //! Compares the limits in force with those that were asked for, and sets them again.
 //!
 //! Limits are a function of the demand, whoever else writes to the groups: all are compared when the agent comes back,
-//! and every [`PERIOD`]; those whose group is gone are said to be, and the others held all the same. What is nested and shares the groups around it has none of its own. Blocking. Invariant: a container
-//! that is being changed is left to that, and a memory limit that waits for memory to be given back is no difference.
+//! and every [`PERIOD`]; those whose group is gone are said to be, and the others held all the same. What is nested and
+//! shares the groups around it has none of its own. Blocking. Invariant: a container that is being changed or has ended is
+//! left to that, and a memory limit that waits for memory to be given back is no difference.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,32 +26,36 @@ pub(super) fn compare(containerizer: &Containerizer, live: &LiveContainer) {
     };
     // Others may have been asked for, and are about to be set.
     if containerizer.demand_of(&live.container) == Some(applied.demand) {
-        compare_with(containerizer, &live.container, &mut applied, false);
+        compare_with(containerizer, live, &mut applied, false);
     }
 }
 
 /// Compares the limits of a container of before the agent's start with what its checkpoint asks for.
-pub(super) fn restore(
-    containerizer: &Containerizer,
-    container: &ContainerId,
-    applied: &mut Applied,
-) {
-    compare_with(containerizer, container, applied, true);
+pub(super) fn restore(containerizer: &Containerizer, live: &LiveContainer) {
+    if let Ok(mut applied) = live.change_lock.try_lock() {
+        compare_with(containerizer, live, &mut applied, true);
+    }
 }
 
 fn compare_with(
     containerizer: &Containerizer,
-    container: &ContainerId,
+    live: &LiveContainer,
     applied: &mut Applied,
     is_first: bool,
 ) {
+    let container = &live.container;
     let Ok(name) = ContainerName::new(container.as_str()) else {
         return;
     };
     let demand = &applied.demand;
     match containerizer.containers().verify(&name, demand) {
         Ok(drifts) => {
-            let missing = missing_of(&drifts);
+            // Asked after the look: the groups of what has ended are removed one after the other.
+            let has_ended = || matches!(live.supervisor.open(), Ok(None));
+            let Some(missing) = missing_of(&drifts, has_ended) else {
+                debug!(container_id = %container, "it ended while its limits were compared");
+                return;
+            };
             if let Err(error) = set(containerizer, &name, demand, (&drifts, &missing)) {
                 let found = text_of(&drifts);
                 warn!(container_id = %container, found, error = %chain(&error), "limits are not what was asked for, and cannot be set");
@@ -92,12 +97,14 @@ fn set(
     Ok(())
 }
 
-/// The files that are not there: somebody removed their group, or the container began under other isolators.
-fn missing_of(drifts: &[Drift]) -> Vec<&'static str> {
+/// The files that are not there: somebody removed their group, or the container began under other isolators. `None` if
+/// they are not because it has ended.
+fn missing_of(drifts: &[Drift], has_ended: impl Fn() -> bool) -> Option<Vec<&'static str>> {
     let missing = drifts
         .iter()
         .filter(|drift| drift.kind == DriftKind::Missing);
-    missing.map(|drift| drift.file).collect()
+    let missing: Vec<_> = missing.map(|drift| drift.file).collect();
+    (missing.is_empty() || !has_ended()).then_some(missing)
 }
 
 /// Says once what is missing further.
@@ -124,4 +131,28 @@ fn text_of(drifts: &[Drift]) -> String {
         format!("{} is {found} instead of {}", drift.file, drift.requested)
     });
     found.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_isolators::Controller;
+
+    use super::*;
+
+    /// A container whose groups were just being removed counted as one whose limits somebody had taken away.
+    #[test]
+    fn what_has_ended_has_lost_no_limits() {
+        let drift = |file, kind| Drift {
+            controller: Controller::Cpu,
+            file,
+            requested: "1".to_owned(),
+            found: None,
+            kind,
+        };
+        let differs = drift("cpu.shares", DriftKind::Differs);
+        let some = [differs.clone(), drift("pids.max", DriftKind::Missing)];
+        assert_eq!(missing_of(&some, || false), Some(vec!["pids.max"]));
+        assert_eq!(missing_of(&some, || true), None);
+        assert_eq!(missing_of(&[differs], || true), Some(Vec::new()));
+    }
 }

@@ -238,10 +238,6 @@ fn settle(
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
             restore_note(&container, &supervisor, containerizer);
-            let mut applied = Applied::at_first(demand, &[]);
-            if expected.own_limits {
-                limit_drift::restore(containerizer, &container, &mut applied);
-            }
             let live = LiveContainer {
                 run: Arc::new(run.key.clone()),
                 container: container.clone(),
@@ -250,8 +246,11 @@ fn settle(
                 own_limits: expected.own_limits,
                 inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
-                change_lock: applied.shared(),
+                change_lock: Applied::at_first(demand, &[]).shared(),
             };
+            if live.own_limits {
+                limit_drift::restore(containerizer, &live);
+            }
             let name = ContainerName::new(container.as_str()).ok();
             let limitation = name.and_then(|name| {
                 let containers = containerizer.containers();

@@ -22,7 +22,7 @@ const ONLY_RAISED: [&str; 3] = [
 pub enum DriftKind {
     /// It holds something else.
     Differs,
-    /// It is not there, or cannot be read.
+    /// It is not there.
     Missing,
     /// A hard memory limit is higher than asked for; [`crate::Containers::shrink_memory`] lowers it.
     Higher,
@@ -41,7 +41,7 @@ pub struct Drift {
 /// Compares the writes of a plan with what `read` finds.
 pub(crate) fn drifts(
     requested: &[KnobWrite],
-    read: impl Fn(&KnobWrite) -> Option<String>,
+    mut read: impl FnMut(&KnobWrite) -> Option<String>,
 ) -> Vec<Drift> {
     let mut found = Vec::new();
     for (place, write) in requested.iter().enumerate() {

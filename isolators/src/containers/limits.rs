@@ -11,7 +11,7 @@ use std::sync::{PoisonError, RwLock};
 use super::{ContainerError, Containers};
 use crate::cgroup::{
     Controller, Drift, GroupDir, Groups, KnobError, KnobWrite, Version, control_text, drifts,
-    flat_value, limit_files, limit_in_force, number, read_text, restore_scope,
+    flat_value, limit_files, limit_in_force, number, restore_scope,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
@@ -123,10 +123,8 @@ impl Containers {
             .limiting(name)
             .map(|one| one.plan(demand, &groups, &observed));
         let requested: Vec<KnobWrite> = plans.flatten().collect();
-        Ok(drifts(&requested, |write| {
-            let group = groups.of(write.controller)?;
-            read_text(&group.dir, write.file)
-        }))
+        let name = name.clone();
+        compared(&groups, &requested).map_err(|source| ContainerError::Limits { name, source })
     }
 
     /// Lowers the hard memory limit to what the demand asks for, if the container fits in it.
@@ -350,6 +348,21 @@ fn create(
     groups()
 }
 
+/// Compares writes with what the groups hold. An error says nothing of that: it could not be read.
+fn compared(groups: &Groups, requested: &[KnobWrite]) -> Result<Vec<Drift>, KnobError> {
+    let mut unread = None;
+    let found = drifts(requested, |write| {
+        let group = groups.of(write.controller)?;
+        let text = control_text(&group.dir, write.file);
+        text.unwrap_or_else(|source| {
+            let path = group.dir.join(write.file);
+            unread = Some(KnobError::Read { path, source });
+            None
+        })
+    });
+    unread.map_or(Ok(found), Err)
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -373,6 +386,23 @@ mod tests {
     }
 
     const UNLIMITED: &str = "9223372036854771712\n";
+
+    /// While the agent had no descriptors left, all limits were taken for gone with their groups.
+    #[test]
+    fn a_limit_that_cannot_be_read_is_not_taken_for_gone() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let groups = Groups {
+            dirs: vec![group(dir.path(), "")],
+        };
+        let file = "memory.limit_in_bytes";
+        let requested = [KnobWrite::new(Controller::Memory, file, 1)];
+        let missing = compared(&groups, &requested).expect("compared");
+        assert_eq!(missing.first().map(|drift| drift.file), Some(file));
+        // Its first byte cannot be read.
+        std::os::unix::fs::symlink("/proc/self/mem", dir.path().join(file)).expect("made");
+        let unread = compared(&groups, &requested);
+        assert!(matches!(unread, Err(KnobError::Read { .. })), "{unread:?}");
+    }
 
     /// Launches while the scope was made again found its folder or the instance's half made, and failed.
     #[test]

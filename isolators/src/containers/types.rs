@@ -134,6 +134,13 @@ pub enum ContainerError {
         #[source]
         source: KnobError,
     },
+    /// It says nothing of the limits.
+    #[error("failed to read the limits of container {name}")]
+    Limits {
+        name: ContainerName,
+        #[source]
+        source: KnobError,
+    },
 }
 
 impl Recovered {
