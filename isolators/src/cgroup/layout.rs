@@ -25,7 +25,7 @@ const REVOCABLE: &str = ".revocable";
 /// begins so.
 const NESTED: char = '+';
 
-/// Most containers in one other that are looked at: a task can make folders of such names too.
+/// Most containers in one other that are looked at: a task may be able to make folders of such names too.
 const NESTED_MAX: usize = 4096;
 
 /// Folder of a container's processes on v2.
@@ -295,8 +295,8 @@ impl Groups {
         }
     }
 
-    /// The containers nested in this one whose folders are there, each with its own name; no more than
-    /// [`NESTED_MAX`].
+    /// The containers nested in this one whose folders are there, each with its own name. More than [`NESTED_MAX`] are
+    /// an error: of some of them the sum would go up and down.
     pub fn within(&self) -> io::Result<Vec<(String, Self)>> {
         // The first folder that is there: somebody may have removed some.
         for group in self.unified().into_iter().chain(&self.dirs) {
@@ -385,8 +385,12 @@ fn nested_in(group: &GroupDir) -> io::Result<Vec<String>> {
         if let Some(name) = name.strip_prefix(NESTED).filter(|_| is_folder) {
             names.push(name.to_owned());
         }
-        if names.len() == NESTED_MAX {
-            break;
+        if names.len() > NESTED_MAX {
+            let reason = format!(
+                "more than {NESTED_MAX} containers are nested in {}",
+                group.dir.display()
+            );
+            return Err(io::Error::other(reason));
         }
     }
     Ok(names)
@@ -505,6 +509,12 @@ mod tests {
             let mut within = outer.within().expect("listed");
             within.sort_by(|a, b| a.0.cmp(&b.0));
             assert_eq!(within, [("one".to_owned(), one), ("two".to_owned(), two)]);
+            let around = &outer.dirs[0].dir;
+            for more in 0..NESTED_MAX {
+                std::fs::create_dir(around.join(format!("+{more}"))).expect("made");
+            }
+            let error = outer.within().expect_err("not some of them");
+            assert_ne!(error.kind(), io::ErrorKind::NotFound);
         }
     }
 

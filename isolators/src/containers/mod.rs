@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 use procfs::Current;
 
 use crate::cgroup::{
-    Controller, Destroy, DestroyOptions, Groups, Host, Layout, Progress, list_pids, read_text,
+    Controller, Destroy, DestroyOptions, Files, Groups, Host, Layout, Progress, list_pids,
+    read_text,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
@@ -318,7 +319,8 @@ impl Containers {
             return Ok(None);
         }
         // No look at all others in it: at the end of each of them that would be one look for each pair.
-        let usage = self.group_usage(limited, &groups, None);
+        let files = Files::passing();
+        let usage = self.group_usage(limited, &self.source(&groups, None, &files));
         let usage = usage.map(|usage| usage.memory).unwrap_or_default();
         let demanded = match demand.mem_limit {
             Some(Limit::At(bytes)) => Some(bytes),

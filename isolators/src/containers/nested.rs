@@ -21,12 +21,16 @@ use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{ContainerSpec, Inside, TaskIsolation, UsageSource};
 use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, MountStep};
-use crate::shortage::again;
+use crate::shortage::{again, is_shortage};
 use crate::sys;
 use crate::usage::ContainerUsage;
 
 /// What the process is called that changes a container's mounts; nobody else's name begins with a dot.
 const MOUNTER: &str = ".mounts";
+/// How often a note is tried, and the pause between, while the agent is short of descriptors or memory: so long the end
+/// of a nested container may wait.
+const NOTE_ATTEMPTS: u32 = 10;
+const NOTE_PAUSE: Duration = Duration::from_millis(100);
 /// How long it may take to end once its work is done.
 const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -126,19 +130,20 @@ impl Containers {
     }
 
     /// Adds what is nested in this container, or was, to those of its figures that the kernel counts for each group
-    /// alone. Whether there is or was anything.
+    /// alone. Whether there is or was anything. `source` is where its own figures were read.
     pub(super) fn add_nested(
         &self,
         name: &ContainerName,
-        groups: &Groups,
+        source: &UsageSource<'_>,
         usage: &mut ContainerUsage,
     ) -> bool {
         let _noted = self.ended.read().unwrap_or_else(PoisonError::into_inner);
-        match self.nested_usage(name, groups) {
+        match self.nested_usage(name, source.groups) {
             Ok(None) => return false,
-            Ok(Some(nested)) => usage.add_local(&nested),
+            // Of a sum nobody sees that a part of it is missing.
+            Ok(Some(nested)) if source.files.take_shortage().is_none() => usage.add_local(&nested),
             // Nobody knows what is to be added.
-            Err(_) => usage.clear_local(),
+            Ok(Some(_)) | Err(_) => usage.clear_local(),
         }
         true
     }
@@ -175,16 +180,14 @@ impl Containers {
     /// The local figures of a nested container and of all within. The caller holds `ended`.
     fn local_usage(&self, name: &ContainerName, groups: &Groups) -> io::Result<ContainerUsage> {
         let mut usage = ContainerUsage::default();
-        let source = UsageSource {
-            groups,
-            supervisor: None,
-            proc: &self.host.proc,
-            // Nothing is kept open of them: most end soon.
-            files: &Files::passing(),
-            all: true,
-        };
+        // Nothing is kept open of them: most end soon.
+        let files = Files::passing();
+        let source = self.source(groups, None, &files);
         for isolator in &self.isolators {
             isolator.local_usage(&source, &mut usage);
+        }
+        if let Some(error) = files.take_shortage() {
+            return Err(error);
         }
         if let Some(within) = self.nested_usage(name, groups)? {
             usage.add_local(&within);
@@ -197,10 +200,10 @@ impl Containers {
         let Some((outer, inner)) = name.nesting().filter(|_| groups.exist()) else {
             return;
         };
-        let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
         let dir = self.runtime_dir(&outer);
-        // Without a folder the container around is gone, and nobody asks. Else what it counted is lost.
-        let _ = again(|| {
+        let note = || {
+            // Not held in the pauses: all others would wait too.
+            let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
             let usage = self.local_usage(name, groups)?;
             if !usage.has_local() {
                 return Ok(());
@@ -208,7 +211,14 @@ impl Containers {
             let mut ended = Ended::read(&dir)?;
             ended.note(inner, &usage);
             ended.write(&dir)
-        });
+        };
+        // Without a folder the container around is gone, and nobody asks. Else what it counted is lost.
+        for _ in 0..NOTE_ATTEMPTS {
+            match again(note) {
+                Err(error) if is_shortage(&error) => std::thread::sleep(NOTE_PAUSE),
+                _ => return,
+            }
+        }
     }
 
     /// Counts what was noted of a nested container to those that are gone, as its groups are.

@@ -113,7 +113,7 @@ impl Sampler {
                 }
             }
             Some(_) | None => {
-                watched.has_nested = containers.add_nested(name, &watched.groups, &mut usage);
+                watched.has_nested = containers.add_nested(name, &source, &mut usage);
             }
         }
         let (buffer, any) = watched.files.end();
@@ -141,10 +141,11 @@ impl Containers {
         supervisor: Option<&ProcessIdentity>,
         timestamp: Duration,
     ) -> Result<ContainerUsage, ContainerError> {
-        let groups = self.groups(name);
-        let mut usage = self.group_usage(name, &groups, supervisor)?;
+        let (groups, files) = (self.groups(name), Files::passing());
+        let source = self.source(&groups, supervisor, &files);
+        let mut usage = self.group_usage(name, &source)?;
         usage.timestamp = timestamp;
-        self.add_nested(name, &groups, &mut usage);
+        self.add_nested(name, &source, &mut usage);
         Ok(usage)
     }
 
@@ -152,24 +153,31 @@ impl Containers {
     pub(super) fn group_usage(
         &self,
         name: &ContainerName,
-        groups: &Groups,
-        supervisor: Option<&ProcessIdentity>,
+        source: &UsageSource<'_>,
     ) -> Result<ContainerUsage, ContainerError> {
-        if !groups.exist() && supervisor.is_none_or(|who| !matches!(who.open(), Ok(Some(_)))) {
+        let lives = |who: &ProcessIdentity| matches!(who.open(), Ok(Some(_)));
+        if !source.groups.exist() && !source.supervisor.is_some_and(lives) {
             return Err(ContainerError::Unknown(name.clone()));
         }
         let mut usage = ContainerUsage::default();
-        self.read_usage(
-            &UsageSource {
-                groups,
-                supervisor,
-                proc: &self.host.proc,
-                files: &Files::passing(),
-                all: true,
-            },
-            &mut usage,
-        );
+        self.read_usage(source, &mut usage);
         Ok(usage)
+    }
+
+    /// Where all is read, once.
+    pub(super) fn source<'a>(
+        &'a self,
+        groups: &'a Groups,
+        supervisor: Option<&'a ProcessIdentity>,
+        files: &'a Files,
+    ) -> UsageSource<'a> {
+        UsageSource {
+            groups,
+            supervisor,
+            proc: &self.host.proc,
+            files,
+            all: true,
+        }
     }
 
     fn read_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {

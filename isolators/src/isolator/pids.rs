@@ -61,6 +61,8 @@ impl Isolator for Pids {
         let Some(group) = source.groups.of(Controller::Pids) else {
             return;
         };
+        // The groups around count them, whatever `cgroups/cpu` has counted in this one alone.
+        usage.pids.threads = None;
         if is_refusal_local(source, group) {
             usage.pids.refused = refused(source, group);
         }
@@ -90,6 +92,7 @@ fn processes(source: &UsageSource<'_>, group: &GroupDir) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NodeOptions;
     use super::*;
     use std::fs;
     use std::path::Path;
@@ -162,9 +165,32 @@ mod tests {
             }
             let groups = super::super::testing::group_at(version, dir.path(), &[Controller::Pids]);
             let isolator = Pids::new(IsolatorOptions::default());
-            let usage = super::super::testing::local_usage_of(&isolator, &groups);
+            let usage = super::super::testing::local_usage_of(&[&isolator], &groups);
             assert_eq!(usage.pids.refused, expected, "{version:?} {tells_both}");
             assert_eq!(usage.pids.threads, None, "counted around it already");
         }
+    }
+
+    /// With `--cgroups_cpu_enable_pids_and_tids_count` the threads of nested containers counted twice.
+    #[test]
+    fn threads_that_are_counted_around_are_not_added_by_another_isolator() {
+        let dir = super::super::testing::folder_of(&[
+            ("pids.current", "7\n"),
+            ("cgroup.procs", "10\n11\n"),
+            ("tasks", "10\n11\n12\n"),
+        ]);
+        let controllers = [Controller::Pids, Controller::Cpu];
+        let groups = super::super::testing::group_at(Version::V1, dir.path(), &controllers);
+        let node = NodeOptions {
+            count_processes: true,
+            ..NodeOptions::default()
+        };
+        let options = IsolatorOptions::default();
+        let cpu = super::super::cpu::Cpu::new(options).with(&node);
+        let pids = Pids::new(options);
+        let of = super::super::testing::local_usage_of;
+        assert_eq!(of(&[&cpu], &groups).pids.threads, Some(3));
+        let both = of(&[&cpu, &pids], &groups).pids;
+        assert_eq!((both.processes, both.threads), (Some(2), None));
     }
 }

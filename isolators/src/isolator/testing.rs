@@ -12,9 +12,13 @@ pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsa
     read_all(groups, |source, usage| isolator.usage(source, usage))
 }
 
-/// What is added of a nested container to the one around it.
-pub(super) fn local_usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
-    read_all(groups, |source, usage| isolator.local_usage(source, usage))
+/// What is added of a nested container to the one around it, by isolators in this order.
+pub(super) fn local_usage_of(isolators: &[&dyn Isolator], groups: &Groups) -> ContainerUsage {
+    read_all(groups, |source, usage| {
+        for isolator in isolators {
+            isolator.local_usage(source, usage);
+        }
+    })
 }
 
 fn read_all(

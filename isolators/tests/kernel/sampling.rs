@@ -130,7 +130,10 @@ fn the_end_of_a_memory_group_is_no_pressure(test_node: &TestNode) -> Result<(), 
             fs::write(around.join("cgroup.procs"), pid)?;
         }
         fs::remove_dir(&group.dir)?;
-        same(levels()?, [None; 3])?;
+        // Looked at again, its files are taken for missing.
+        for _ in 0..2 {
+            same(levels()?, [None; 3])?;
+        }
         fs::create_dir(&group.dir)?;
         same(levels()?, [Some(0); 3])?;
     }

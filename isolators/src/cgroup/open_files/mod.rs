@@ -23,6 +23,8 @@ pub(crate) use anchors::Anchors;
 pub(crate) use budget::Budget;
 use budget::Pace;
 
+use crate::shortage::{is_device_failure, is_shortage};
+
 /// Longest control file that is read; `io.stat` of a machine with hundreds of disks fits.
 const FILE_BYTES_MAX: usize = 256 << 10;
 /// What a buffer holds before it is found to be too small.
@@ -47,6 +49,8 @@ struct Inner {
     pace: Pace,
     /// Whether anything could be read since [`Files::begin`].
     any: bool,
+    /// A read since then that failed for want of ours, or because a device did: it says nothing of the file.
+    shortage: Option<io::Error>,
 }
 
 #[derive(Debug)]
@@ -89,12 +93,19 @@ impl Files {
         // A file that is read in every sweep is told from the others when these are not read.
         inner.pace = if all { Pace::Seldom } else { Pace::Often };
         inner.any = false;
+        inner.shortage = None;
     }
 
     /// Ends it: the buffer, for the next container, and whether anything could be read.
     pub(crate) fn end(&self) -> (Vec<u8>, bool) {
         let mut inner = self.inner.borrow_mut();
         (std::mem::take(&mut inner.buffer), inner.any)
+    }
+
+    /// What kept a file from being read that may be there, if anything did since the beginning or the last such question:
+    /// descriptors or memory that there were none of.
+    pub(crate) fn take_shortage(&self) -> Option<io::Error> {
+        self.inner.borrow_mut().shortage.take()
     }
 
     /// What `parse` makes of a control file; `None` if it is not there, cannot be read, or is no text.
@@ -129,8 +140,11 @@ impl Files {
         }
         let state = match watch(dir, level) {
             Ok(event) => State::Events(event, 0),
-            Err(_) => {
+            Err(error) => {
                 budget.give_back();
+                if is_shortage(&error) {
+                    return None;
+                }
                 State::Absent
             }
         };
@@ -138,17 +152,20 @@ impl Files {
         inner.kept.last_mut().and_then(|kept| kept.state.events())
     }
 
-    /// The group is gone, and what it told with it: one that is made in its place is watched from its beginning.
+    /// The group is gone, and what it told with it: one that is made in its place is watched from its beginning. What
+    /// this one lacked the other may have.
     pub(crate) fn forget_events(&self, dir: &Arc<Path>) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
-        let before = inner.kept.len();
+        let mut watched = 0;
         inner.kept.retain(|kept| {
             let is_event = matches!(kept.state, State::Events(..));
-            !is_event || !kept.is_in(dir)
+            let is_gone = kept.is_in(dir) && (is_event || matches!(kept.state, State::Absent));
+            watched += usize::from(is_gone && is_event);
+            !is_gone
         });
         if let Some(budget) = &inner.budget {
-            (inner.kept.len()..before).for_each(|_| budget.give_back());
+            (0..watched).for_each(|_| budget.give_back());
         }
     }
 
@@ -203,7 +220,8 @@ impl Inner {
         }
         match read_whole(open, &mut self.buffer) {
             Ok(length) => Some(length),
-            Err(_) => {
+            Err(error) => {
+                self.note(error);
                 // The group is gone, as a rule.
                 self.kept.swap_remove(position);
                 if let Some(budget) = &self.budget {
@@ -235,15 +253,23 @@ impl Inner {
                 if keeps && error.kind() == io::ErrorKind::NotFound && dir.exists() {
                     self.keep(dir, file, State::Absent);
                 }
+                self.note(error);
                 return None;
             }
         };
-        let length = read_whole(&open, &mut self.buffer).ok();
+        let read = read_whole(&open, &mut self.buffer);
+        let length = read.map_err(|error| self.note(error)).ok();
         let pace = self.pace;
         if length.is_some() && self.budget.as_ref().is_some_and(|left| left.take(pace)) {
             self.keep(dir, file, State::Open(open, pace));
         }
         length
+    }
+
+    fn note(&mut self, error: io::Error) {
+        if is_shortage(&error) || is_device_failure(&error) {
+            self.shortage = Some(error);
+        }
     }
 
     fn keep(&mut self, dir: &Arc<Path>, file: &'static str, state: State) {
@@ -391,6 +417,43 @@ mod tests {
         fs::create_dir(&group).expect("made");
         fs::write(group.join("pids.current"), "1").expect("written");
         assert_eq!(files.number(&group, "pids.current"), Some(1));
+    }
+
+    /// Events of a group that was made in the place of one that was gone for some time were not counted.
+    #[test]
+    fn what_a_group_lacked_that_is_gone_is_looked_for_in_the_next() {
+        let (_folder, dir) = folder();
+        let (files, budget) = keeping(8);
+        let group: Arc<Path> = dir.join("group").into();
+        assert_eq!(files.pressure_events(&group, "low"), None);
+        files.forget_events(&group);
+        fs::create_dir(&group).expect("made");
+        fs::write(group.join("memory.pressure_level"), "").expect("written");
+        fs::write(group.join("cgroup.event_control"), "").expect("written");
+        assert_eq!(files.pressure_events(&group, "low"), Some(0));
+        assert_eq!(budget.left(), 7);
+        files.forget_events(&group);
+        assert_eq!(budget.left(), 8);
+    }
+
+    #[test]
+    fn a_shortage_is_told_from_a_file_that_is_not_there() {
+        let (_folder, dir) = folder();
+        let (files, _) = keeping(8);
+        files.begin(true, Vec::new());
+        assert_eq!(files.number(&dir, "pids.current"), None);
+        assert!(files.take_shortage().is_none());
+        // A file whose first byte cannot be read.
+        let process = Arc::from(Path::new("/proc/self"));
+        for files in [&files, &Files::passing()] {
+            assert_eq!(files.number(&process, "mem"), None);
+            let shortage = files.take_shortage().and_then(|error| error.raw_os_error());
+            assert_eq!(shortage, Some(nix::libc::EIO));
+            assert!(files.take_shortage().is_none());
+        }
+        assert_eq!(files.number(&process, "mem"), None);
+        files.begin(true, Vec::new());
+        assert!(files.take_shortage().is_none());
     }
 
     #[test]
