@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::Test;
 use crate::harness::{
-    FRAMEWORK, World, by, command_of, container_of, groups_named, patience, shell, variable,
-    wait_for,
+    FRAMEWORK, World, by, command_of, container_of, groups_named, patience, scalar, shell,
+    variable, wait_for, with_uri,
 };
 
 pub(crate) const TESTS: &[Test] = tests![
@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_task_sees_its_own_environment_and_the_operators,
     root(a_task_of_an_unknown_user_fails_with_the_cause),
     limits_are_had_however_small_and_refused_by_name,
+    what_is_fetched_stays_within_an_enforced_disk,
 ];
 
 fn sandbox_path(task: &str, file: &str) -> String {
@@ -164,4 +165,23 @@ fn limits_are_had_however_small_and_refused_by_name() {
         long.contains("its host name has 70 bytes, and may have 64"),
         "{long}"
     );
+}
+
+/// It filled the disk of the node before the first look at the sandbox.
+fn what_is_fetched_stays_within_an_enforced_disk() {
+    let (world, mut link) = World::registered(&["--enforce_container_disk_quota"]);
+    let file = world.dir.path().join("large");
+    std::fs::write(&file, vec![0; 3 << 20]).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(&file, mode).expect("readable");
+    let fetching = |id: &str, disk: f64| {
+        let mut task = with_uri(shell(id, "true"), file.display().to_string(), false);
+        task.resources.push(scalar("disk", disk));
+        task
+    };
+    let refused = world.run_refused(&mut link, fetching("small", 2.0));
+    let expected =
+        "more than the disk of its container, 2097152 bytes (--enforce_container_disk_quota)";
+    assert!(refused.contains(expected), "{refused}");
+    world.run_to(&mut link, fetching("enough", 4.0), TaskFinished);
 }
