@@ -588,6 +588,21 @@ async fn who_closes_its_sending_half_is_answered() {
     server.stop().await;
 }
 
+/// hyper took all of it at once, wrote what the socket had room for, and then met the end of the request.
+#[tokio::test]
+async fn who_closes_its_sending_half_has_the_whole_of_a_large_answer() {
+    /// More than sockets take.
+    const LENGTH: usize = 32 << 20;
+    let large = || async { Bytes::from(vec![b'x'; LENGTH]) };
+    let routes = |shutdown| plain(shutdown).route("/whole", get(large));
+    let server = Running::start(Options::default(), routes).await;
+    let request = "GET /whole HTTP/1.1\r\nHost: a\r\n\r\n";
+    let answer = half_closed(server.address, request).await;
+    let body = answer.bytes().filter(|byte| *byte == b'x').count();
+    assert!(body >= LENGTH, "{body} of {LENGTH} bytes");
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_reader_leaves_ends_at_once() {
     let (sender, records) = mpsc::channel(1);

@@ -31,6 +31,8 @@ enum Stage {
     Answering,
     /// An answer is being sent that ends with what the client sends.
     Streaming,
+    /// The answer has ended, and the last of it may wait to be written: hyper takes an end in the middle of that for a failure.
+    Flushing,
 }
 
 #[derive(Debug)]
@@ -78,7 +80,7 @@ impl Exchanges {
     }
 }
 
-/// A request of a connection, until its answer is sent or given up.
+/// A request of a connection, until its answer has ended or is given up.
 #[derive(Debug)]
 pub(super) struct Exchange(Exchanges);
 
@@ -103,7 +105,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.0.state().set(Stage::Idle);
+        self.0.state().set(Stage::Flushing);
     }
 }
 
@@ -162,7 +164,7 @@ impl<S> HalfClose<S> {
             Stage::Idle | Stage::Streaming | Stage::Reading { lacks: true } => {
                 return Poll::Ready(Ok(()));
             }
-            Stage::Answering => {
+            Stage::Answering | Stage::Flushing => {
                 state.reader = Some(context.waker().clone());
                 return Poll::Pending;
             }
@@ -221,8 +223,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClose<S> {
         self.stream.is_write_vectored()
     }
 
+    /// hyper asks for this once it has written all that it has.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        let mut state = self.exchanges.state();
+        if state.stage == Stage::Flushing {
+            state.set(Stage::Idle);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -265,9 +273,12 @@ mod tests {
         exchange.answer(true);
         tokio::time::sleep(2 * ANSWER_MAX).await;
         assert!(!is_told(&mut here).await, "it is being sent");
-        let read = tokio::spawn(async move { here.read(&mut [0; 8]).await });
-        tokio::task::yield_now().await;
         drop(exchange);
+        assert!(!is_told(&mut here).await, "the last of it is being written");
+        let (mut read, mut write) = tokio::io::split(here);
+        let read = tokio::spawn(async move { read.read(&mut [0; 8]).await });
+        tokio::task::yield_now().await;
+        write.flush().await.unwrap();
         assert_eq!(read.await.unwrap().unwrap(), 0, "it is sent");
     }
 
