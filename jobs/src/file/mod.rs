@@ -25,7 +25,7 @@ mod view;
 mod write;
 
 pub use mistake::{MISTAKES_MAX, Mistake, Mistakes};
-pub use schema::schema;
+pub use schema::{job_schema, schema};
 pub use write::{to_json, to_toml};
 
 use std::collections::HashSet;

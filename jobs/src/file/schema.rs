@@ -4,16 +4,34 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Field, Form, JOB, PROBES, Presence, RULES, Section, UNLIMITED};
 use super::tree::{self, Node};
+use super::{JOBS_MAX, LIST};
 
-/// The JSON Schema of a job file, published as `docs/jobs.schema.json`.
+/// The JSON Schema of a job file, of one job or of several, published as `docs/jobs.schema.json`.
 #[must_use]
 pub fn schema() -> Value {
+    let job = json!({ "$ref": "#/$defs/Job" });
+    let list = json!({
+        "type": "object",
+        "description": "Several jobs, each as [[jobs]].",
+        "properties": {
+            LIST: { "type": "array", "minItems": 1, "maxItems": JOBS_MAX, "items": job.clone() },
+        },
+        "required": [LIST],
+        "additionalProperties": false,
+    });
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A file of jobs of meseta scheduler",
+        "anyOf": [job, list],
+        "$defs": { "Job": job_schema() },
+    })
+}
+
+/// The JSON Schema of one job.
+#[must_use]
+pub fn job_schema() -> Value {
     let mut schema = section(&JOB);
-    if let Some(schema) = schema.as_object_mut() {
-        let dialect = json!("https://json-schema.org/draft/2020-12/schema");
-        schema.insert("$schema".to_owned(), dialect);
-        schema.insert("title".to_owned(), json!("A job of meseta scheduler"));
-    }
+    schema["title"] = json!("A job of meseta scheduler");
     schema
 }
 
@@ -119,5 +137,63 @@ fn plain(node: &Node) -> Value {
             .map(|entry| (entry.name.clone(), plain(&entry.node)))
             .collect(),
         tree::Value::Other(_) => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a file has the fields that a schema names, and no others: the values are held to their forms elsewhere.
+    fn has_fields(schema: &Value, file: &Value) -> bool {
+        if let Some(place) = schema["$ref"].as_str() {
+            let place = place.trim_start_matches('#');
+            return has_fields(super::schema().pointer(place).expect("a schema"), file);
+        }
+        if let Some(choices) = schema["anyOf"].as_array() {
+            return choices.iter().any(|choice| has_fields(choice, file));
+        }
+        match (file, schema["properties"].as_object()) {
+            (Value::Object(file), Some(properties)) => {
+                let required = schema["required"].as_array().expect("a list");
+                let has = |name: &Value| file.contains_key(name.as_str().expect("a name"));
+                let fits = |(name, value): (&String, &Value)| {
+                    properties
+                        .get(name)
+                        .is_some_and(|one| has_fields(one, value))
+                };
+                required.iter().all(has) && file.iter().all(fits)
+            }
+            (Value::Object(_), None) => schema["type"] == "object",
+            (Value::Array(items), _) => {
+                schema["type"] == "array"
+                    && items.iter().all(|one| has_fields(&schema["items"], one))
+            }
+            _ => schema["type"] != "object" && schema["type"] != "array",
+        }
+    }
+
+    #[test]
+    fn the_schema_takes_every_example_of_one_job_and_of_several() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/jobs");
+        let (mut seen, mut lists) = (0, 0);
+        for entry in std::fs::read_dir(folder).expect("the examples") {
+            let path = entry.expect("an example").path();
+            let text = std::fs::read_to_string(&path).expect("text");
+            let file = plain(&tree::from_toml(&text).expect("TOML"));
+            assert!(has_fields(&schema(), &file), "{}", path.display());
+            (seen, lists) = (seen + 1, lists + usize::from(file.get(LIST).is_some()));
+        }
+        assert!(seen > 5 && lists >= 2, "{seen}, {lists}");
+        let job = json!({ "name": "a", "task": { "command": "true" } });
+        assert!(has_fields(&schema(), &job));
+        for wrong in [
+            json!({ "jobs": [job], "name": "a" }),
+            json!({ "jobs": { "name": "a" } }),
+            json!({ "name": "a" }),
+            json!({ "name": "a", "task": { "command": "true" }, "other": 1 }),
+        ] {
+            assert!(!has_fields(&schema(), &wrong), "{wrong}");
+        }
     }
 }

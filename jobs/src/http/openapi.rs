@@ -11,7 +11,7 @@ pub(super) fn description(version: &str) -> Value {
     let mut description: Value = serde_json::from_str(DESCRIPTION).unwrap_or_default();
     for (place, value) in [
         ("/info", ("version", Value::from(version))),
-        ("/components/schemas", ("Job", crate::file::schema())),
+        ("/components/schemas", ("Job", crate::file::job_schema())),
     ] {
         if let Some(Value::Object(of_place)) = description.pointer_mut(place) {
             of_place.insert(value.0.to_owned(), value.1);
