@@ -151,6 +151,12 @@ fn is_within(
     found <= most
 }
 
+/// Whether a path leads to something below the sandbox.
+fn is_below_sandbox(path: &str) -> bool {
+    let is_below = |part: &str| !part.is_empty() && part != "." && part != "..";
+    path.split('/').all(is_below) && !path.contains('\0')
+}
+
 /// The one of these fields that is written; a mistake when there is none or more than one.
 fn only_one(
     view: &View<'_>,

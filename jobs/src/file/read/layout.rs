@@ -3,7 +3,7 @@
 use super::super::fields::RULES;
 use super::super::mistake::{Collector, PATTERNS_MAX};
 use super::super::view::View;
-use super::{is_within, only_one};
+use super::{is_below_sandbox, is_within, only_one};
 use crate::spec::{BUILT_IN_ATTRIBUTES, Constraint, Rule, Volume};
 
 /// Constraints of a job, and values of one, at most: each offer is compared with all of them.
@@ -87,8 +87,15 @@ pub(super) fn volume(file: &View<'_>, mistakes: &mut Collector) -> Option<Volume
     file.written("volume")?;
     let view = file.section("volume");
     let path = view.text("path").unwrap_or_default();
-    let is_below = |part: &str| !part.is_empty() && part != "." && part != "..";
-    if !path.split('/').all(is_below) {
+    if ["stdout", "stderr"].contains(&path.split('/').next().unwrap_or_default()) {
+        let message = format!("\"{path}\" is a file of each task");
+        mistakes.add(
+            view.place("path"),
+            message,
+            "write another path, as `\"data\"`",
+        );
+    }
+    if !is_below_sandbox(&path) {
         let message = format!("\"{path}\" is no path below the sandbox");
         mistakes.add(
             view.place("path"),

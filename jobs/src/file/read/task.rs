@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::fields::{PROBES, UNLIMITED};
 use super::super::mistake::Collector;
 use super::super::view::View;
-use super::{is_within, only_one};
+use super::{is_below_sandbox, is_within, only_one};
 use crate::spec::template::{self, Reference};
 use crate::spec::{Command, HealthCheck, Probe, TaskTemplate, Uri};
 
@@ -22,7 +22,7 @@ pub(super) fn template(file: &View<'_>, mistakes: &mut Collector) -> TaskTemplat
     let requests = requests(file, mistakes);
     TaskTemplate {
         command: command(&task, mistakes),
-        user: task.text("user"),
+        user: user(&task, mistakes),
         env: env(&task, &ports, mistakes),
         uris: uris(&task, mistakes),
         limits: limits(file, &requests, mistakes),
@@ -41,6 +41,9 @@ fn command(task: &View<'_>, mistakes: &mut Collector) -> Command {
                 .into_iter()
                 .map(|(_, text)| text)
                 .collect();
+            for (at, text) in task.texts("argv") {
+                check_no_nul(("an item of `argv`", &text), at, mistakes);
+            }
             if argv.first().is_none_or(String::is_empty) {
                 let cure = "write the program first, as `[\"/bin/date\", \"-u\"]`";
                 mistakes.add(task.place("argv"), "`argv` names no program", cure);
@@ -49,6 +52,7 @@ fn command(task: &View<'_>, mistakes: &mut Collector) -> Command {
         }
         Some(_) => {
             let command = task.text("command").unwrap_or_default();
+            check_no_nul(("`command`", &command), task.place("command"), mistakes);
             if command.trim().is_empty() {
                 let cure = "write a line for the shell, as `command = \"exec ./server\"`";
                 mistakes.add(task.place("command"), "`command` is empty", cure);
@@ -57,6 +61,23 @@ fn command(task: &View<'_>, mistakes: &mut Collector) -> Command {
         }
         None => Command::Shell(String::new()),
     }
+}
+
+/// What a program is given ends at a NUL byte.
+fn check_no_nul((name, text): (&str, &str), at: usize, mistakes: &mut Collector) {
+    if text.contains('\0') {
+        mistakes.add(at, format!("{name} has a NUL byte"), "remove it");
+    }
+}
+
+fn user(task: &View<'_>, mistakes: &mut Collector) -> Option<String> {
+    let user = task.text("user")?;
+    if user.is_empty() || user.contains(char::is_control) {
+        let message = format!("\"{}\" is no name of a user", user.escape_debug());
+        let cure = "write one that the agents know, or leave `user` out";
+        mistakes.add(task.place("user"), message, cure);
+    }
+    Some(user)
 }
 
 fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<String, String> {
@@ -70,6 +91,8 @@ fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<
             mistakes.add(entry.at, message, "write a name without `=`");
         }
         let value = entry.node.text().unwrap_or_default();
+        let variable = format!("`{}` of `env`", entry.name);
+        check_no_nul((&variable, value), entry.node.at, mistakes);
         let Err(unknown) = template::references(value) else {
             let of = template::references(value).unwrap_or_default();
             for port in of.iter().filter_map(Reference::port) {
@@ -113,6 +136,15 @@ fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
     for (uri, view) in uris.iter().zip(task.sections("uris")) {
         if uri.uri.is_empty() {
             mistakes.add(view.at(), "a URI is empty", "write where the file is");
+        }
+        if let Some(file) = uri
+            .output_file
+            .as_deref()
+            .filter(|one| !is_below_sandbox(one))
+        {
+            let message = format!("\"{file}\" is no path below the sandbox");
+            let cure = "write a relative path without `..`, as `\"data.tar\"`";
+            mistakes.add(view.place("output_file"), message, cure);
         }
         if uri.executable && uri.extract {
             let message = "a file cannot be both unpacked and made executable";
@@ -223,7 +255,11 @@ fn check(file: &View<'_>, ports: &[String], mistakes: &mut Collector) -> Option<
             port,
         },
         "tcp" => Probe::Tcp { port },
-        _ => Probe::Command(view.text("command").unwrap_or_default()),
+        _ => {
+            let command = view.text("command").unwrap_or_default();
+            check_no_nul(("`command`", &command), view.place("command"), mistakes);
+            Probe::Command(command)
+        }
     };
     match &probe {
         Probe::Http { port, path } => {

@@ -102,20 +102,23 @@ fn constraint() -> impl Strategy<Value = Constraint> {
 }
 
 fn uri() -> impl Strategy<Value = Uri> {
-    (".{1,10}", any::<(bool, bool)>(), option::of(".{1,8}")).prop_map(
-        |(uri, (executable, cache), output_file)| Uri {
+    (
+        ".{1,10}",
+        any::<(bool, bool)>(),
+        option::of(r"[^/.\x00]{1,5}(/[^/.\x00]{1,3})?"),
+    )
+        .prop_map(|(uri, (executable, cache), output_file)| Uri {
             uri,
             extract: !executable,
             executable,
             cache,
             output_file,
-        },
-    )
+        })
 }
 
 fn check() -> impl Strategy<Value = HealthCheck> {
     let probe = prop_oneof![
-        ".{1,10}".prop_map(Probe::Command),
+        r"[^\x00]{1,10}".prop_map(Probe::Command),
         "/[a-z]{0,5}".prop_map(|path| Probe::Http {
             port: "http".to_owned(),
             path,
@@ -141,7 +144,7 @@ fn template() -> impl Strategy<Value = TaskTemplate> {
         "[a-z]\\PC{0,20}".prop_map(Command::Shell),
         vec("[^\0]{1,9}", 1..4).prop_map(Command::Argv),
     ];
-    let env = btree_map("[A-Z_]{1,8}", "[^$]{0,9}", 0..3);
+    let env = btree_map("[A-Z_]{1,8}", r"[^$\x00]{0,9}", 0..3);
     let extra = (
         option::of(amount()),
         option::of(1..9_u8),

@@ -328,3 +328,33 @@ fn a_job_that_is_larger_than_what_is_stored_of_each_version_is_told() {
     let text = told(&format!("{GOOD}uris = [{uris}]\n"));
     assert!(text.contains("bytes beside `env`"), "{text}");
 }
+
+#[test]
+fn what_no_agent_can_carry_out_is_refused_with_the_file() {
+    assert_told(&[
+        (
+            "name = \"a\"\n[task]\ncommand = \"a\\u0000b\"",
+            "3:11: `command` has a NUL byte; remove it",
+        ),
+        (
+            "name = \"a\"\n[task]\nargv = [\"a\", \"\\u0000\"]\nenv = { A = \"\\u0000\" }",
+            "3:14: an item of `argv` has a NUL byte; remove it\n4:13: `A` of `env` has a NUL byte; remove it",
+        ),
+        (
+            "name = \"a\"\n[task]\ncommand = \"b\"\nuser = \"\"",
+            "4:8: \"\" is no name of a user; write one that the agents know, or leave `user` out",
+        ),
+        (
+            "name = \"a\"\n[task]\ncommand = \"b\"\nuser = \"no\\nbody\"",
+            "4:8: \"no\\nbody\" is no name of a user; write one that the agents know, or leave `user` out",
+        ),
+        (
+            "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{ uri = \"u\", output_file = \"../x\" }]",
+            "4:36: \"../x\" is no path below the sandbox; write a relative path without `..`, as `\"data.tar\"`",
+        ),
+    ]);
+    assert_told(&[(
+        "name = \"a\"\nrole = \"r\"\n[task]\ncommand = \"b\"\n[volume]\nsize = \"1MB\"\npath = \"stdout\"",
+        "7:8: \"stdout\" is a file of each task; write another path, as `\"data\"`",
+    )]);
+}
