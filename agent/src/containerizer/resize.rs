@@ -105,10 +105,12 @@ impl Containerizer {
         applied.volumes = beyond(&taken, &applied.volumes);
         let given = volumes_requested.clone();
         let demand = live.demand;
+        // It runs without these already, and so it has been told.
+        let missing = applied.missing_limits.clone();
         let asked = name.clone();
         let updated = blocking(move || {
             let (name, containers) = (asked, &inner.containers);
-            containers.update(&name, &demand)?;
+            containers.update_without(&name, &demand, &missing)?;
             if !with_volumes {
                 return Ok(());
             }

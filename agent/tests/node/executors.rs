@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
     an_executor_speaks_json,
     an_executor_speaks_protobuf,
     an_executor_lives_through_the_agents_restart,
+    root(an_executor_is_resized_where_an_isolator_was_added_later),
     calls_of_executors_are_checked_in_mesoss_order,
     root(a_group_shares_its_executors_sandbox_and_ends_with_it),
     root(a_group_lives_through_the_agents_restart),
@@ -179,6 +180,36 @@ fn converse(media: &str) {
         let state = world.get_json("/state");
         state["frameworks"].as_array()?.is_empty().then_some(())
     });
+}
+
+/// The end of one of its tasks ended the others: there was no group for the new isolator's limit.
+fn an_executor_is_resized_where_an_isolator_was_added_later() {
+    let timeout = "--executor_reregistration_timeout=15secs";
+    let isolation = "--isolation=cgroups/cpu,cgroups/mem";
+    let (mut world, mut link) = World::registered(&[timeout, &fixed_port(), isolation]);
+    for (task, is_first) in [("a", true), ("b", false)] {
+        world.running_in_executor(&mut link, custom(task, "json"), is_first);
+    }
+    world.signal_agent(Signal::KILL);
+    for flag in &mut world.flags {
+        if flag == isolation {
+            flag.push_str(",cgroups/pids");
+        }
+    }
+    let (mut link, _) = world.start_again();
+    wait_for("the executor to subscribe again", || {
+        let stdout = std::fs::read_to_string(world.sandbox().join("stdout")).ok()?;
+        (stdout.matches("Subscribed").count() > 1).then_some(())
+    });
+    world.kill(&link, "a", None);
+    world.expect(&mut link, TaskKilled);
+    let third = world.running_in_executor(&mut link, custom("c", "json"), false);
+    assert_eq!(third.task_id.value, "c");
+    assert!(
+        !world.log().contains("could not be resized"),
+        "{}",
+        world.log()
+    );
 }
 
 fn an_executor_lives_through_the_agents_restart() {

@@ -133,7 +133,7 @@ pub(crate) struct World {
     master: std::net::SocketAddr,
     links: mpsc::Receiver<Link>,
     agent: Option<Child>,
-    flags: Vec<String>,
+    pub(crate) flags: Vec<String>,
     /// Certificates that the agent believes instead of the machine's.
     pub(crate) trusted: Option<PathBuf>,
     seen: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
