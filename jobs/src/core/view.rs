@@ -35,6 +35,9 @@ pub struct JobView {
     pub obstacles: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateView>,
+    /// When a schedule runs next, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_run: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<TaskView>>,
     /// Those of its instances; of a job that is looked at alone.
@@ -293,6 +296,7 @@ impl State {
             why: self.why(job, quotas),
             obstacles: Vec::new(),
             update: update_view(job),
+            next_run: next_run_of(job),
             tasks: None,
             volumes: Vec::new(),
         }
@@ -400,6 +404,14 @@ impl State {
             message: task.message.clone(),
         }
     }
+}
+
+/// The next time of a schedule that is not stopped, as it was found for what it had last.
+fn next_run_of(job: &Job) -> Option<u64> {
+    let (found_for, next) = job.next_due?;
+    let is_of_now = found_for == (job.record.target, job.record.last_due);
+    let next = next.filter(|_| is_of_now && job.record.stop.is_none());
+    next.map(|next| next.as_secs())
 }
 
 /// Its tasks that run and whose agents are there.

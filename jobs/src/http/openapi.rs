@@ -220,6 +220,7 @@ mod tests {
             why: text(),
             obstacles: vec![text()],
             update: Some(update),
+            next_run: Some(1),
             tasks: Some(vec![task]),
             volumes: vec![volume],
         };

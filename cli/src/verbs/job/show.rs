@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use meseta_daemon::calendar;
 use serde_json::Value;
 
 use super::super::tasks::age;
@@ -99,6 +100,9 @@ fn summary(job: &Value) -> Vec<String> {
             text(update, "to"),
             text(update, "state")
         ));
+    }
+    if let Some(next) = job.get("next_run").and_then(Value::as_f64) {
+        lines.push(format!("next     {}", calendar::utc(next)));
     }
     if text(job, "why") != "-" {
         lines.push(format!("why      {}", text(job, "why")));

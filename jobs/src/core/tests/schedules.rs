@@ -136,6 +136,24 @@ fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_
 }
 
 #[test]
+fn a_schedule_says_when_it_runs_next() {
+    let mut world = World::new(1, 2);
+    let next = |world: &World, name: &str| world.state.job(name).expect("a job").next_run;
+    submit(&mut world, cron(Overlap::Skip));
+    submit(&mut world, batch("array", 1));
+    world.pass(Duration::from_secs(1));
+    // The origin is 20 s after a full minute.
+    let first = 1_700_000_040;
+    assert_eq!(next(&world, "nightly"), Some(first));
+    assert_eq!(next(&world, "array"), None);
+    world.pass(Duration::from_secs(41));
+    assert_eq!(next(&world, "nightly"), Some(first + 60));
+    let (name, purge) = ("nightly".to_owned(), false);
+    world.request(Request::Stop { name, purge });
+    assert_eq!(next(&world, "nightly"), None);
+}
+
+#[test]
 fn a_schedule_that_was_stopped_goes_on_with_its_next_time() {
     let mut world = World::new(1, 2);
     submit(&mut world, cron(Overlap::Skip));
