@@ -23,6 +23,7 @@ use crate::core::{
 };
 use crate::events::{EventSink, Sink};
 use crate::measures::Measures;
+use crate::metrics::Measured;
 use crate::operation_outcomes::OperationOutcome;
 use crate::view_cache::{ViewCache, ViewScope};
 use crate::watchers::WatchReceiver;
@@ -205,15 +206,16 @@ impl Handle {
         self.send(Command::Input(input, Some(charge))).await
     }
 
-    /// The state as far as the caller may see it, and what was measured around it.
-    pub(crate) async fn measures(
-        &self,
-        caller: &Caller,
-    ) -> Result<(Arc<Snapshot>, Measures), Closed> {
-        let (snapshot, measures) = self.query(Query::Measure).await?;
-        let views = &self.views;
-        let snapshot = views.view(snapshot, &caller.approver, ViewScope::Cluster);
-        Ok((snapshot.await?, measures))
+    /// What metrics for a caller are made of.
+    pub(crate) async fn measured(&self, caller: &Caller) -> Result<Measured, Closed> {
+        let (all, measures) = self.query(Query::Measure).await?;
+        let (views, approver) = (&self.views, &caller.approver);
+        let seen = views.view(all.clone(), approver, ViewScope::Cluster);
+        Ok(Measured {
+            seen: seen.await?,
+            all,
+            measures,
+        })
     }
 
     pub(crate) async fn send(&self, command: Command) -> Result<(), Closed> {

@@ -55,6 +55,27 @@ pub(crate) struct Metrics {
     pub(crate) certificate: Option<Arc<Served>>,
 }
 
+/// What metrics are made of, for one reader.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    /// The whole cluster: whoever may read metrics at all is told what it amounts to.
+    pub(crate) all: Arc<Snapshot>,
+    /// What of it the reader may see, for what is told of each framework.
+    pub(crate) seen: Arc<Snapshot>,
+    pub(crate) measures: Measures,
+}
+
+impl Measured {
+    /// One snapshot, around which nothing was measured.
+    pub(crate) fn of(snapshot: Arc<Snapshot>) -> Self {
+        Self {
+            all: snapshot.clone(),
+            seen: snapshot,
+            measures: Measures::default(),
+        }
+    }
+}
+
 impl Metrics {
     fn is_elected(&self) -> bool {
         self.role().is_elected()
@@ -82,27 +103,22 @@ impl Metrics {
     }
 
     /// `/metrics/snapshot`: tells `visit` the keys of Mesos, each once, and their values.
-    pub(crate) fn mesos(
-        &self,
-        snapshot: &Snapshot,
-        measures: &Measures,
-        visit: &mut dyn FnMut(&str, f64),
-    ) {
-        mesos::visit(self, snapshot, measures, visit);
-        for framework in snapshot.frameworks.iter() {
-            frameworks::visit(snapshot, framework, visit);
+    pub(crate) fn mesos(&self, measured: &Measured, visit: &mut dyn FnMut(&str, f64)) {
+        mesos::visit(self, &measured.all, &measured.measures, visit);
+        let seen = &measured.seen;
+        for framework in seen.frameworks.iter() {
+            frameworks::visit(seen, framework, visit);
         }
-        frameworks::principals(&mut MetricWriter(visit), snapshot);
+        frameworks::principals(&mut MetricWriter(visit), seen);
     }
 
     /// The same as a page, without what is of frameworks and principals if that is not asked for.
     pub(crate) fn document(
         metrics: &Arc<Self>,
-        snapshot: &Arc<Snapshot>,
-        measures: Measures,
+        measured: &Measured,
         has_frameworks: bool,
     ) -> Document {
-        page::document(metrics.clone(), snapshot.clone(), measures, has_frameworks)
+        page::document(metrics.clone(), measured.clone(), has_frameworks)
     }
 }
 

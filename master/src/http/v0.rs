@@ -25,7 +25,7 @@ use crate::closed::Closed;
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::handle;
-use crate::measures::Measures;
+use crate::metrics::Measured;
 use crate::metrics::Metrics;
 use crate::view_cache::ViewScope;
 use crate::views::{self, AgentSelection, write};
@@ -147,11 +147,11 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
             Some(admitted.map_err(crowded)?)
         }
     };
-    let source = Source::of(&context, &caller, page).await?;
+    let source = source_of(&context, &caller, page).await?;
     let read_request = ReadRequest::of(&request);
     let version = route.has_etag.then(|| {
         // Weak: the same content, in whatever encoding.
-        let (id, changed) = (&source.snapshot.identity.id, source.snapshot.changed);
+        let (id, changed) = (&source.seen.identity.id, source.seen.changed);
         // Others see other things, and the same one too once the rules are others.
         let mut viewer = DefaultHasher::new();
         (caller.principal(), caller.approver.version()).hash(&mut viewer);
@@ -205,30 +205,20 @@ impl Plan {
     }
 }
 
-/// Where an answer is taken from.
-struct Source {
-    snapshot: Arc<Snapshot>,
-    /// Counts that only metrics need.
-    measures: Measures,
-}
-
-impl Source {
-    async fn of(context: &Context, caller: &Caller, page: &Page) -> Result<Self, Closed> {
-        let (snapshot, measures) = match page.content {
-            Content::Metrics => context.handle.measures(caller).await?,
-            Content::Small(_) | Content::Large(_) => {
-                let snapshot = context.handle.view(caller, page.scope).await?;
-                (snapshot, Measures::default())
-            }
-        };
-        Ok(Self { snapshot, measures })
-    }
+/// What an answer is taken from.
+async fn source_of(context: &Context, caller: &Caller, page: &Page) -> Result<Measured, Closed> {
+    Ok(match page.content {
+        Content::Metrics => context.handle.measured(caller).await?,
+        Content::Small(_) | Content::Large(_) => {
+            Measured::of(context.handle.view(caller, page.scope).await?)
+        }
+    })
 }
 
 async fn rendered(
     context: &Arc<Context>,
     page: &'static Page,
-    source: Source,
+    source: Measured,
     plan: Plan,
     reader: Option<ReaderPermit>,
 ) -> Response {
@@ -239,14 +229,13 @@ async fn rendered(
     };
     let document = match &page.content {
         Content::Small(write) => {
-            let (context, snapshot) = (context.clone(), source.snapshot);
+            let (context, snapshot) = (context.clone(), source.seen);
             Document::of(vec![once(1, move |out| write(&context, &snapshot, out))])
         }
-        Content::Large(document) => document(context, &source.snapshot, &plan),
+        Content::Large(document) => document(context, &source.seen, &plan),
         Content::Metrics => {
             let has_frameworks = plan.query.get("frameworks") != Some("false");
-            let (snapshot, measures) = (&source.snapshot, source.measures);
-            Metrics::document(&context.metrics, snapshot, measures, has_frameworks)
+            Metrics::document(&context.metrics, &source, has_frameworks)
         }
     };
     let document = document.with_callback(plan.callback.as_deref());

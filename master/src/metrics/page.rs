@@ -4,10 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::mesos::MetricWriter;
-use super::{Metrics, frameworks, mesos, to_f64};
+use super::{Measured, Metrics, frameworks, mesos, to_f64};
 use crate::chunked_response::{Document, Items, Row, once, text};
 use crate::core::{FrameworkView, Snapshot};
-use crate::measures::Measures;
 use crate::views::{write, write_text};
 
 /// What the keys of the master itself take, more or less.
@@ -17,21 +16,22 @@ const FRAMEWORK_BYTES: usize = 6 * 1024;
 
 pub(super) fn document(
     metrics: Arc<Metrics>,
-    snapshot: Arc<Snapshot>,
-    measures: Measures,
+    measured: Measured,
     has_frameworks: bool,
 ) -> Document {
-    let first = {
-        let snapshot = snapshot.clone();
-        once(MASTER_BYTES, move |out| {
-            let mut separator = "{";
-            mesos::visit(&metrics, &snapshot, &measures, &mut |key, value| {
-                out.extend_from_slice(separator.as_bytes());
-                put(out, key, value);
-                separator = ",";
-            });
-        })
-    };
+    let Measured {
+        all,
+        seen: snapshot,
+        measures,
+    } = measured;
+    let first = once(MASTER_BYTES, move |out| {
+        let mut separator = "{";
+        mesos::visit(&metrics, &all, &measures, &mut |key, value| {
+            out.extend_from_slice(separator.as_bytes());
+            put(out, key, value);
+            separator = ",";
+        });
+    });
     if !has_frameworks {
         return Document::of(vec![first, text("}")]);
     }

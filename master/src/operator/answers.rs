@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1::{self, Flag};
 
 use crate::context::Context;
 use crate::core::Snapshot;
-use crate::measures::Measures;
+use crate::metrics::Measured;
 use crate::operator_messages::{agents, executors, frameworks, roles, state, tasks};
 use crate::views;
 
@@ -83,16 +83,14 @@ fn flags(context: &Context) -> response::GetFlags {
 }
 
 /// The answer to the call GET_METRICS.
-pub(super) fn metrics(context: &Context, snapshot: &Snapshot, measures: &Measures) -> Response {
+pub(super) fn metrics(context: &Context, measured: &Measured) -> Response {
     let mut metrics = Vec::new();
-    context
-        .metrics
-        .mesos(snapshot, measures, &mut |name, value| {
-            metrics.push(v1::Metric {
-                name: name.to_owned(),
-                value: Some(value),
-            });
+    context.metrics.mesos(measured, &mut |name, value| {
+        metrics.push(v1::Metric {
+            name: name.to_owned(),
+            value: Some(value),
         });
+    });
     Response {
         r#type: Some(Type::GetMetrics.into()),
         get_metrics: Some(response::GetMetrics { metrics }),

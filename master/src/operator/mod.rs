@@ -280,11 +280,11 @@ async fn metrics(context: &Arc<Context>, caller: &Caller) -> Result<CallOutcome,
         Ok(permit) => permit,
         Err(crowded) => return Ok(unavailable(crowded)),
     };
-    let (snapshot, measures) = context.handle.measures(caller).await?;
+    let measured = context.handle.measured(caller).await?;
     let context = context.clone();
     // The permit goes with the work, which nothing stops when the caller leaves.
     let rendering = background::spawn(move || {
-        let response = answers::metrics(&context, &snapshot, &measures);
+        let response = answers::metrics(&context, &measured);
         (response, permit)
     });
     let (response, permit) = rendering.await.map_err(|_| Closed)?;

@@ -20,6 +20,7 @@ use crate::core::{
     AgentDigest, AgentProfile, Capabilities, Config, ExecutorRecord, MasterCore, Recovered,
     StatusRecord, TaskRecord,
 };
+use crate::metrics::{Measured, Metrics};
 
 fn resources(text: &str) -> Resources {
     parse_resources(text, &Role::star()).unwrap()
@@ -194,7 +195,7 @@ fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
         ("tasks", tasks(snapshot, &all, &paging)),
         (
             "metrics",
-            crate::metrics::Metrics::document(&Arc::default(), snapshot, Default::default(), true),
+            Metrics::document(&Arc::default(), &Measured::of(snapshot.clone()), true),
         ),
         ("roles", roles(snapshot)),
         ("quotas", quotas(snapshot)),
@@ -289,8 +290,8 @@ fn every_task_is_shown_in_its_list() {
     assert_eq!(of_first["TASK_FINISHED"], 1_000);
     assert_eq!(of_first["slave_ids"].as_array().unwrap().len(), 40);
     let metrics = |has_frameworks| {
-        let (metrics, measures) = (Arc::default(), Default::default());
-        crate::metrics::Metrics::document(&metrics, &snapshot, measures, has_frameworks)
+        let measured = Measured::of(snapshot.clone());
+        Metrics::document(&Arc::default(), &measured, has_frameworks)
     };
     let without = steady(&rendered_bytes(metrics(false)));
     assert_eq!(without["master/tasks_running"], 120.0);

@@ -265,3 +265,34 @@ async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
     assert!(seen.iter().all(|one| one["framework_id"] == streams[1].1));
     assert_eq!(seen.len(), AGENTS);
 }
+
+/// Who reads nothing but metrics, as Prometheus and exporters do, was shown an empty cluster.
+#[tokio::test]
+async fn metrics_count_the_whole_cluster_and_name_what_their_reader_may_see() {
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,"view_frameworks":[
+        {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
+    let context = context_with(&dir, acls);
+    let router = router(context);
+    let principals = Principals::new();
+    let to = (&Method::POST, "/api/v1/scheduler");
+    let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"hidden","roles":["ads"],
+        "capabilities":[{"type":"MULTI_ROLE"}]}}}"#;
+    let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], body)).await;
+    record(&mut stream).await;
+    for (who, is_named) in [(READER, false), (RIGHT, true)] {
+        let path = (&Method::GET, "/metrics/snapshot");
+        let page = json_of(ask(&router, &principals, who, path, (&[], "")).await).await;
+        assert_eq!(page["master/frameworks_connected"], 1.0);
+        let to = (&Method::POST, "/api/v1");
+        let call = r#"{"type":"GET_METRICS","get_metrics":{}}"#;
+        let answer = ask(&router, &principals, who, to, (&[JSON], call)).await;
+        let answer = json_of(answer).await;
+        let metrics = answer["get_metrics"]["metrics"].as_array().unwrap();
+        let of = |name: &str| metrics.iter().find(|one| one["name"] == name);
+        assert_eq!(of("master/frameworks_connected").unwrap()["value"], 1.0);
+        for told in [page.to_string(), answer.to_string()] {
+            assert_eq!(told.contains("hidden"), is_named, "{told}");
+        }
+    }
+}
