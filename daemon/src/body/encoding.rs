@@ -148,8 +148,8 @@ mod tests {
     use std::io::Write as _;
 
     use axum::body::Body;
-    use flate2::Compression;
     use flate2::write::GzEncoder;
+    use flate2::{Compression, GzBuilder};
     use http::{HeaderValue, StatusCode};
 
     use meseta_proto::budget::Budget;
@@ -191,6 +191,16 @@ mod tests {
             let whole = read(&headers, Body::from("as it is"), 8).await.unwrap();
             assert_eq!(whole, "as it is", "{names:?}");
         }
+        // A header of more than one part.
+        let header = GzBuilder::new().extra(vec![1; 3_000]);
+        let header = header
+            .filename(vec![b'x'; 5_000])
+            .comment(vec![b'y'; 5_000]);
+        let mut encoder = header.write(Vec::new(), Compression::fast());
+        encoder.write_all(&plain).unwrap();
+        let body = encoder.finish().unwrap();
+        let whole = read(&encoded_in(&["gzip"]), body.into(), plain.len()).await;
+        assert!(whole.unwrap() == plain);
         let none = read(&encoded_in(&["gzip"]), Body::empty(), 8).await;
         assert_eq!(none.unwrap(), "");
     }
