@@ -25,7 +25,7 @@ pub struct RoleQuota {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Limited {
     pub(super) text: String,
-    /// What is limited.
+    /// The resources that the limits are of.
     names: BTreeSet<String>,
 }
 
