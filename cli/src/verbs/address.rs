@@ -27,6 +27,8 @@ pub(super) fn base(address: &str) -> (&str, String) {
     let (scheme, rest) = address
         .split_once("://")
         .unwrap_or((identity::scheme(), address));
+    let scheme = known_scheme(scheme).unwrap_or(scheme);
+    let rest = without_pid(rest);
     if has_port(rest) {
         return (scheme, rest.to_owned());
     }
@@ -36,11 +38,21 @@ pub(super) fn base(address: &str) -> (&str, String) {
     }
 }
 
+fn known_scheme(scheme: &str) -> Option<&'static str> {
+    let mut known = ["http", "https"].into_iter();
+    known.find(|known| known.eq_ignore_ascii_case(scheme))
+}
+
+/// Without what stands before the address where a master tells its own, as agents take it too.
+fn without_pid(address: &str) -> &str {
+    address.strip_prefix("master@").unwrap_or(address)
+}
+
 /// Refuses what cannot be the address of a master, with what is wrong with it.
 pub(super) fn check(address: &str) -> Result<(), String> {
     let address = address.trim();
     let rest = match address.split_once("://") {
-        Some(("http" | "https", rest)) => rest,
+        Some((scheme, rest)) if known_scheme(scheme).is_some() => rest,
         Some((scheme, _)) => {
             return Err(format!(
                 "{scheme:?} is no scheme of masters: give HOST:PORT or https://HOST:PORT"
@@ -48,13 +60,17 @@ pub(super) fn check(address: &str) -> Result<(), String> {
         }
         None => address,
     };
-    let rest = rest.trim_end_matches('/');
+    let rest = without_pid(rest.trim_end_matches('/'));
     if rest.parse::<std::net::Ipv6Addr>().is_ok() {
         return Ok(());
     }
     let (host, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
-        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
+        // Behind the bracket stands a port, or nothing.
+        Some((host, port)) => match port.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None => ("", None),
+        },
         None => match rest.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (rest, None),
@@ -92,6 +108,8 @@ mod tests {
             ("host", "http://host:5050/state"),
             ("host:5060", "http://host:5060/state"),
             ("http://host", "http://host:5050/state"),
+            ("HTTPS://host", "https://host:5050/state"),
+            ("master@host:5060", "http://host:5060/state"),
             ("https://host:443/", "https://host:443/state"),
             ("::1", "http://[::1]:5050/state"),
             ("[::1]", "http://[::1]:5050/state"),
