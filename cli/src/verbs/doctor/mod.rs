@@ -35,8 +35,9 @@ const CONFIGS_OF_OTHERS: [(&str, &str); 2] = [
 /// Flags of `meseta doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The masters, as every verb takes them; unset: those of the agent's configuration.
-    #[arg(long, env = "MESETA_MASTER", value_parser = super::masters::parse)]
+    /// The masters, as every verb takes them, or file:///path of them, as agents do; unset: those of the agent's
+    /// configuration.
+    #[arg(long, env = "MESETA_MASTER", value_parser = parse_masters)]
     master: Option<String>,
     #[command(flatten)]
     identity: IdentityFlags,
@@ -167,6 +168,14 @@ fn files_of_daemon(daemon: &str, config: &Path) -> anyhow::Result<Vec<(PathBuf, 
     Ok(given
         .filter_map(|(path, kind)| Some((path?, kind)))
         .collect())
+}
+
+/// A value of `--master`. The environment has the agent's own, which may be a file.
+fn parse_masters(text: &str) -> Result<String, String> {
+    match text.starts_with("file:///") {
+        true => Ok(text.to_owned()),
+        false => super::masters::parse(text),
+    }
 }
 
 /// What an agent on this machine would be started with.
@@ -313,6 +322,24 @@ mod tests {
         let none = files_of_daemon("master", &dir.path().join("none"));
         assert!(check_daemon("master", &dir.path().join("none"), &[]).is_empty());
         assert!(none.expect("nothing to look at").is_empty());
+    }
+
+    /// What an agent was started with in the same environment was refused.
+    #[test]
+    fn masters_may_be_in_a_file_as_those_of_agents() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            options: Options,
+        }
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "a:5050,b:5050\n").expect("written");
+        let flag = format!("--master=file://{}", file.path().display());
+        let options = Cli::try_parse_from(["doctor", &flag]).expect("taken");
+        let agent = agent_flags(&options.options).expect("read");
+        assert_eq!(agent.master, "a:5050,b:5050");
+        assert!(parse_masters("file:x").is_err() && parse_masters("zk://a/b").is_err());
     }
 
     fn denied() -> std::io::Error {

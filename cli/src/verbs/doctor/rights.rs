@@ -16,6 +16,8 @@ use crate::verbs::{address, hints, identity};
 
 /// What every master tells those whom it knows.
 const PATH: &str = "/rights";
+/// What a master says to those who speak in the clear, and should not.
+const TLS_WANTED: &str = "speaks TLS";
 
 /// Who asks a master.
 pub(super) enum Asker<'a> {
@@ -31,6 +33,15 @@ impl Asker<'_> {
             Self::Agent(_) => "this agent",
             Self::Client(_) => "whoever runs this",
         }
+    }
+
+    /// Whether it may well be accepted as nobody where readers are not: only a master that speaks TLS is sure to ask agents
+    /// who they are, and on one machine the others ask users other than root for what they read alone.
+    fn may_be_nobody(&self) -> bool {
+        let Self::Agent(identity) = self else {
+            return false;
+        };
+        !identity.is_encrypted() && identity.principal().is_ok_and(|name| name.is_none())
     }
 
     /// What has to be given for the master to accept it.
@@ -90,8 +101,12 @@ pub(super) async fn ask(address: &str, asker: &Asker<'_>) -> Answer {
     match client.get(&url).await {
         Ok(reply) => read(&reply),
         Err(error) => Answer::Unanswered {
-            hint: match &error {
-                Error::Connect { source, .. } => hints::of_certificate(source),
+            hint: match (&error, asker) {
+                (Error::Timeout { .. }, _) => {
+                    Some("try again in a moment; the master's log says what it waits for")
+                }
+                // What helps there is said in the flags of verbs.
+                (Error::Connect { source, .. }, Asker::Client(_)) => hints::of_certificate(source),
                 _ => None,
             },
             why: chain(&error),
@@ -147,8 +162,8 @@ fn read(reply: &Reply) -> Answer {
 /// Judges an answer of a master that is there.
 pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Option<Finding> {
     let who = asker.name();
-    let (status, words) = match answer {
-        Answer::Elsewhere | Answer::Nobody(_) => return None,
+    match answer {
+        Answer::Elsewhere | Answer::Nobody(_) => None,
         Answer::Accepted {
             principal,
             may_register,
@@ -156,7 +171,7 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
             // A master that does not ask readers who they are may well ask agents.
             let name = principal.as_deref()?;
             let is_refused = matches!(asker, Asker::Agent(_)) && !may_register;
-            return Some(if is_refused {
+            Some(if is_refused {
                 Finding::problem(
                     format!(
                         "master {address} knows {who} as {name:?}, who may not register agents"
@@ -168,31 +183,52 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
                 )
             } else {
                 Finding::fine(format!("master {address} knows {who} as {name:?}"))
-            });
+            })
         }
-        Answer::Unanswered { why, hint } => {
-            return Some(Finding::problem(
-                format!("master {address} does not answer {who}: {why}"),
-                hint.unwrap_or(
-                    "the certificate that is shown to it, its key and the secret must be of this cluster",
-                ),
-            ));
+        Answer::Unanswered { why, hint } => Some(Finding::problem(
+            format!("master {address} does not answer {who}: {why}"),
+            hint.unwrap_or(match asker {
+                Asker::Agent(_) => {
+                    "--ssl_ca_file must hold the authority that signed the master's certificate, and the agent's certificate \
+                     and key must be of this cluster"
+                }
+                Asker::Client(_) => {
+                    "the certificate that is shown to it, its key and the secret must be of this cluster"
+                }
+            }),
+        )),
+        Answer::Refused { status, words } => {
+            Some(evaluate_refusal(address, asker, *status, words))
         }
-        Answer::Refused { status, words } => (*status, words),
-    };
+    }
+}
+
+fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words: &str) -> Finding {
+    let who = asker.name();
     let what = format!("master {address} refuses {who}: {status} {words}");
-    Some(match status {
-        StatusCode::UNAUTHORIZED => Finding::problem(
-            format!("master {address} does not accept the credentials of {who}: {status}"),
-            asker.remedy(),
-        ),
+    match status {
         StatusCode::FORBIDDEN if words.ends_with("is disabled") => Finding::warning(
             format!(
                 "the credentials of {who} are not looked at: the --firewall_rules of master {address} disable {PATH}"
             ),
             "enable it for the while",
         ),
-        StatusCode::FORBIDDEN if words.contains("speaks TLS") => Finding::problem(
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+            if asker.may_be_nobody() && !words.contains(TLS_WANTED) =>
+        {
+            Finding::warning(
+                format!(
+                    "whether master {address} accepts {who}, which has no credentials, is not known: who has none may not \
+                     read there ({status})"
+                ),
+                "run this as root, or as the user that the master runs as; if the agent is refused, give it --credential",
+            )
+        }
+        StatusCode::UNAUTHORIZED => Finding::problem(
+            format!("master {address} does not accept the credentials of {who}: {status}"),
+            asker.remedy(),
+        ),
+        StatusCode::FORBIDDEN if words.contains(TLS_WANTED) => Finding::problem(
             what,
             match asker {
                 Asker::Agent(_) => {
@@ -214,7 +250,7 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
             ),
             "try again in a moment",
         ),
-    })
+    }
 }
 
 /// Judges all answers of these masters together: where none leads, no verb and no agent gets anywhere.
@@ -229,15 +265,15 @@ pub(super) fn evaluate_leader(masters: &str, answers: &[Answer]) -> Option<Findi
     });
     Some(match why {
         Some(why) if !answers.contains(&Answer::Elsewhere) => Finding::problem(
-            format!("none of the masters {masters} leads: {why}"),
+            format!("none of the masters {masters} answers as their leader: {why}"),
             "try again in a moment; else start the others and see to etcd (`etcdctl endpoint health`): the masters' logs say \
              what they wait for",
         ),
         _ => Finding::warning(
             format!(
-                "credentials are not looked at: another master than {masters} leads, which alone knows them"
+                "credentials are not looked at: none of {masters} that answered leads, and only the leader knows them"
             ),
-            "name all masters of the cluster with --master",
+            "name all masters of the cluster with --master; if they are, the one that led is away: try again in a moment",
         ),
     })
 }
@@ -264,17 +300,42 @@ mod tests {
         }
     }
 
+    fn secret_file(text: &str) -> tempfile::NamedTempFile {
+        // Its owner's alone, as such files are made.
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        file
+    }
+
     /// Each of these was no problem, and neither verbs nor the agent could do anything.
     #[test]
     fn who_a_master_does_not_accept_is_told_what_to_give() {
         let identity = ClientIdentity::default();
         let (agent, client) = (Asker::Agent(&identity), Asker::Client(None));
+        let credential = secret_file("node secret");
+        let path = Some(credential.path().to_owned());
+        let known = ClientIdentity::new(None, None, path).expect("read");
+        let shown = Asker::Agent(&known);
         let unanswered = Answer::Unanswered {
             why: "bad certificate".to_owned(),
             hint: None,
         };
         for (asker, answer, severity, part) in [
-            (&agent, refused(401, ""), Severity::Problem, "--credential"),
+            (&shown, refused(401, ""), Severity::Problem, "--credential"),
+            (
+                &shown,
+                refused(403, "no"),
+                Severity::Problem,
+                "--credential",
+            ),
+            // It may be accepted as nobody, where readers are not.
+            (&agent, refused(401, ""), Severity::Warning, "not known"),
+            (
+                &agent,
+                refused(403, "Only root"),
+                Severity::Warning,
+                "not known",
+            ),
             (
                 &client,
                 refused(401, ""),
@@ -342,12 +403,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_master_is_asked_as_the_agent_would_be_seen() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let path = dir.path().join("credential");
-        std::fs::write(&path, "node secret").expect("written");
-        let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&path, open).expect("set");
-        let identity = ClientIdentity::new(None, None, Some(path)).expect("read");
+        let credential = secret_file("node secret");
+        let path = Some(credential.path().to_owned());
+        let identity = ClientIdentity::new(None, None, path).expect("read");
         let agent = Asker::Agent(&identity);
         let rights = json!({
             "principal": "node",
