@@ -435,13 +435,11 @@ fn agent_flags(
         "--shutdown_tasks_on_exit".to_owned(),
     ];
     let for_demo = options.demo.then_some(demo::RESOURCES);
-    let resources = options.resources.as_deref().or(for_demo);
-    let task_ports = task_ports::of_agent((index, options.ports().agents), resources, dir)?;
-    let resources = [resources.map(str::to_owned), task_ports];
-    let resources: Vec<String> = resources.into_iter().flatten().collect();
-    if !resources.is_empty() {
-        flags.push(format!("--resources={}", resources.join(";")));
-    }
+    let given = options.resources.as_deref().or(for_demo);
+    let inherited = std::env::var("MESETA_RESOURCES").ok();
+    let which = (index, options.ports().agents);
+    let resources = task_ports::resources_of_agent(which, given, inherited.as_deref(), dir)?;
+    flags.extend(resources.map(|text| format!("--resources={text}")));
     let attributes = attributes(options, index);
     flags.extend(attributes.map(|text| format!("--attributes={text}")));
     if options.demo {

@@ -1,6 +1,7 @@
 //! Which ports each of several agents offers: they are of one machine, and no port is to be offered twice.
 //!
-//! Invariant: an agent never offers fewer than when its directory was made, as it would not start with them.
+//! Invariant: an agent never offers fewer than when its directory was made, as it would not start with them. Those of
+//! directories that were made for another number of agents may therefore be offered twice.
 
 use std::path::Path;
 
@@ -12,9 +13,25 @@ const COUNT: u16 = 1_001;
 /// The file in an agent's directory that says which it was given.
 const RECORD: &str = "task_ports";
 
+/// What an agent is given with `--resources`, its ports among them. `inherited` is what its environment says, which such a
+/// flag replaces.
+pub(super) fn resources_of_agent(
+    which: (u16, u16),
+    given: Option<&str>,
+    inherited: Option<&str>,
+    dir: &Path,
+) -> anyhow::Result<Option<String>> {
+    let said = given.or(inherited);
+    Ok(match (of_agent(which, said, dir)?, said) {
+        (None, _) => given.map(str::to_owned),
+        (Some(ports), None) => Some(ports),
+        (Some(ports), Some(said)) => Some(format!("{said};{ports}")),
+    })
+}
+
 /// The ports of one agent of so many, as `--resources` names them; nothing where what is given does, or where it is alone.
 /// One whose directory was made without keeps what it has.
-pub(super) fn of_agent(
+fn of_agent(
     (index, agents): (u16, u16),
     given: Option<&str>,
     dir: &Path,
@@ -33,10 +50,10 @@ pub(super) fn of_agent(
     Ok(Some(ports))
 }
 
-/// In JSON nothing can be added to them.
+/// To JSON nothing can be added, nor to the name of a file.
 fn names_ports(resources: &str) -> bool {
-    let is_json = resources.trim_start().starts_with('[');
-    is_json
+    let mut whole = ["[", "file://"].iter();
+    whole.any(|begin| resources.trim_start().starts_with(begin))
         || resources
             .split(';')
             .any(|one| one.trim_start().starts_with("ports"))
@@ -69,6 +86,18 @@ mod tests {
         }
         assert_eq!(of(0, 2, Some("cpus:1; ports:[1-2]")), None);
         assert_eq!(of(1, 2, Some("[]")), None);
+        assert_eq!(of(1, 2, Some("file:///resources")), None);
+        let resources = |given, inherited| {
+            let own = dir.path().join("3-0");
+            resources_of_agent((0, 3), given, inherited, &own).expect("read")
+        };
+        let both = Some("cpus:2;ports:[31000-31332]".to_owned());
+        assert_eq!(resources(Some("cpus:2"), Some("cpus:9")), both);
+        // The flag with the ports would replace what the environment says.
+        assert_eq!(resources(None, Some("cpus:2")), both);
+        assert_eq!(resources(None, Some("ports:[1-9]")), None);
+        let named = resources(Some("ports:[1-9]"), None);
+        assert_eq!(named.as_deref(), Some("ports:[1-9]"));
         // As one of a version before is.
         assert_eq!(
             of_agent((0, 2), None, dir.path()).expect("nothing to do"),
