@@ -67,6 +67,10 @@ fn compare_with(
         Err(ContainerError::Unknown(_)) if !is_first => {
             debug!(container_id = %container, "no limits to compare");
         }
+        // The agent lacks descriptors or memory, which concerns all containers and is told elsewhere.
+        Err(error @ ContainerError::Limits { .. }) if !is_first => {
+            debug!(container_id = %container, error = %chain(&error), "limits are compared the next time");
+        }
         Err(error) => {
             warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
         }

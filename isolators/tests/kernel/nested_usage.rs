@@ -4,13 +4,17 @@ use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
+use meseta_isolators::isolator::UsageSource;
 use meseta_isolators::{
-    ContainerSpec, ContainerUsage, Controller, DestroyOptions, Limit, NodeOptions, SLOW_EVERY,
-    Sampler, TaskIsolation,
+    ContainerSpec, ContainerUsage, Controller, DestroyOptions, Isolation, Isolator, Limit,
+    NodeOptions, SLOW_EVERY, Sampler, TaskIsolation,
 };
 
 use crate::Test;
@@ -21,6 +25,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_throttling_counts_for_the_outer_one,
     nested_kills_count_for_the_outer_one,
     what_a_crash_left_noted_counts_once,
+    what_cannot_be_read_for_a_moment_is_absent_and_noted_later,
 ];
 
 const MB: u64 = 1 << 20;
@@ -216,5 +221,71 @@ fn what_a_crash_left_noted_counts_once(test_node: &TestNode) -> Result<(), Faile
     )?;
     check!(usage.memory.total_bytes.is_some(), "{usage:?}");
     test_node.forget(&task_spec)?;
+    test_node.destroy(&outer_spec, &outer)
+}
+
+/// Counts seven bytes in each nested container, or fails like an agent that lacks descriptors.
+#[derive(Debug, Default)]
+struct Counter {
+    fails: AtomicBool,
+    failures: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Counting(Arc<Counter>);
+
+impl Isolator for Counting {
+    fn name(&self) -> &'static str {
+        "site/counting"
+    }
+
+    fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        if !self.0.fails.load(Ordering::SeqCst) {
+            usage.io.read_bytes = Some(7);
+            return;
+        }
+        // Its first byte cannot be read.
+        let _ = source
+            .files
+            .number(&Arc::from(Path::new("/proc/self")), "mem");
+        self.0.failures.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// It was left out of the sum, and lost when its container ended; samples waited for the pauses between attempts.
+fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
+    test_node: &TestNode,
+) -> Result<(), Failed> {
+    let counter = Arc::new(Counter::default());
+    let isolation = Isolation::default_for(test_node.host());
+    let counting = Box::new(Counting(counter.clone()));
+    test_node.open_custom(isolation, &NodeOptions::default(), vec![counting])?;
+    let (outer_spec, outer) = test_node.sleeper("outer")?;
+    let (spec, inner) = test_node.sleeper("outer+task")?;
+    let read_bytes = || Ok::<_, Failed>(test_node.usage(&outer_spec)?.io.read_bytes);
+    same(read_bytes()?, Some(7))?;
+    counter.fails.store(true, Ordering::SeqCst);
+    same(read_bytes()?, None)?;
+    let before = counter.failures.load(Ordering::SeqCst);
+    test_node.with(|containers| {
+        thread::scope(|scope| {
+            let destroy = || {
+                let options = DestroyOptions::default();
+                containers.destroy(&spec.name, Some(&inner.supervisor), options)
+            };
+            let ending = scope.spawn(destroy);
+            let looked = test_node.eventually("a look before the end", || {
+                counter.failures.load(Ordering::SeqCst) > before
+            });
+            let sampled = containers.usage(&outer_spec.name, None, Duration::ZERO);
+            counter.fails.store(false, Ordering::SeqCst);
+            let ended = ending.join().map_err(|_| "the destroy panicked")?;
+            looked?;
+            same(sampled?.io.read_bytes, None)?;
+            Ok::<_, Failed>(ended?)
+        })
+    })?;
+    same(read_bytes()?, Some(7))?;
+    test_node.forget(&spec)?;
     test_node.destroy(&outer_spec, &outer)
 }
