@@ -296,9 +296,10 @@ pub(crate) fn remove_empty(runtime_dir: &Path) {
     }
 }
 
+/// Absolute: a launcher and supervisors work elsewhere.
 pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> PathBuf {
     match &flags.runtime_dir {
-        Some(given) => given.clone(),
+        Some(given) => std::path::absolute(given).unwrap_or_else(|_| given.clone()),
         None if privileged => Path::new(RUNTIME_ROOT).join("agent"),
         None => layout.work_dir().join("run"),
     }
@@ -329,6 +330,25 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         std::fs::symlink_metadata(path).expect("there").mode() & 0o7777
+    }
+
+    /// No agent started with one that was not.
+    #[test]
+    fn a_runtime_directory_is_absolute() {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let layout = Layout::new(Path::new("/w"));
+        let of = |given: &str| {
+            let arguments = ["agent", "--master=127.0.0.1:5050", given];
+            let command = <Command as clap::Parser>::try_parse_from(arguments).expect("flags");
+            runtime_dir(&command.flags, &layout, true)
+        };
+        assert_eq!(of("--runtime_dir=/run/a"), Path::new("/run/a"));
+        let here = std::env::current_dir().expect("a directory");
+        assert_eq!(of("--runtime_dir=run/a"), here.join("run/a"));
     }
 
     #[test]
