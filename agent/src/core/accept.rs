@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use meseta_isolators::Demand;
 use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Now, Resources};
@@ -21,7 +22,7 @@ use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::rejection::{Rejection, check_container, check_launch_event};
 use super::states::dropped_or_lost;
-use super::{AgentCore, ContainerOwner, StreamKey};
+use super::{AgentCore, ContainerOwner, State, StreamKey};
 use crate::checkpoint::{DiskCondition, ExecutorRecord, Lsn, RunKey, TaskKey, TaskRecord, Write};
 
 const DISK_FULL: &str =
@@ -30,6 +31,7 @@ const DISK_FAILING: &str =
     "The agent cannot write to its work directory; tasks are taken again when it can";
 const NOT_ACKNOWLEDGED: &str = "The framework has too many tasks on this agent that have ended and whose last status update \
      it has not acknowledged; its tasks are taken again when it has";
+const ENDING: &str = "The agent is about to end, once its tasks have";
 
 /// A task that may be run.
 struct Checked {
@@ -40,6 +42,17 @@ struct Checked {
 }
 
 impl AgentCore {
+    /// Whether a request of a master's is carried out, or refused with a reason. An agent whose tasks are to end before it
+    /// does, which may take long, says that it runs no others, and can be told to kill those sooner.
+    pub(super) fn is_answered(&self, request: &FromMaster) -> bool {
+        match request {
+            FromMaster::RunTask(_) | FromMaster::RunTaskGroup(_) | FromMaster::KillTask(_) => {
+                self.state == State::Running || self.exit.is_some()
+            }
+            _ => self.state == State::Running,
+        }
+    }
+
     pub(super) fn run_task(&mut self, now: Now, run: wire::RunTask) {
         let Some(framework) = run.framework.id.clone() else {
             return;
@@ -71,7 +84,8 @@ impl AgentCore {
 
     /// Why no task is taken at present, whatever it asks for.
     fn refused_for_now(&self, framework: &pb::FrameworkInfo) -> Option<Rejection> {
-        let refusal = self.drain_refusal().or_else(|| self.disk_refusal());
+        let refusal = self.ending_refusal().or_else(|| self.drain_refusal());
+        let refusal = refusal.or_else(|| self.disk_refusal());
         let (reason, message) =
             refusal.or_else(|| self.unacknowledged_refusal(framework.id.as_ref()?))?;
         Some(Rejection {
@@ -79,6 +93,11 @@ impl AgentCore {
             reason,
             message: message.to_owned(),
         })
+    }
+
+    fn ending_refusal(&self) -> Option<(Reason, &'static str)> {
+        self.exit.as_ref()?;
+        Some((Reason::ContainerLaunchFailed, ENDING))
     }
 
     /// A task whose intent cannot be written would wait, and nobody would know for what.

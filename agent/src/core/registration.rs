@@ -327,7 +327,7 @@ impl AgentCore {
                     self.acknowledged(now, &stream, &acknowledge.uuid);
                 }
             }
-            message if self.state == State::Running => self.handle_request(now, message),
+            message if self.is_answered(&message) => self.handle_request(now, message),
             _ => warn!("dropped an order that came before the registration or after the end"),
         }
     }
@@ -356,7 +356,7 @@ impl AgentCore {
                     );
                 }
                 if has_changed {
-                    self.record_epoch(now);
+                    self.record_identity_anew(now);
                 }
                 true
             }
@@ -428,11 +428,12 @@ impl AgentCore {
             master_id: registered.master_info.as_ref().map(|info| info.id.as_str()),
         };
         let has_epoch_changed = self.epochs.keep(master);
-        self.agent_id = Some(id);
-        match (self.take_up_info(), has_epoch_changed) {
-            (true, _) => self.record_identity(),
-            (false, true) => self.record_epoch(now),
-            (false, false) => {}
+        let is_new = self.agent_id.replace(id).is_none();
+        let has_info_changed = self.take_up_info();
+        match is_new {
+            true => self.record_identity(),
+            false if has_info_changed || has_epoch_changed => self.record_identity_anew(now),
+            false => {}
         }
         self.state = State::Running;
         self.link.phase = LinkPhase::Registered;
@@ -462,8 +463,8 @@ impl AgentCore {
         }
     }
 
-    /// The same where the agent is known already.
-    fn record_epoch(&mut self, now: Now) {
+    /// The same where the agent is known already: a disk that hangs does not keep it from registering again.
+    fn record_identity_anew(&mut self, now: Now) {
         let last_fact = self.last_fact;
         self.record_identity();
         self.last_fact = last_fact;

@@ -14,7 +14,7 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 
 use super::custom::{EXECUTOR, status};
-use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task};
+use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task, task_id};
 use crate::core::{Exit, ExitReason, Input, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -539,6 +539,40 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
         Some(Seen::Exit(ExitReason::Stopped))
     ));
     assert_eq!(unregistered(&impatient), 0);
+}
+
+/// A task that came meanwhile was heard of no more, and one with a long grace could be killed no sooner.
+#[test]
+fn an_agent_whose_tasks_are_to_end_refuses_others_and_hears_of_kills() {
+    let mut simulation = Simulation::registered();
+    let mut slow = task("slow");
+    slow.kill_policy = Some(pb::KillPolicy {
+        grace_period: Some(duration(3600 * SECOND)),
+    });
+    let container = simulation.running(slow);
+    simulation.step(Input::Unregister);
+    simulation.frames.clear();
+    simulation.run(task("late"));
+    let refused = simulation.frames.iter().find_map(|frame| match frame {
+        FromAgent::StatusUpdate(update) => Some(&update.status),
+        _ => None,
+    });
+    let refused = refused.expect("it is told");
+    assert_eq!(refused.task_id.value, "late");
+    assert_eq!(
+        refused.message(),
+        "The agent is about to end, once its tasks have"
+    );
+    simulation.tell(ToAgent::KillTask(wire::KillTask {
+        framework_id: framework_id(),
+        task_id: task_id("slow"),
+        kill_policy: Some(pb::KillPolicy {
+            grace_period: Some(duration(SECOND)),
+        }),
+    }));
+    assert_eq!(simulation.kills(), [3600 * SECOND, SECOND]);
+    simulation.end(&container, Exit::Signal(15));
+    assert!(simulation.saw(|seen| matches!(seen, Seen::Exit(ExitReason::Unregistered))));
 }
 
 #[test]

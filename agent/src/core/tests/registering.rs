@@ -326,6 +326,23 @@ fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
     assert!(simulation.machine.contains_key(&container));
 }
 
+/// As what it has is on record only since its restart, an agent with more than before was taken for lost.
+#[test]
+fn a_registration_does_not_wait_for_what_a_master_took_already() {
+    let (mut simulation, _) = obeying_five();
+    simulation.configured = "cpus:8;mem:1024;disk:100";
+    simulation.crash(false);
+    simulation.link_up_with("a", 5);
+    simulation.quick_disk = false;
+    simulation.tell_of(Some("a"), 5, registered_by("m5"));
+    assert_eq!(simulation.core.state(), State::Running);
+    simulation.advance(Duration::from_secs(31));
+    simulation.link_down();
+    let frames = simulation.frames.len();
+    simulation.link_up_with("a", 5);
+    assert!(simulation.frames.len() > frames, "not sent");
+}
+
 #[test]
 fn a_registration_waits_for_all_that_is_more_than_an_epoch() {
     let (mut simulation, container) = obeying_five();
