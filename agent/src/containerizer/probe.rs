@@ -50,7 +50,9 @@ impl Containerizer {
                     let inner = this.inner.clone();
                     let probed_result = blocking(move || {
                         let settings = &inner.options.settings;
-                        if let Err(failure) = inner.restore_runtime_folder() {
+                        // A look over the network needs none.
+                        let is_launched = matches!(probe.method, ProbeMethod::Command(_));
+                        if is_launched && let Err(failure) = inner.restore_runtime_folder() {
                             return ProbeResult::NotRun(failure.into());
                         }
                         run(&inner.containers, settings, &probe, &supervisor, lookups)

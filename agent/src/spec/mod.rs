@@ -170,7 +170,7 @@ fn spec_in(
         credentials,
         stdout: output("stdout"),
         stderr: output("stderr"),
-        hostname: hostname_of(plan)?,
+        hostname: hostname_of(plan),
         rlimits: with_usual_limits(rlimits_of(plan)?),
         demand: plan.demand,
         working_dir: sandbox,
@@ -201,16 +201,6 @@ fn command_of(plan: &LaunchPlan) -> Command {
     }
 }
 
-/// What the kernel keeps of a name, in bytes.
-const HOSTNAME_BYTES_MAX: usize = 64;
-
-fn hostname_of(plan: &LaunchPlan) -> Result<Option<String>, Invalid> {
-    let info = plan.container_info();
-    let name = info.and_then(|info| info.hostname.clone());
-    let length = name.as_deref().unwrap_or_default().len();
-    if length > HOSTNAME_BYTES_MAX {
-        let why = format!("its host name has {length} bytes, and may have {HOSTNAME_BYTES_MAX}");
-        return Err(why.into());
-    }
-    Ok(name)
+fn hostname_of(plan: &LaunchPlan) -> Option<String> {
+    plan.container_info()?.hostname.clone()
 }

@@ -7,6 +7,9 @@ use crate::launcher::LaunchIsolation;
 
 pub(super) use cgroup::Cgroup;
 
+/// What the kernel keeps of a host name, in bytes.
+const HOSTNAME_BYTES_MAX: usize = 64;
+
 /// The namespaces that are asked of the launch and need nothing else.
 #[derive(Debug)]
 pub(super) enum Namespace {
@@ -40,10 +43,72 @@ impl Isolator for Namespace {
             Self::Network => launch.network_namespace = true,
             Self::Pid => launch.pid_namespace |= !spec.isolation.share_pid_namespace,
             Self::Uts => {
+                // What runs inside another container has the name of that.
+                if let Some(name) = spec.hostname.as_ref().filter(|_| spec.inside.is_none()) {
+                    check_hostname(name)?;
+                }
                 launch.uts_namespace = true;
                 launch.hostname.clone_from(&spec.hostname);
             }
         }
         Ok(())
+    }
+}
+
+fn check_hostname(name: &str) -> Result<(), String> {
+    let length = name.len();
+    match length > HOSTNAME_BYTES_MAX {
+        true => Err(format!(
+            "its host name has {length} bytes, and may have {HOSTNAME_BYTES_MAX}"
+        )),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demand::Demand;
+    use crate::identity::{BootId, ContainerName, ProcessIdentity};
+    use crate::isolator::{Inside, TaskIsolation};
+    use crate::launcher::{Command, Destination};
+
+    /// A name that nobody was to have failed the launch, and the checks of what ran.
+    #[test]
+    fn a_host_name_is_too_long_only_where_it_is_to_be_had() {
+        let supervisor = ProcessIdentity {
+            pid: 1,
+            start_ticks: 1,
+            boot_id: BootId::from_text("b"),
+        };
+        let inside = Inside {
+            supervisor,
+            stdin: None,
+            terminal: false,
+        };
+        let spec = |length: usize, inside: Option<Inside>| ContainerSpec {
+            name: ContainerName::new("c").expect("a name"),
+            command: Command::Nothing,
+            env: Vec::new(),
+            working_dir: "/".into(),
+            credentials: None,
+            stdout: Destination::Null,
+            stderr: Destination::Null,
+            hostname: Some("n".repeat(length)),
+            rlimits: Vec::new(),
+            demand: Demand::default(),
+            isolation: TaskIsolation::default(),
+            inside,
+        };
+        let launched = |namespace: Namespace, spec| {
+            let mut launch = LaunchIsolation::default();
+            namespace.launch(&spec, &mut launch)
+        };
+        assert_eq!(launched(Namespace::Uts, spec(64, None)), Ok(()));
+        let refused = launched(Namespace::Uts, spec(65, None));
+        let expected = "its host name has 65 bytes, and may have 64";
+        assert_eq!(refused, Err(expected.to_owned()));
+        assert_eq!(launched(Namespace::Uts, spec(65, Some(inside))), Ok(()));
+        assert_eq!(launched(Namespace::Pid, spec(65, None)), Ok(()));
     }
 }
