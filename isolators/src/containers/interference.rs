@@ -3,7 +3,8 @@
 //! Reads a few files of procfs for each container, so that it can be asked for now and then. Invariant: a process that is
 //! ending, that is no child of the supervisor's any more or that cannot be looked at is not told of.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::Path;
 
 use super::Containers;
@@ -12,6 +13,8 @@ use crate::identity::{ContainerName, ProcessIdentity, start_ticks_of_stat};
 
 /// Children of a supervisor that are looked at; the first is the task.
 const CHILDREN_MAX: usize = 16;
+/// What is read of their list, which is as long as the task has left processes behind.
+const CHILDREN_BYTES_MAX: u64 = 1_024;
 
 /// The kernel's mark of a process that is ending: version 1 shows it at the root already.
 const PF_EXITING: u64 = 0x4;
@@ -61,9 +64,7 @@ fn find(
         return Interference::default();
     };
     let pid = supervisor.pid.to_string();
-    let children = proc.join(&pid).join("task").join(&pid).join("children");
-    // Some kernels have no such file.
-    let children = fs::read_to_string(children).unwrap_or_default();
+    let children = first_children(&proc.join(&pid).join("task").join(&pid).join("children"));
     let pids = children.split_ascii_whitespace().take(CHILDREN_MAX);
     let mut pids = pids.filter_map(|pid| pid.parse::<i32>().ok());
     let outside = pids.find_map(|pid| {
@@ -78,6 +79,14 @@ fn find(
         supervisor_stopped: stat.state == b'T',
         outside,
     }
+}
+
+/// The beginning of a list of children, which may end within the last number; nothing where the kernel has no such file.
+fn first_children(list: &Path) -> String {
+    let mut first = String::new();
+    let read =
+        File::open(list).and_then(|list| list.take(CHILDREN_BYTES_MAX).read_to_string(&mut first));
+    read.map_or_else(|_| String::new(), |_| first)
 }
 
 /// The first group in `/proc/<pid>/cgroup` that is neither the container's nor inside it.
@@ -210,6 +219,12 @@ mod tests {
             let told = found.outside.as_ref().map(|outside| &*outside.group);
             assert_eq!((found.supervisor_stopped, told), (stopped, outside));
         }
+        // A task that has left very many processes behind costs no more, and none of what was cut off is looked at.
+        let left: String = (0..100_000).map(|pid| format!("{pid} ")).collect();
+        fs::write(dir.path().join("10/task/10/children"), left).expect("written");
+        let list = first_children(&dir.path().join("10/task/10/children"));
+        assert!(list.split_ascii_whitespace().count() > CHILDREN_MAX);
+        assert_eq!(u64::try_from(list.len()), Ok(CHILDREN_BYTES_MAX));
         written(dir.path(), "T", (lives, &moved));
         let later = ProcessIdentity {
             start_ticks: 43,
