@@ -277,7 +277,8 @@ impl Grown<'_> {
     }
 
     /// Refuses a machine that is given addresses of which another line gives it none: it would have certificates for the
-    /// ones and be sent to the others. And an agent with an address of another one, whose files would be replaced there.
+    /// ones and be sent to the others. And an agent at an address of another one, where one would replace the files of the other;
+    /// addresses at which none of both listens may be those of several, as 127.0.0.1 is.
     fn check_addresses(&self, fleet: &Fleet) -> anyhow::Result<()> {
         let agent = |one| (file_names::AGENT, one);
         let scheduler = |one| (file_names::SCHEDULER, one);
@@ -291,22 +292,28 @@ impl Grown<'_> {
             .chain(known_scheduler.map(scheduler))
             .collect();
         for (at, (daemon, machine)) in given.iter().enumerate() {
-            let shares = |other: &Machine| {
-                let mut own = machine.addresses.iter();
-                own.find(|address| other.addresses.contains(address))
+            let shared = |other: &Machine| -> Vec<_> {
+                let own = machine.addresses.iter();
+                own.filter(|address| other.addresses.contains(address))
                     .copied()
+                    .collect()
+            };
+            let conflict = |other: &Machine| {
+                let first = [machine.address(), other.address()];
+                shared(other)
+                    .into_iter()
+                    .find(|address| first.contains(address))
             };
             // Of another daemon of one machine the files go elsewhere, whatever that machine is called there.
             let mut same = known.iter().chain(&given[..at]);
             let same = same.find_map(|(other_daemon, other)| {
                 let is_another = other_daemon == daemon && other.name != machine.name;
-                Some((other, shares(other).filter(|_| is_another)?))
+                Some((other, conflict(other).filter(|_| is_another)?))
             });
             if let Some((other, address)) = same {
                 bail!(
-                    "{address} is an address of {daemon} {other} already: what is copied there for {} would take its \
-                     place; give {} an address of its own",
-                    machine.name,
+                    "{address} is an address of {daemon} {other} already, and one of them has its files copied there and \
+                     listens there: give {} an address of its own",
                     machine.name
                 );
             }
@@ -314,7 +321,7 @@ impl Grown<'_> {
             let known = known.iter().filter(|(other, _)| other != daemon);
             let mut others = known.chain(&given[..at]);
             let other =
-                others.find(|(_, other)| other.name == machine.name && shares(other).is_none());
+                others.find(|(_, other)| other.name == machine.name && shared(other).is_empty());
             if let Some((daemon_of_other, other)) = other {
                 bail!(
                     "{daemon_of_other} {other} and {daemon} {machine} are one machine by their name, and have no \
