@@ -104,7 +104,7 @@ impl Metrics {
 
     /// `/metrics/snapshot`: tells `visit` the keys of Mesos, each once, and their values.
     pub(crate) fn mesos(&self, measured: &Measured, visit: &mut dyn FnMut(&str, f64)) {
-        mesos::visit(self, &measured.all, &measured.measures, visit);
+        mesos::visit(self, measured, visit);
         let seen = &measured.seen;
         for framework in seen.frameworks.iter() {
             frameworks::visit(seen, framework, visit);

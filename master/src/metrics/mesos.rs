@@ -8,18 +8,18 @@ use meseta_proto::mesos::v1::offer::operation;
 use meseta_proto::mesos::v1::{OperationState, TaskState};
 use meseta_resources::{ResourceName, ResourceQuantities};
 
-use super::{Metrics, Sums, live_tasks, to_f64};
+use super::{Measured, Metrics, Sums, live_tasks, to_f64};
 use crate::core::{Counters, Snapshot, operation_name, operation_state_name, state_name};
 use crate::measures::{Measures, Window};
 use crate::views;
 
-/// All but those of frameworks and principals.
-pub(super) fn visit(
-    metrics: &Metrics,
-    snapshot: &Snapshot,
-    measures: &Measures,
-    visit: &mut dyn FnMut(&str, f64),
-) {
+/// All but those of frameworks and principals. Of roles only those are named that the reader may see.
+pub(super) fn visit(metrics: &Metrics, measured: &Measured, visit: &mut dyn FnMut(&str, f64)) {
+    let Measured {
+        all: snapshot,
+        measures,
+        ..
+    } = measured;
     let mut out = MetricWriter(visit);
     out.put("master/elected", f64::from(u8::from(metrics.is_elected())));
     master(&mut out, snapshot, measures);
@@ -28,7 +28,8 @@ pub(super) fn visit(
     tasks(&mut out, snapshot);
     operations(&mut out, snapshot);
     messages(&mut out, &snapshot.counters);
-    allocator(&mut out, snapshot, measures);
+    allocator(&mut out, measured);
+    quotas(&mut out, measured);
     registrar(&mut out, metrics, snapshot, measures);
     system(&mut out);
 }
@@ -326,8 +327,13 @@ fn operations(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     out.counter("master/operations/total", all.values().sum());
 }
 
-fn allocator(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) {
-    let runs = snapshot.counters.allocation_runs;
+fn allocator(out: &mut MetricWriter<'_>, measured: &Measured) {
+    let Measured {
+        all,
+        seen,
+        measures,
+    } = measured;
+    let runs = all.counters.allocation_runs;
     out.counter("allocator/mesos/allocation_runs", runs);
     // The allocator has no queue of its own: a run ends the very step that made it due.
     for key in [
@@ -341,8 +347,8 @@ fn allocator(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measure
         "allocator/mesos/allocation_run_latency_ms",
         &measures.allocations.of_nothing(),
     );
-    let shown = measures.roles.iter();
-    for gauges in shown.filter(|gauges| snapshot.viewer_may_view_role(&gauges.role)) {
+    let gauges = measures.roles.iter();
+    for gauges in gauges.filter(|gauges| seen.viewer_may_view_role(&gauges.role)) {
         let role = &gauges.role;
         out.put(
             &format!("allocator/mesos/roles/{role}/shares/dominant"),
@@ -353,15 +359,18 @@ fn allocator(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measure
             gauges.filters,
         );
     }
-    quotas(out, snapshot);
 }
 
-fn quotas(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
+fn quotas(out: &mut MetricWriter<'_>, measured: &Measured) {
+    let snapshot = &measured.all;
     // Of all roles together, as of the one above them, which has no name.
     let mut root = ResourceQuantities::new();
     for (role, tally) in views::tallies(snapshot) {
         if role.parent().is_none() {
             root += &tally.consumed;
+        }
+        if !measured.seen.viewer_may_view_role(&role) {
+            continue;
         }
         let mut put = |what: &str, name: &ResourceName, value: f64| {
             out.put(

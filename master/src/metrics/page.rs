@@ -19,14 +19,10 @@ pub(super) fn document(
     measured: Measured,
     has_frameworks: bool,
 ) -> Document {
-    let Measured {
-        all,
-        seen: snapshot,
-        measures,
-    } = measured;
+    let snapshot = measured.seen.clone();
     let first = once(MASTER_BYTES, move |out| {
         let mut separator = "{";
-        mesos::visit(&metrics, &all, &measures, &mut |key, value| {
+        mesos::visit(&metrics, &measured, &mut |key, value| {
             out.extend_from_slice(separator.as_bytes());
             put(out, key, value);
             separator = ",";

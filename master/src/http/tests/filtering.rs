@@ -271,12 +271,16 @@ async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
 async fn metrics_count_the_whole_cluster_and_name_what_their_reader_may_see() {
     let dir = TempDir::new().unwrap();
     let acls = r#"{"permissive":true,"view_frameworks":[
-        {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
+        {"principals":{"values":["reader"]},"users":{"type":"NONE"}}],"view_roles":[
+        {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
     let context = context_with(&dir, acls);
     let router = router(context);
     let principals = Principals::new();
+    let to = (&Method::PUT, "/weights");
+    let weights = r#"[{"role":"masked","weight":2}]"#;
+    ask(&router, &principals, RIGHT, to, (&[], weights)).await;
     let to = (&Method::POST, "/api/v1/scheduler");
-    let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"hidden","roles":["ads"],
+    let body = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"hidden","roles":["masked"],
         "capabilities":[{"type":"MULTI_ROLE"}]}}}"#;
     let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], body)).await;
     record(&mut stream).await;
@@ -292,7 +296,9 @@ async fn metrics_count_the_whole_cluster_and_name_what_their_reader_may_see() {
         let of = |name: &str| metrics.iter().find(|one| one["name"] == name);
         assert_eq!(of("master/frameworks_connected").unwrap()["value"], 1.0);
         for told in [page.to_string(), answer.to_string()] {
-            assert_eq!(told.contains("hidden"), is_named, "{told}");
+            for name in ["hidden", "roles/masked/"] {
+                assert_eq!(told.contains(name), is_named, "{name}: {told}");
+            }
         }
     }
 }
