@@ -249,6 +249,12 @@ const DAEMONS: [&str; 3] = ["master", "agent", "scheduler"];
 /// The command with each daemon's flags given their environment names and `--config`.
 fn command() -> Command {
     let mut command = groups::grouped(Cli::command());
+    // Two of its verbs alone ask a master, and look at the value then: the environment may have that of an agent.
+    command = command.mut_subcommand("job", |job| {
+        job.mut_arg("master", |arg| {
+            arg.value_parser(clap::value_parser!(String))
+        })
+    });
     for daemon in DAEMONS {
         command = command.mut_subcommand(daemon, |sub| {
             let sub = ConfigFlag::augment_args(sub)
@@ -644,6 +650,14 @@ mod tests {
         let typed = told(&["--authenticate-http-readonly=1"]);
         assert!(typed.contains("invalid value '1'"), "{typed}");
         assert!(!typed.contains("the value is"), "{typed}");
+    }
+
+    /// It was refused where MESETA_MASTER was a file, as agents take it, though no master is asked.
+    #[test]
+    fn the_verbs_of_a_job_take_what_is_no_master() {
+        let told = |line: &str| parse(args(&line.split(' ').collect::<Vec<_>>()));
+        assert!(told("meseta job status web --master=file:///masters").is_ok());
+        assert!(told("meseta agents --master=file:///masters").is_err());
     }
 
     #[test]

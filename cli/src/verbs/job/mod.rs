@@ -15,7 +15,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use meseta_jobs::file;
 use meseta_jobs::spec::{JobSpec, Kind};
@@ -101,6 +101,15 @@ pub(crate) struct JobOptions {
     /// Print JSON instead.
     #[arg(long, global = true)]
     json: bool,
+}
+
+impl JobOptions {
+    /// The master, for what is asked of it.
+    fn checked_master(&self) -> anyhow::Result<&super::MasterFlag> {
+        let given = &self.master.master;
+        super::masters::parse(given).map_err(|why| anyhow!("--master={given}: {why}"))?;
+        Ok(&self.master)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -271,10 +280,11 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             file,
             follow,
         } => {
+            let master = options.checked_master()?;
             let job = scheduler.whole_job(name)?;
             let history = || scheduler.get(&format!("{}/history", api::path(name)?));
             let task = task::newest(&job, *index, history)?;
-            let options = super::logs::Options::of(&task, file, *follow, &options.master);
+            let options = super::logs::Options::of(&task, file, *follow, master);
             super::logs::run(&options).map(|()| ExitCode::SUCCESS)
         }
         JobVerb::Exec {
@@ -282,9 +292,10 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             index,
             arguments,
         } => {
+            let master = options.checked_master()?;
             let job = scheduler.whole_job(name)?;
             let task = task::running(&job, *index)?;
-            super::exec::run(&super::exec::Options::of(&task, arguments, &options.master))
+            super::exec::run(&super::exec::Options::of(&task, arguments, master))
         }
         JobVerb::Restart { name } => change(name, "restart", json!({})),
         JobVerb::Promote { name } => change(name, "promote", json!({})),
