@@ -404,6 +404,19 @@ impl AgentCore {
         self.begin_exit(ExitReason::Unregistered);
     }
 
+    /// Whether a master is looked for: also by an agent that is to unregister once its tasks have ended, which may take long.
+    pub(super) fn needs_master(&self) -> bool {
+        self.state != State::Terminating || self.exit == Some(ExitReason::Unregistered)
+    }
+
+    /// What an agent is once a master has taken it.
+    pub(super) fn state_with_master(&self) -> State {
+        match self.exit {
+            Some(_) => State::Terminating,
+            None => State::Running,
+        }
+    }
+
     fn kill_everything(&mut self, now: Now, cause: KillCause) {
         let executors: Vec<_> = self.all_executors().collect();
         for executor in executors {

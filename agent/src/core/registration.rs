@@ -79,7 +79,7 @@ impl AgentCore {
 
     pub(super) fn connect_due(&mut self, _now: Now, link: LinkId) {
         let is_expected = link == self.link.id && self.link.phase == LinkPhase::Down;
-        if !is_expected || self.state == State::Terminating {
+        if !is_expected || !self.needs_master() {
             return;
         }
         self.link.phase = LinkPhase::Connecting;
@@ -209,7 +209,7 @@ impl AgentCore {
         }
         let was_registered = self.link.phase == LinkPhase::Registered;
         self.lose_master();
-        if self.state == State::Terminating {
+        if !self.needs_master() {
             self.link.phase = LinkPhase::Down;
             return;
         }
@@ -404,7 +404,7 @@ impl AgentCore {
     }
 
     fn registered(&mut self, now: Now, epoch: u64, registered: wire::Registered) {
-        if self.link.phase != LinkPhase::Registering || self.state == State::Terminating {
+        if self.link.phase != LinkPhase::Registering || !self.needs_master() {
             return;
         }
         let told = &registered.agent_id.value;
@@ -435,7 +435,7 @@ impl AgentCore {
             false if has_info_changed || has_epoch_changed => self.record_identity_anew(now),
             false => {}
         }
-        self.state = State::Running;
+        self.state = self.state_with_master();
         self.link.phase = LinkPhase::Registered;
         self.link.failures = 0;
         self.link.last_ping = now.moment;

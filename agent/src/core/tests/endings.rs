@@ -14,7 +14,9 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 
 use super::custom::{EXECUTOR, status};
-use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task, task_id};
+use super::simulation::{
+    Seen, Simulation, duration, framework_id, registered, scalar, task, task_id,
+};
 use crate::core::{Exit, ExitReason, Input, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -528,6 +530,20 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert!(matches!(
         cut.seen.last(),
         Some(Seen::Exit(ExitReason::Unregistered))
+    ));
+
+    // It is back before they have, or another is.
+    let (mut found, container) = Simulation::with_task();
+    found.step(Input::Unregister);
+    found.link_down();
+    found.link_up();
+    found.tell(registered());
+    assert_eq!(found.core.state(), State::Terminating);
+    found.frames.clear();
+    found.end(&container, Exit::Signal(15));
+    assert!(matches!(
+        &found.frames[..],
+        [FromAgent::StatusUpdate(_), .., FromAgent::Unregister(_)]
     ));
 
     // Whoever cannot wait for that ends it.
