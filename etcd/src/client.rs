@@ -76,6 +76,17 @@ impl Client {
         .await
     }
 
+    /// The same, asked of each endpoint in turn until one answers.
+    pub(crate) async fn range_from_any(&self, range: RangeRequest) -> Result<RangeResponse, Error> {
+        let mut unanswered = 0;
+        loop {
+            match self.range(range.clone()).await {
+                Err(Error::Unavailable(_)) if unanswered < self.endpoints() => unanswered += 1,
+                answer => return answer,
+            }
+        }
+    }
+
     /// Does all of one list of operations or all of the other.
     pub async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Error> {
         self.call(txn, |client, request| async move {
@@ -189,7 +200,7 @@ impl Client {
         answer
     }
 
-    /// How many there are.
+    /// How many endpoints there are.
     pub(crate) fn endpoints(&self) -> usize {
         self.channels.len()
     }

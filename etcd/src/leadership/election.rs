@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::failures::Failures;
 use super::fence::{self, BootTime};
 use super::{Fence, Leader, Role, tell};
-use crate::api::{KeyValue, RangeRequest, TxnRequest};
+use crate::api::{KeyValue, RangeRequest, RangeResponse, TxnRequest};
 use crate::{Change, Client, Error, operation};
 
 /// Between two tries to reach etcd.
@@ -88,6 +88,13 @@ struct Holder {
 }
 
 impl Holder {
+    fn in_answer(answer: RangeResponse) -> Self {
+        Self {
+            found: answer.kvs.into_iter().next(),
+            revision: answer.header.map_or(0, |header| header.revision),
+        }
+    }
+
     fn is(&self, elected: &Elected) -> bool {
         let found = self.found.as_ref();
         found.is_some_and(|found| found.create_revision == elected.created)
@@ -147,10 +154,12 @@ impl Candidate {
         is_of_use.then_some(leader)
     }
 
-    /// Takes the key if nobody holds it; else, who does, if it can still be told.
+    /// Takes the key if nobody holds it; else, who does, if it can still be told. Tries once, from an endpoint that has
+    /// answered before anything is written.
     pub async fn win_if_free(&self) -> Result<Result<Elected, Option<KeyValue>>, Error> {
         let mut granted = None;
-        if let Some(found) = self.holder().await?.found {
+        let found = self.client.range_from_any(self.key_alone()).await?;
+        if let Some(found) = Holder::in_answer(found).found {
             return Ok(Err(Some(found)));
         }
         match self.try_to_win(&mut granted).await? {
@@ -159,16 +168,16 @@ impl Candidate {
         }
     }
 
-    async fn holder(&self) -> Result<Holder, Error> {
-        let range = RangeRequest {
+    fn key_alone(&self) -> RangeRequest {
+        RangeRequest {
             key: self.key.clone().into(),
             ..RangeRequest::default()
-        };
-        let answer = self.client.range(range).await?;
-        Ok(Holder {
-            found: answer.kvs.into_iter().next(),
-            revision: answer.header.map_or(0, |header| header.revision),
-        })
+        }
+    }
+
+    async fn holder(&self) -> Result<Holder, Error> {
+        let answer = self.client.range(self.key_alone()).await?;
+        Ok(Holder::in_answer(answer))
     }
 
     /// Returns when the key is not what it was, or after a while.

@@ -65,6 +65,21 @@ async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
     inspect(&etcd).await.unwrap_err();
 }
 
+/// Nothing was imported as long as the first of several members was away, however often it was tried.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_does_not_answer_keeps_no_registry_from_being_filled() {
+    let (from, _) = written().await;
+    let image = inspect(&from).await.unwrap().image;
+    let to = FakeEtcd::start();
+    to.inject(Call::Range, Fault::LostBefore, 0, 1);
+    fill(&to, &image).await.unwrap();
+    assert_eq!(inspect(&to).await.unwrap().image, image);
+    let silent = FakeEtcd::start();
+    silent.inject(Call::Range, Fault::LostBefore, 0, 2);
+    fill(&silent, &image).await.unwrap_err();
+    assert_eq!(silent.all("/m").len(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_registry_is_not_sound_for_a_master_of_another_cluster() {
     let (etcd, _) = written().await;
