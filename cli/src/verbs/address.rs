@@ -82,12 +82,14 @@ pub(super) fn check(address: &str) -> Result<(), String> {
             "{address:?} names no host: give HOST:PORT or https://HOST:PORT"
         ));
     }
-    match port.map(str::parse::<std::num::NonZeroU16>) {
-        Some(Err(_)) => Err(format!(
-            "{:?} is no port, which is a number from 1 to 65535",
-            port.unwrap_or_default()
+    match port {
+        Some(port) if port.contains(':') => Err(format!(
+            "{address:?} has several colons: before a port an IPv6 address stands in brackets, as in [::1]:{MASTER_PORT}"
         )),
-        Some(Ok(_)) | None => Ok(()),
+        Some(port) if port.parse::<std::num::NonZeroU16>().is_err() => Err(format!(
+            "{port:?} is no port, which is a number from 1 to 65535"
+        )),
+        Some(_) | None => Ok(()),
     }
 }
 

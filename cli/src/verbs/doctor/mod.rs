@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::{Args, ValueHint};
 use meseta_agent::{Finding, Severity};
 use serde_json::json;
@@ -193,7 +193,12 @@ fn agent_flags(options: &Options) -> anyhow::Result<meseta_agent::Flags> {
             .map(|masters| format!("--master={masters}").into()),
     );
     line.extend(options.agent.iter().cloned());
-    match flags::parse(line)?.verb {
+    let parsed = flags::parse(line).map_err(|refusal| match refusal {
+        // clap's own text has its cause.
+        flags::Refusal::CommandLine(error) => anyhow!(error.to_string().trim_end().to_owned()),
+        other => other.into(),
+    });
+    match parsed?.verb {
         flags::Verb::Agent(flags) => Ok(*flags),
         _ => bail!("the flags behind `--` are not those of an agent"),
     }
@@ -340,6 +345,11 @@ mod tests {
         let agent = agent_flags(&options.options).expect("read");
         assert_eq!(agent.master, "a:5050,b:5050");
         assert!(parse_masters("file:x").is_err() && parse_masters("zk://a/b").is_err());
+        let line = ["doctor", "--", "--ip=nowhere"];
+        let odd = Cli::try_parse_from(line).expect("taken").options;
+        let error = agent_flags(&odd).expect_err("refused");
+        let told = format!("{error:#}");
+        assert_eq!(told.matches("invalid IP address").count(), 1, "{told}");
     }
 
     fn denied() -> std::io::Error {
