@@ -123,7 +123,7 @@ fn note_missing(
     }
     warn!(
         container_id = %container, files = ?missing,
-        "limits of a container have no group, which somebody removed or it began without: they are not enforced until it is launched again"
+        "nothing enforces limits of a container: somebody removed their group or took a controller from it, or it was launched before their isolator was in use"
     );
     let lost = &containerizer.inner.limits_lost;
     lost.fetch_add(1, Ordering::Relaxed);

@@ -28,6 +28,7 @@ pub(crate) const TESTS: &[Test] = tests![
     calls_of_executors_are_checked_in_mesoss_order,
     root(a_group_shares_its_executors_sandbox_and_ends_with_it),
     root(a_group_lives_through_the_agents_restart),
+    root(a_group_grows_where_an_isolator_was_added_later),
     root(an_id_used_again_in_a_living_group_has_a_folder_of_its_own),
     an_executor_that_subscribed_while_the_agent_stood_still_is_heard,
 ];
@@ -185,18 +186,11 @@ fn converse(media: &str) {
 /// The end of one of its tasks ended the others: there was no group for the new isolator's limit.
 fn an_executor_is_resized_where_an_isolator_was_added_later() {
     let timeout = "--executor_reregistration_timeout=15secs";
-    let isolation = "--isolation=cgroups/cpu,cgroups/mem";
-    let (mut world, mut link) = World::registered(&[timeout, &fixed_port(), isolation]);
+    let (mut world, mut link) = World::registered(&[timeout, &fixed_port(), ISOLATION]);
     for (task, is_first) in [("a", true), ("b", false)] {
         world.running_in_executor(&mut link, custom(task, "json"), is_first);
     }
-    world.signal_agent(Signal::KILL);
-    for flag in &mut world.flags {
-        if flag == isolation {
-            flag.push_str(",cgroups/pids");
-        }
-    }
-    let (mut link, _) = world.start_again();
+    let mut link = with_another_isolator(&mut world);
     wait_for("the executor to subscribe again", || {
         let stdout = std::fs::read_to_string(world.sandbox().join("stdout")).ok()?;
         (stdout.matches("Subscribed").count() > 1).then_some(())
@@ -348,6 +342,35 @@ fn a_group_lives_through_the_agents_restart() {
     world.expect_of(&mut link, "a", TaskFinished);
     world.kill(&link, "b", None);
     world.expect_of(&mut link, "b", TaskKilled);
+}
+
+/// Nothing could be launched inside it any more, no session and no check either.
+fn a_group_grows_where_an_isolator_was_added_later() {
+    let (mut world, mut link) = World::registered(&[ISOLATION]);
+    world.run_group(&link, vec![shell("a", "exec sleep 1000")]);
+    for state in [TaskStarting, TaskRunning] {
+        world.expect_of(&mut link, "a", state);
+    }
+    let mut link = with_another_isolator(&mut world);
+    world.run_in_group(&link, vec![shell("b", "exit 0")], false);
+    for state in [TaskStarting, TaskRunning, TaskFinished] {
+        world.expect_of(&mut link, "b", state);
+    }
+    world.kill(&link, "a", None);
+    world.expect_of(&mut link, "a", TaskKilled);
+}
+
+const ISOLATION: &str = "--isolation=cgroups/cpu,cgroups/mem";
+
+/// Another life of the agent, with one isolator more than [`ISOLATION`].
+fn with_another_isolator(world: &mut World) -> Link {
+    world.signal_agent(Signal::KILL);
+    for flag in &mut world.flags {
+        if flag == ISOLATION {
+            flag.push_str(",cgroups/pids");
+        }
+    }
+    world.start_again().0
 }
 
 fn an_id_used_again_in_a_living_group_has_a_folder_of_its_own() {

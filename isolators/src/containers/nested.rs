@@ -15,7 +15,8 @@ use meseta_resources::NESTING;
 use super::ended::Ended;
 use super::{Containers, SESSIONS_DIR};
 use crate::cgroup::{
-    Controller, DestroyOptions, Files, Groups, Version, control_text, flat_value, limit_in_force,
+    Controller, DestroyOptions, Files, GroupDir, Groups, Version, control_text, flat_value,
+    limit_in_force,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
@@ -235,16 +236,41 @@ impl Containers {
         });
     }
 
+    /// Those of a container to be launched. Inside another they are in the trees that the other has a group in: it may have
+    /// been launched before an isolator was in use that needs one more.
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {
-        let groups = self.groups(&spec.name);
-        let outer = spec.name.nesting().map(|(outer, _)| self.groups(&outer));
-        if outer.is_some_and(|outer| !outer.dirs.is_empty() && !outer.exist()) {
+        let mut groups = self.groups(&spec.name);
+        let Some((name, _)) = spec.name.nesting() else {
+            return Ok(groups);
+        };
+        let outer = self.groups(&name);
+        if !outer.dirs.is_empty() && !outer.exist() {
             return Err(LaunchError::Invalid {
                 name: spec.name.clone(),
                 reason: "the container around it is not there".to_owned(),
             });
         }
+        let around: Vec<_> = outer.dirs.iter().map(|group| group.dir.exists()).collect();
+        // Asked after the look: the groups of what ends are removed once its supervisor is gone, and nothing is to begin
+        // in those that are left.
+        if around.contains(&false) && self.is_kept(&name) {
+            // Where it would have limits of its own it is not launched without.
+            let limits = |one: &Controller| matches!(one, Controller::Cpu | Controller::Memory);
+            let is_limited = |group: &GroupDir| {
+                spec.isolation.own_limits && group.controllers.iter().any(limits)
+            };
+            let mut around = around.into_iter();
+            let has_group = |group: &GroupDir| around.next() == Some(true) || is_limited(group);
+            groups.dirs.retain(has_group);
+        }
         Ok(groups)
+    }
+
+    /// Whether the supervisor lives that a container's folder names.
+    fn is_kept(&self, name: &ContainerName) -> bool {
+        let noted = self.recorded_supervisor(name);
+        let supervisor = noted.ok().flatten();
+        supervisor.is_some_and(|supervisor| matches!(supervisor.open(), Ok(Some(_))))
     }
 }
 
