@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
     root(an_unhealthy_task_is_killed_and_told_unhealthy),
     root(a_check_that_takes_too_long_is_ended_and_told_empty),
     http_and_tcp_are_checked_where_the_task_listens,
+    a_look_over_the_network_needs_no_runtime_directory,
     files_are_fetched_over_http_and_from_whom_the_agent_believes,
     root(a_check_may_be_a_program_with_arguments),
     root(what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks),
@@ -168,6 +169,33 @@ fn http_and_tcp_are_checked_where_the_task_listens() {
     }
     assert_eq!((healthy, connected), (Some(true), Some(true)));
     world.end(&mut link, "http");
+}
+
+/// As none was taken where it could not be made anew, a task that had stopped to listen was taken for well.
+fn a_look_over_the_network_needs_no_runtime_directory() {
+    let (world, mut link) = World::registered(&[]);
+    // The kernel takes what connects.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let connects = pb::CheckInfo {
+        tcp: Some(pb::check_info::Tcp { port: port.into() }),
+        ..check(pb::check_info::Type::Tcp, 0.2)
+    };
+    let mut task = shell("t", "exec sleep 1000");
+    task.check = Some(connects.into());
+    world.run(&link, task);
+    let connected = |link: &mut Link| {
+        let status = checked(&world, link, Reason::TaskCheckStatusUpdated);
+        status.check_status.and_then(|status| status.tcp?.succeeded)
+    };
+    assert_eq!(connected(&mut link), Some(true));
+    let run = world.dir.path().join("run");
+    std::fs::remove_dir_all(&run).expect("it is removed");
+    std::fs::write(&run, "").expect("something else is there");
+    drop(listener);
+    assert_eq!(connected(&mut link), Some(false));
+    std::fs::remove_file(&run).expect("it is removed");
+    world.end(&mut link, "t");
 }
 
 /// Serves one answer to whoever connects, over TLS with a certificate of its own; its port, and the
