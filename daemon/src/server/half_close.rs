@@ -15,8 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// For how long a client that sends no more, and may have gone, is given an answer: what takes longer is a call that
-/// waits for something, and that no client is left to hear of.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// waits for something, and that no client is left to hear of. Short, since those who lost patience and left look the same, and
+/// a busy daemon is not to work for them.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// What the one request of a connection is at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
