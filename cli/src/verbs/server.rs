@@ -235,11 +235,6 @@ fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
 
 /// A refusal with what helps, on a line of its own.
 pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow::Error {
-    let words = match words.trim() {
-        "" if status == StatusCode::UNAUTHORIZED => "it wants to know who asks",
-        "" => "no reason given",
-        words => words,
-    };
     let hint = if url(address, "").ends_with(&format!(":{AGENT_PORT}"))
         && status != StatusCode::UNAUTHORIZED
     {
@@ -259,8 +254,14 @@ pub(super) fn refusal_with(
     words: &str,
     hint: Option<String>,
 ) -> anyhow::Error {
-    // The daemons' own words for some of these begin with the code again.
-    let words = words.strip_prefix(&format!("{status}. ")).unwrap_or(words);
+    let words = words.trim();
+    // The daemons' own words for some of these begin with the code again, or are no others.
+    let more = words.strip_prefix(&format!("{status}."));
+    let words = match more.map_or(words, str::trim_start) {
+        "" if status == StatusCode::UNAUTHORIZED => "it does not know who asks",
+        "" => "no reason given",
+        words => words,
+    };
     let hint = hint.map(|hint| format!("\nhint: {hint}"));
     let text = format!(
         "{address} answered {status}: {words}{}",
@@ -503,9 +504,22 @@ mod tests {
         }
     }
 
-    /// `meseta reserve`, which speaks gRPC, said it twice.
+    /// `meseta reserve`, which speaks gRPC, said it twice, and of a secret that is not known every verb.
     #[test]
     fn a_code_is_told_once_whoever_tells_it() {
+        let (unauthorized, words) = (StatusCode::UNAUTHORIZED, "401 Unauthorized.");
+        let text = refusal("host:5050", unauthorized, words).to_string();
+        assert!(
+            text.starts_with(
+                "host:5050 answered 401 Unauthorized: it does not know who asks\nhint:"
+            ),
+            "{text}"
+        );
+        let missing = refusal("host:5050", StatusCode::NOT_FOUND, "404 Not Found.").to_string();
+        assert!(
+            missing.contains("404 Not Found: no reason given\nhint: another kind"),
+            "{missing}"
+        );
         let (forbidden, words) = (StatusCode::FORBIDDEN, "403 Forbidden. No.");
         for error in [
             refusal("host:5050", forbidden, words),
