@@ -58,6 +58,7 @@ impl State {
             false => reason_of(status),
         };
         task.message = status.message.clone().unwrap_or_default();
+        let has_run = task.record.running.is_some();
         self.reconciler.observe(self.moment, status);
         let name: TaskName = match id.parse() {
             Ok(name) => name,
@@ -66,7 +67,7 @@ impl State {
         if self.is_prompt(&name.job) {
             self.dirty.insert(name.job.clone());
         }
-        match end_of(state, status) {
+        match end_of(state, status, has_run) {
             Some(end) => self.ended(&name, end),
             None => self.goes_on(&name, state, status),
         }
@@ -407,19 +408,18 @@ fn is_answer(status: &TaskStatus) -> bool {
     status.reason == Some(Reason::Reconciliation.into()) && status.uuid.is_none()
 }
 
-fn end_of(state: TaskState, status: &TaskStatus) -> Option<End> {
+fn end_of(state: TaskState, status: &TaskStatus, has_run: bool) -> Option<End> {
+    let has_reason = |reason: Reason| status.reason == Some(reason.into());
     match state {
         TaskState::TaskFinished => Some(End::Succeeded),
         TaskState::TaskFailed | TaskState::TaskKilled | TaskState::TaskError => {
-            // Of one that its agent's restart kept from being launched nothing ever ran.
-            let is_taken_away = [
-                Reason::ContainerPreempted,
-                Reason::AgentDraining,
-                Reason::AgentRestarted,
-            ]
-            .into_iter()
-            .any(|reason| status.reason == Some(reason.into()));
-            Some(if is_taken_away {
+            // How one ended that ran before its agent's restart is unknown: it may have brought its machine down, and would
+            // do so for ever if that counted for nothing.
+            let is_kept_from_running = has_reason(Reason::AgentRestarted) && !has_run;
+            let is_taken_away = [Reason::ContainerPreempted, Reason::AgentDraining]
+                .into_iter()
+                .any(has_reason);
+            Some(if is_taken_away || is_kept_from_running {
                 End::Lost
             } else {
                 End::Failed
@@ -495,16 +495,22 @@ mod tests {
 
     #[test]
     fn what_is_taken_away_from_a_task_is_no_failure_of_it() {
-        let end = |reason: Option<Reason>| {
+        let end_of_task = |reason: Option<Reason>, has_run| {
             let status = TaskStatus {
                 reason: reason.map(Into::into),
                 ..TaskStatus::default()
             };
-            end_of(TaskState::TaskKilled, &status)
+            end_of(TaskState::TaskKilled, &status, has_run)
         };
+        let end = |reason| end_of_task(reason, false);
         assert_eq!(end(Some(Reason::AgentDraining)), Some(End::Lost));
         assert_eq!(end(Some(Reason::ContainerPreempted)), Some(End::Lost));
         assert_eq!(end(Some(Reason::AgentRestarted)), Some(End::Lost));
+        // A task that brings down its machine is not repeated for ever without a pause.
+        let ran = end_of_task(Some(Reason::AgentRestarted), true);
+        assert_eq!(ran, Some(End::Failed));
+        let drained = end_of_task(Some(Reason::AgentDraining), true);
+        assert_eq!(drained, Some(End::Lost));
         assert_eq!(
             end(Some(Reason::ContainerLimitationMemory)),
             Some(End::Failed)
