@@ -157,6 +157,14 @@ fn is_below_sandbox(path: &str) -> bool {
     path.split('/').all(is_below) && !path.contains('\0')
 }
 
+/// Whether an agent fetches to a path: one below the sandbox, as the agent reads it. An empty one names none.
+fn is_fetched_to(path: &str) -> bool {
+    let mut parts = path.split('/');
+    let is_name = |part: &str| !part.is_empty() && part != ".";
+    let leads_out = path.starts_with('/') || parts.clone().any(|part| part == "..");
+    path.is_empty() || (!leads_out && parts.any(is_name) && !path.contains('\0'))
+}
+
 /// The one of these fields that is written; a mistake when there is none or more than one.
 fn only_one(
     view: &View<'_>,

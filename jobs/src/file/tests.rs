@@ -132,6 +132,23 @@ fn json_says_the_same() {
     assert_eq!(from_text(&to_toml(&spec)), Ok(spec));
 }
 
+/// Such files were refused, which every agent fetches.
+#[test]
+fn a_file_is_fetched_to_each_path_below_the_sandbox() {
+    let read = |file: &str| {
+        from_toml(&format!(
+            "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{{ uri = \"u\", output_file = \"{file}\" }}]\n"
+        ))
+    };
+    for file in ["data.tar", "./data.tar", "a//b", "a/./b", "conf/", ""] {
+        let spec = read(file).expect(file);
+        assert_eq!(spec.task.uris[0].output_file.as_deref(), Some(file));
+    }
+    for file in ["/a", "..", "a/../b", ".", "./", "a\\u0000"] {
+        assert!(read(file).is_err(), "{file:?}");
+    }
+}
+
 /// What the command line sends of it says that it is unpacked too, and was refused.
 #[test]
 fn a_file_is_made_executable_instead_of_unpacked() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::fields::{PROBES, UNLIMITED};
 use super::super::mistake::Collector;
 use super::super::view::View;
-use super::{is_below_sandbox, is_within, only_one};
+use super::{is_fetched_to, is_within, only_one};
 use crate::spec::template::{self, Reference};
 use crate::spec::{Command, HealthCheck, Probe, TaskTemplate, Uri};
 
@@ -137,11 +137,8 @@ fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
         if uri.uri.is_empty() {
             mistakes.add(view.at(), "a URI is empty", "write where the file is");
         }
-        if let Some(file) = uri
-            .output_file
-            .as_deref()
-            .filter(|one| !is_below_sandbox(one))
-        {
+        let file = uri.output_file.as_deref();
+        if let Some(file) = file.filter(|one| !is_fetched_to(one)) {
             let message = format!("\"{file}\" is no path below the sandbox");
             let cure = "write a relative path without `..`, as `\"data.tar\"`";
             mistakes.add(view.place("output_file"), message, cure);
