@@ -1,6 +1,6 @@
 //! What submitting a job would change, where its tasks would fit, and what is in the way of those that wait.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use meseta_resources::{ResourceQuantities, Resources};
 use serde::Serialize;
@@ -20,6 +20,8 @@ use crate::spec::JobSpec;
 pub(super) const SEEN_MAX: usize = 1_000;
 /// Obstacles that are named.
 const OBSTACLES_MAX: usize = 20;
+/// Names in `after` of other jobs that are looked at for each job that waits: a list has 10,000 jobs, which may wait in one row.
+pub(super) const AFTER_LOOKED_MAX: usize = 256;
 
 /// Where the variables of the environment are in a specification.
 const ENVIRONMENT: &str = ".task.env.";
@@ -86,6 +88,8 @@ impl State {
         let most = Work::new(STEP_WORK_MAX).tasks_max(spec, offers.len());
         let placements = placement::place(spec, &placed, &offers, others.min(most));
         let is_partial = placements.len() == most && most < others;
+        // What returns to its volume has had its part of the quota.
+        let more = placements.len();
         for placement in placements {
             let offer = &offers[placement.offer];
             fit(&offer.hostname, &offer.agent_id);
@@ -95,7 +99,7 @@ impl State {
             true if is_partial => vec![format!("a plan places {most} tasks at most: more may fit")],
             true => {
                 let change = Change {
-                    more: fits,
+                    more,
                     freed: self.freed_of_quota(spec),
                 };
                 let limited = quotas.in_the_way(spec, &change).filter(|_| others > 0);
@@ -222,9 +226,10 @@ impl State {
         let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at);
         let missing = spec.after.iter();
         let missing = missing.filter(|name| self.jobs.get(*name).filter(is_satisfied).is_none());
+        let mut left = AFTER_LOOKED_MAX;
         let missing = missing.map(|name| match self.jobs.get(name) {
             None => format!("{name}, of which there is no job yet"),
-            Some(_) if self.is_after(name, &spec.name) => {
+            Some(_) if self.is_after(name, &spec.name, &mut left) => {
                 format!("{name}, which itself starts after {}", spec.name)
             }
             Some(_) => name.clone(),
@@ -233,16 +238,24 @@ impl State {
         (!missing.is_empty()).then(|| format!("it starts after {}", missing.join(", ")))
     }
 
-    /// Whether a job starts after another one, or after one that does.
-    fn is_after(&self, name: &str, other: &str) -> bool {
-        let (mut found, mut open) = (BTreeSet::new(), vec![name]);
-        while let Some(name) = open.pop() {
+    /// Whether a job starts after another one, or after one that does, as far as that is found in so many looks.
+    fn is_after(&self, name: &str, other: &str, left: &mut usize) -> bool {
+        // The nearest first: those that wait for each other are mostly few.
+        let (mut found, mut open) = (BTreeSet::new(), VecDeque::from([name]));
+        while let Some(name) = open.pop_front() {
             if name == other {
                 return true;
             }
             let spec = self.jobs.get(name).and_then(Job::spec);
-            let after = spec.into_iter().flat_map(|spec| &spec.after);
-            open.extend(after.map(String::as_str).filter(|name| found.insert(*name)));
+            for name in spec.into_iter().flat_map(|spec| &spec.after) {
+                if *left == 0 {
+                    return false;
+                }
+                *left -= 1;
+                if found.insert(name.as_str()) {
+                    open.push_back(name);
+                }
+            }
         }
         false
     }

@@ -5,6 +5,7 @@ use meseta_resources::{ResourceName, Scalar};
 use super::*;
 use crate::core::RoleQuota;
 use crate::core::job::EVENTS_MAX;
+use crate::core::plan::AFTER_LOOKED_MAX;
 
 #[test]
 fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() {
@@ -118,6 +119,26 @@ fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
     submit(&mut world, after("d", "a"));
     let job = world.state.job("d").expect("a job");
     assert_eq!(job.why, "it starts after a");
+}
+
+/// A list of 10,000 jobs that wait in one row took minutes, in which nothing else was decided.
+#[test]
+fn of_very_many_jobs_that_wait_in_a_row_some_are_looked_at() {
+    let mut world = World::new(1, 1);
+    for (count, is_told) in [(AFTER_LOOKED_MAX, true), (AFTER_LOOKED_MAX + 2, false)] {
+        for number in 0..count {
+            let after = format!("j{}", (number + 1) % count);
+            submit(
+                &mut world,
+                JobSpec {
+                    after: vec![after],
+                    ..batch(&format!("j{number}"), 1)
+                },
+            );
+        }
+        let why = world.state.job("j0").expect("a job").why;
+        assert_eq!(why.contains("which itself starts after j0"), is_told);
+    }
 }
 
 /// A plan counted on tasks that could not be submitted.
