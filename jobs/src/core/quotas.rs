@@ -45,6 +45,14 @@ impl FromIterator<(String, RoleQuota)> for Quotas {
 }
 
 impl Quotas {
+    /// Those of a role and of the roles above it that a reader sees.
+    #[must_use]
+    pub fn seen_of(&self, role: &str, sees: impl Fn(&str) -> bool) -> Self {
+        let seen = roles_of(role).filter(|role| sees(role));
+        seen.filter_map(|role| Some((role.to_owned(), self.0.get(role)?.clone())))
+            .collect()
+    }
+
     /// The limits of a job's role, and of those above it, that one more of its tasks would exceed.
     pub(super) fn in_the_way(&self, spec: &JobSpec, change: &Change) -> Option<Limited> {
         let quotas = roles_of(&spec.role).filter_map(|role| Some((role, self.0.get(role)?)));
@@ -166,6 +174,11 @@ mod tests {
         let none = Change::default();
         let told = "role 'eng' has 0.95 cpus of its limit of 1, and a task needs 0.1";
         assert_eq!(text(&quotas, &spec(""), &none).as_deref(), Some(told));
+        // A reader of the role is told nothing of one above it that it may not see.
+        let seen = quotas.seen_of("eng/web", |role| role == "eng/web");
+        assert_eq!(text(&seen, &spec(""), &none), None);
+        assert_eq!(quotas.seen_of("eng/web", |_| true), quotas);
+        assert_eq!(quotas.seen_of("ops", |_| true), Quotas::default());
         let best_effort = spec("best_effort = true");
         assert_eq!(text(&quotas, &best_effort, &none), None);
     }

@@ -1,7 +1,5 @@
 //! Jobs over HTTP: submitted, planned and changed.
 
-use std::sync::Arc;
-
 use http::{Method, StatusCode};
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::body;
@@ -130,7 +128,7 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let spec = read_file(&context, &caller, request, file::from_text).await?;
     permission::change(&caller.approver, &Authority::of(&spec))?;
-    let planned = |quotas: Arc<Quotas>| {
+    let planned = |quotas: Quotas| {
         let spec = spec.clone();
         move |state: &State| {
             let plan = state.plan(&spec, &quotas);
@@ -138,9 +136,10 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
             (state.authority_of(&spec.name), plan, may_ask)
         }
     };
-    let (mut present, mut plan, may_ask) = context.handle.read(planned(Arc::default())).await?;
+    let (mut present, mut plan, may_ask) = context.handle.read(planned(Quotas::default())).await?;
     if may_ask {
-        let quotas = context.quotas.read().await;
+        let all = context.quotas.read().await;
+        let quotas = all.seen_of(&spec.role, |role| super::sees(&caller, role));
         (present, plan, _) = context.handle.read(planned(quotas)).await?;
     }
     // The changes tell what the present one is.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_daemon::authentication::{ClientIdentity, SettingsError};
+use meseta_daemon::background;
 use meseta_daemon::client::{self, Client};
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::tls::TlsError;
@@ -43,6 +44,8 @@ enum Untold {
     Credential(#[source] SettingsError),
     #[error(transparent)]
     Client(#[from] client::Error),
+    #[error("the answer was not read to its end")]
+    Unread(#[source] tokio::task::JoinError),
     #[error("the answer of {url} makes no sense")]
     Answer {
         url: String,
@@ -98,7 +101,10 @@ impl MasterQuotas {
             let (status, body) = (reply.status, reply.text());
             return Err(client::Error::Refused { url, status, body }.into());
         }
-        quotas_in(&reply.body).map_err(|source| Untold::Answer { url, source })
+        // Of very many roles that takes long.
+        let read = background::spawn(move || quotas_in(&reply.body)).await;
+        read.map_err(Untold::Unread)?
+            .map_err(|source| Untold::Answer { url, source })
     }
 }
 

@@ -3,8 +3,6 @@
 //! Each takes its turn among the readers. Invariants: what is made of very many jobs or tasks is looked at a part at a time,
 //! so that what the core has to decide comes between; a reader sees nothing of another role in any part.
 
-use std::sync::Arc;
-
 use http::StatusCode;
 use meseta_daemon::query::Query;
 use serde::Serialize;
@@ -125,30 +123,34 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     } = &permitted;
     let page = Page::of(query)?;
     let is_brief = query.get("tasks") == Some("false");
-    let look = |quotas: Arc<Quotas>| {
-        let wanted = name.to_owned();
-        move |state: &State| {
-            let job = match is_brief {
-                true => state.summary(&wanted, &quotas),
-                false => state.job_alone(&wanted, &quotas),
-            };
-            let tasks = (state.task_count(&wanted), page.place(state, &wanted));
-            let waits = state.waits_for_offers(&wanted);
-            Some((job?, state.authority_of(&wanted)?, tasks, waits))
-        }
-    };
     let turn = context.readers.turn(caller).await?;
-    let (mut found, mut turn) = turn.look(&context.handle, look(Arc::default())).await?;
-    let waits = |(job, _, _, waits): &(JobView, _, _, bool)| *waits && permitted.sees(&job.role);
-    if found.as_ref().is_some_and(waits) {
+    let wanted = name.to_owned();
+    // Only then with all of its tasks.
+    let waiting = move |state: &State| {
+        let role = state.role_of(&wanted)?.to_owned();
+        state.waits_for_offers(&wanted).then_some(role)
+    };
+    let (waiting, mut turn) = turn.look(&context.handle, waiting).await?;
+    let mut quotas = Quotas::default();
+    if let Some(role) = waiting.filter(|role| permitted.sees(role)) {
         // Others read meanwhile.
         drop(turn);
-        let quotas = context.quotas.read().await;
+        let all = context.quotas.read().await;
+        quotas = all.seen_of(&role, |role| permitted.sees(role));
         turn = context.readers.turn(caller).await?;
-        (found, turn) = turn.look(&context.handle, look(quotas)).await?;
     }
+    let wanted = name.to_owned();
+    let looked = move |state: &State| {
+        let job = match is_brief {
+            true => state.summary(&wanted, &quotas),
+            false => state.job_alone(&wanted, &quotas),
+        };
+        let tasks = (state.task_count(&wanted), page.place(state, &wanted));
+        Some((job?, state.authority_of(&wanted)?, tasks))
+    };
+    let (found, mut turn) = turn.look(&context.handle, looked).await?;
     let seen = found.filter(|(job, ..)| permitted.sees(&job.role));
-    let (job, authority, (total, mut behind), _) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let (job, authority, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
     let mut shown = Shown {
         job,
         actions: permission::actions(&caller.approver, &authority, &context.user),
