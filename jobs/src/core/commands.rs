@@ -303,6 +303,8 @@ impl State {
         self.make_room(&spec)?;
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
+            // The run that starts now is in its place.
+            job.put_off = None;
         }
         self.replace(name, spec);
         if is_running {

@@ -47,6 +47,10 @@ impl Job {
         };
         let is_cron = self.is_cron();
         let is_same = schedule(before) == schedule(self.record.target);
+        if is_same && !was_stopped && self.put_off_time(now).is_some() {
+            // That time has not been had, and is still waited for.
+            return;
+        }
         let record = &mut self.record;
         let last_due = std::mem::replace(&mut record.last_due, now);
         if !is_same {
@@ -58,6 +62,13 @@ impl Job {
             record.dealt.add(after, now);
         }
         self.begin_dealt();
+    }
+
+    /// The time of a schedule that is put off.
+    pub(super) fn put_off_time(&self, now: Duration) -> Option<Duration> {
+        let is_due = |time: &Duration| self.record.last_due < *time && *time <= now;
+        let put_off = self.put_off.map(|(time, _)| time).filter(is_due);
+        put_off.filter(|_| self.record.stop.is_none())
     }
 
     /// What a schedule begins at, or the last time of which a version before has left a record, was dealt with.

@@ -275,10 +275,12 @@ impl State {
         std::mem::take(&mut self.effects)
     }
 
-    /// Takes a time in which nothing could be heard off the patience with updates and with agents that are away.
+    /// Takes a time in which nothing could be heard off the patience with updates, with agents that are away and
+    /// with what the master tells after a subscription.
     fn stood_still(&mut self, passed: Duration) {
         let at = self.clock.at;
         let later = |since: Duration| since.saturating_add(passed).min(at);
+        self.connected_since = later(self.connected_since);
         for job in self.jobs.values_mut() {
             job.progress.at = later(job.progress.at);
             for task in job.tasks.values_mut() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meseta_daemon::calendar::utc;
 use serde::Serialize;
 
 use super::input::{Event, Refusal};
@@ -352,6 +353,12 @@ impl State {
         }
         if job.is_clearing() {
             return "it waits for the tasks of a run that was cancelled to end".to_owned();
+        }
+        if let Some(time) = job.put_off_time(self.clock.unix) {
+            let time = utc(time.as_secs_f64());
+            return format!(
+                "its run of {time} is put off: it is not known yet whether the one before has ended"
+            );
         }
         if job.has_gang_too_large() {
             return format!(

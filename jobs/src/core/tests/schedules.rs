@@ -79,14 +79,20 @@ fn skipped(world: &World) -> Vec<String> {
 
 #[test]
 fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_starting() {
-    for overlap in [Overlap::Skip, Overlap::Replace] {
+    let cases = [
+        (Overlap::Skip, Duration::from_secs(1)),
+        (Overlap::Replace, Duration::from_secs(1)),
+        // Nothing can be heard by a process that stands still.
+        (Overlap::Skip, ANSWERS_WITHIN * 2),
+    ];
+    for (overlap, pause) in cases {
         let mut world = started_schedule(overlap);
         world.sync();
         world.finish_away(&only_task(&world));
         world.sleep(Duration::from_secs(60));
         world.crash();
         // The time is due before the end of the run is told, and in one step with it.
-        world.stand_still(Duration::from_secs(1));
+        world.stand_still(pause);
         assert_eq!((started(&world), cancelled(&world)), (1, vec![]));
         world.deliver_with_time();
         assert_eq!((started(&world), cancelled(&world)), (2, vec![false]));
@@ -132,6 +138,47 @@ fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_
             (started(&world), skipped(&world)),
             (runs, told.iter().map(|text| (*text).to_owned()).collect())
         );
+    }
+}
+
+/// The time was lost, and no word of it told.
+#[test]
+fn a_time_that_is_put_off_is_run_by_the_version_that_is_submitted_meanwhile() {
+    let mut world = started_schedule(Overlap::Skip);
+    world.sync();
+    world.outage(65);
+    world.finish_away(&only_task(&world));
+    let why = |world: &World| world.state.job("nightly").expect("a job").why;
+    let told = "its run of 2023-11-14T22:15:00Z is put off: it is not known yet whether the one before has ended";
+    assert_eq!(why(&world), told);
+    submit(&mut world, changed(&cron(Overlap::Skip), "another"));
+    assert_eq!(why(&world), told);
+    while world.deliver() {}
+    world.stand_still(Duration::from_millis(100));
+    assert_eq!((started(&world), skipped(&world)), (2, vec![]));
+    let run = world.state.jobs["nightly"].record.runs.values().next();
+    assert_eq!(run.expect("a run").version, 2);
+    assert_ne!(why(&world), told);
+    // Once it is restarted there is a run in its place, and of another schedule it is no time.
+    let mut other = cron(Overlap::Skip);
+    if let Kind::Cron(cron) = &mut other.kind {
+        cron.schedule = "*/1 * * * *".to_owned();
+    }
+    let name = "nightly".to_owned();
+    for (request, runs) in [
+        (Request::Restart { name }, 2),
+        (Request::Submit(Box::new(other)), 1),
+    ] {
+        let mut world = started_schedule(Overlap::Skip);
+        world.sync();
+        world.outage(65);
+        assert_eq!(why(&world), told);
+        world.request(request);
+        world.sync();
+        assert_ne!(why(&world), told);
+        while world.deliver() {}
+        world.stand_still(Duration::from_millis(100));
+        assert_eq!(started(&world), runs);
     }
 }
 
