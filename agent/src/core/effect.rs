@@ -202,7 +202,7 @@ impl QueuedSize for Output {
 pub enum ExitReason {
     /// It was asked to.
     Stopped,
-    /// It was asked to leave its cluster, and has told the master if there was one.
+    /// It was asked to leave its cluster, and has told the master.
     Unregistered,
     /// The master asked for it.
     Shutdown(String),

@@ -436,9 +436,12 @@ impl AgentCore {
         if self.exit.is_none() || self.all_executors().any(|executor| executor.is_live()) {
             return;
         }
-        if let Some(reason) = self.exit.take() {
-            if reason == ExitReason::Unregistered {
-                self.send_unregister();
+        if let Some(mut reason) = self.exit.take() {
+            if reason == ExitReason::Unregistered && !self.send_unregister() {
+                warn!(
+                    "there is no master to unregister from: it will take the agent for unreachable"
+                );
+                reason = ExitReason::Stopped;
             }
             self.output(Destination::Agent, Output::Exit(reason));
         }

@@ -556,15 +556,14 @@ impl AgentCore {
         }
     }
 
-    /// The last that a master is told; to one that the agent is not registered with it says nothing.
-    pub(super) fn send_unregister(&mut self) {
-        if self.link.phase != LinkPhase::Registered {
-            return warn!(
-                "there is no master to unregister from: it will take the agent for unreachable"
-            );
+    /// The last that a master is told, if the agent is registered with one; whether it is.
+    pub(super) fn send_unregister(&mut self) -> bool {
+        let is_registered = self.link.phase == LinkPhase::Registered;
+        if is_registered {
+            let reason = "the agent was asked to".to_owned();
+            self.send(ToMaster::Unregister(wire::Unregister { reason }));
         }
-        let reason = "the agent was asked to".to_owned();
-        self.send(ToMaster::Unregister(wire::Unregister { reason }));
+        is_registered
     }
 
     /// Ends the process, and nothing else.
