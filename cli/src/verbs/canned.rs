@@ -32,6 +32,9 @@ pub(super) fn silent_after(record: &[u8]) -> String {
     address
 }
 
+/// In place of a status: the master ends, and nothing listens there any more.
+pub(super) const GONE: u16 = 0;
+
 /// A master of one framework: it answers the subscription with a stream of these events, and any other call with the status
 /// that `answer` gives, whose events come on the stream.
 pub(super) fn master_of(
@@ -57,6 +60,9 @@ pub(super) fn master_of(
                 events.clone()
             } else {
                 let (status, next) = answer(&call);
+                if status == GONE {
+                    return;
+                }
                 answer_with(stream, status, &json!({}));
                 next
             };

@@ -10,19 +10,20 @@ use meseta_proto::mesos::v1::scheduler::Event;
 use meseta_proto::reconciler::{Observation, ReconcileIntervals, Reconciler};
 use meseta_resources::Resources;
 use meseta_resources::time::Moment;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
+use self::ending::{Ends, Patience, Search, until};
 use super::masters;
 use super::outcome::{describe, exit_code};
 use super::output::{EXIT_UNREAD, write_all};
-use super::request::FAILOVER_SECONDS;
 pub(crate) use super::request::Options;
 use super::request::Request;
 use super::sandbox::Tail;
 use super::scheduler::Scheduler;
 use super::server;
 use super::server::AgentAddress;
+
+mod ending;
 
 /// Pause between two looks at the task's output.
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
@@ -42,16 +43,15 @@ const EXIT_FAILED_ITSELF: u8 = 125;
 /// How long the last of a task's output is tried to be read: an agent that restarts is back by then.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
-/// What shells report for a command ended by SIGINT, and by SIGTERM.
-const EXIT_INTERRUPTED: u8 = 130;
-const EXIT_TERMINATED: u8 = 143;
+/// A framework that cannot be ended in this time is ended by its master, which sees its stream end.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
-    server::runtime()?.block_on(execute(options))
+    server::runtime()?.block_on(execute(options, Patience::default()))
 }
 
-async fn execute(options: Options) -> anyhow::Result<ExitCode> {
+async fn execute(options: Options, patience: Patience) -> anyhow::Result<ExitCode> {
     let request = Request::new(&options)?;
     let scheduler = Scheduler::subscribe(&options.master.master, request.framework()).await?;
     let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
@@ -69,44 +69,25 @@ async fn execute(options: Options) -> anyhow::Result<ExitCode> {
         is_quiet: options.quiet,
         is_left: false,
         kill_at: None,
+        leave_at: None,
+        ends: Ends::watch(deadline)?,
+        patience,
     };
     job.reconciler.start(job.now());
-    let code = job.run(deadline).await;
+    let code = job.run().await;
     if job.is_left {
         return code;
     }
     // Whatever happened, the framework does not stay behind; its stream is ending anyway.
-    let _ = job.scheduler.teardown().await;
+    let _ = tokio::time::timeout(TEARDOWN_TIMEOUT, job.scheduler.teardown()).await;
     code
-}
-
-/// The signals by which this command is told to end.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn watch() -> anyhow::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).context("failed to watch SIGINT")?,
-            terminate: signal(SignalKind::terminate()).context("failed to watch SIGTERM")?,
-        })
-    }
-
-    /// The exit code of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => EXIT_INTERRUPTED,
-            _ = self.terminate.recv() => EXIT_TERMINATED,
-        }
-    }
 }
 
 /// The task once it has been sent off.
 #[derive(Debug)]
 struct LaunchedTask {
     id: mesos::TaskId,
+    agent: mesos::AgentId,
     stdout: Tail,
     stderr: Tail,
 }
@@ -133,84 +114,107 @@ struct Job {
     is_left: bool,
     /// Once the task's end has been asked for: when it is asked for again, since the agent may not have heard of it.
     kill_at: Option<Instant>,
+    /// While the task is to end and its agent is away: when it is left there.
+    leave_at: Option<Instant>,
+    ends: Ends,
+    patience: Patience,
 }
 
 impl Job {
-    async fn run(&mut self, deadline: Option<Instant>) -> anyhow::Result<ExitCode> {
+    async fn run(&mut self) -> anyhow::Result<ExitCode> {
         let mut poll = tokio::time::interval(OUTPUT_POLL);
         poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let hint_timer = tokio::time::sleep(HINT_AFTER);
         tokio::pin!(hint_timer);
-        let mut signals = Signals::watch()?;
-        let mut forced = None;
         loop {
             let (reconcile_at, kill_at) = (self.reconcile_at(), self.kill_at);
-            tokio::select! {
-                event = self.scheduler.next() => {
-                    let event = match event {
-                        Ok(event) => event,
-                        Err(error) => {
-                            self.subscribe_again(error).await?;
-                            continue;
-                        }
-                    };
-                    if let Some(code) = self.handle(event).await? {
-                        return Ok(ExitCode::from(forced.unwrap_or(code)));
+            let leave_at = self.leave_at;
+            let code = tokio::select! {
+                event = self.scheduler.next() => match event {
+                    Ok(event) => {
+                        let code = self.handle(event).await?;
+                        code.map(|code| self.ends.code().unwrap_or(code))
                     }
-                }
+                    Err(error) => self.subscribe_again(error).await?,
+                },
                 _ = poll.tick(), if self.shows_output() => {
                     self.show_output().await;
                     if self.is_unread {
-                        forced = forced.or(Some(EXIT_UNREAD));
+                        self.ends.end_with(EXIT_UNREAD);
                         self.kill().await;
                     }
+                    None
                 }
-                () = until(reconcile_at) => self.reconcile().await,
+                () = until(reconcile_at) => {
+                    self.reconcile().await;
+                    None
+                }
                 () = until(kill_at) => {
                     self.kill().await;
+                    None
                 }
+                () = until(leave_at) => Some(self.leave_on_agent()),
                 () = &mut hint_timer, if self.launched.is_none() => {
                     self.explain_waiting().await;
                     hint_timer.as_mut().reset(Instant::now() + HINT_AFTER * 10);
+                    None
                 }
-                () = until(deadline), if forced.is_none() => {
-                    forced = Some(EXIT_TIMED_OUT);
-                    eprintln!("timeout: ending the task");
-                    if !self.kill().await {
-                        return Ok(ExitCode::from(EXIT_TIMED_OUT));
+                told = self.ends.next() => {
+                    if told.is_repeated || !self.kill().await {
+                        Some(told.code)
+                    } else {
+                        told.say("ending the task");
+                        None
                     }
                 }
-                code = signals.next() => {
-                    if forced.replace(code) == Some(code) || !self.kill().await {
-                        return Ok(ExitCode::from(code));
-                    }
-                    eprintln!("ending the task; again to leave at once");
-                }
+            };
+            if let Some(code) = code {
+                return Ok(ExitCode::from(code));
             }
         }
     }
 
     /// The stream ended, as it does when the master is restarted: the same framework subscribes again
-    /// and asks what became of its task.
-    async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+    /// and asks what became of its task. The exit code, if this command was to end meanwhile.
+    async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<Option<u8>> {
         eprintln!("{error:#}; subscribing again");
         self.reconciler.disconnected();
+        self.leave_at = None;
         // It may be gone, or stand still with all its connections.
         masters::forget(&self.master);
         let id = self.scheduler.framework_id().to_owned();
         let mut info = self.request.framework();
         info.id = Some(mesos::FrameworkId { value: id });
-        let end = Instant::now() + Duration::from_secs_f64(FAILOVER_SECONDS);
-        loop {
-            match Scheduler::subscribe(&self.master, info.clone()).await {
-                Ok(scheduler) => {
-                    self.scheduler = scheduler;
-                    break;
+        let mut search = Search::begin(self.patience, self.is_ending(), error);
+        self.scheduler = loop {
+            let attempt = Scheduler::subscribe(&self.master, info.clone());
+            tokio::select! {
+                subscribed = attempt => match subscribed {
+                    Ok(scheduler) => break scheduler,
+                    Err(error) => {
+                        search.failed(error);
+                        tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
+                    }
+                },
+                told = self.ends.next() => {
+                    if told.is_repeated || self.launched.is_none() {
+                        self.say_left();
+                        return Ok(Some(told.code));
+                    }
+                    told.say("ending the task once a master leads");
+                    self.kill_at = Some(Instant::now());
+                    search.is_ending();
                 }
-                Err(error) if Instant::now() >= end => return Err(error),
-                Err(_) => tokio::time::sleep(RESUBSCRIBE_PAUSE).await,
+                () = tokio::time::sleep_until(search.until()) => {}
             }
-        }
+            if Instant::now() >= search.until() {
+                self.say_left();
+                return match self.ends.code() {
+                    Some(code) => Ok(Some(code)),
+                    None => Err(search.error()),
+                };
+            }
+        };
         self.reconciler.start(self.now());
         if self.launched.is_some() {
             self.scheduler.suppress().await;
@@ -219,7 +223,38 @@ impl Job {
             // The master that heard it may have told nobody.
             self.kill().await;
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// No master takes this command back: what becomes of its task.
+    fn say_left(&self) {
+        if let Some(task) = &self.launched {
+            let (id, framework) = (&task.id.value, self.scheduler.framework_id());
+            eprintln!(
+                "task {id} may run on: `meseta teardown {framework}` ends it, and the master that leads next does if \
+                 nobody takes its framework up"
+            );
+        }
+    }
+
+    /// The task is to end, and the agent that could end it is away.
+    fn leave_on_agent(&self) -> u8 {
+        if let Some(task) = &self.launched {
+            let (id, agent) = (&task.id.value, &task.agent.value);
+            eprintln!(
+                "task {id} may run on agent {agent}, which is away: it ends when that agent is back"
+            );
+        }
+        self.ends.code().unwrap_or(1)
+    }
+
+    /// Notes since when the task is to end on an agent that is away.
+    fn note_away(&mut self) {
+        use mesos::TaskState as S;
+        let is_away = matches!(self.last, Some(S::TaskUnreachable | S::TaskUnknown));
+        let grace = self.patience.away;
+        self.leave_at = (is_away && self.is_ending())
+            .then(|| self.leave_at.unwrap_or_else(|| Instant::now() + grace));
     }
 
     fn now(&self) -> Moment {
@@ -243,9 +278,10 @@ impl Job {
         let Some(task) = &self.launched else {
             return false;
         };
-        let is_taken = self.scheduler.kill(&task.id).await;
+        let is_taken = self.scheduler.kill(&task.id, Some(&task.agent)).await;
         let pause = if is_taken { KILL_REPEAT } else { KILL_PAUSE };
         self.kill_at = Some(Instant::now() + pause);
+        self.note_away();
         true
     }
 
@@ -335,9 +371,15 @@ impl Job {
         }
         self.reconciler
             .track(&id.value, Some(&offer.agent_id.value));
+        let agent = offer.agent_id.clone();
         let task = self.request.task(id.clone(), offer.agent_id, cover)?;
         self.scheduler.accept(offer.id, task).await?;
-        self.launched = Some(LaunchedTask { id, stdout, stderr });
+        self.launched = Some(LaunchedTask {
+            id,
+            agent,
+            stdout,
+            stderr,
+        });
         self.scheduler.suppress().await;
         Ok(())
     }
@@ -345,7 +387,8 @@ impl Job {
     async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
         if self.reconciler.observe(self.now(), &status) == Observation::Untracked {
             // What is not acknowledged is told again.
-            if self.scheduler.kill(&status.task_id).await {
+            let agent = status.agent_id.as_ref();
+            if self.scheduler.kill(&status.task_id, agent).await {
                 self.scheduler.acknowledge(&status).await;
             }
             return Ok(None);
@@ -374,6 +417,7 @@ impl Job {
         if self.last.replace(state) != Some(state) && !(self.is_quiet && is_well) {
             eprintln!("{}", describe(&status));
         }
+        self.note_away();
         if let Some(code) = &mut code
             && !is_output_whole
             && *code == 0
@@ -472,13 +516,6 @@ impl Job {
         reasons.find(|reason| {
             !reason.starts_with("nothing is in the way") && !reason.contains("declined")
         })
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -585,7 +622,9 @@ mod tests {
             }
             _ => (202, Vec::new()),
         });
-        let code = execute(options(&master)).await.expect("a code");
+        let code = execute(options(&master), Patience::default())
+            .await
+            .expect("a code");
         assert_eq!(code, ExitCode::from(3));
     }
 
@@ -616,7 +655,7 @@ mod tests {
         });
         let mut options = options(&master);
         options.timeout = Some(Duration::from_millis(500));
-        let code = execute(options).await.expect("a code");
+        let code = execute(options, Patience::default()).await.expect("a code");
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
@@ -634,7 +673,70 @@ mod tests {
         });
         let mut options = options(&master);
         options.timeout = Some(Duration::from_millis(200));
-        let code = execute(options).await.expect("a code");
+        let code = execute(options, Patience::default()).await.expect("a code");
+        assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
+    }
+
+    /// A command whose task has been sent off, and what it is told of it then.
+    fn master_that_answers_kills(
+        mut answer: impl FnMut(&call::Kill) -> Vec<Event> + Send + 'static,
+    ) -> String {
+        canned::master_of(start(), move |call: &Call| match &call.kill {
+            Some(kill) => (202, answer(kill)),
+            None => (202, Vec::new()),
+        })
+    }
+
+    /// KILL named no agent, so that no master could tell that the agent has no such task, and the command never ended.
+    #[tokio::test]
+    async fn a_kill_names_the_agent_so_that_a_task_that_is_gone_ends_the_command() {
+        let master = master_that_answers_kills(|kill| {
+            let agent = kill.agent_id.as_ref().map(|id| id.value.as_str());
+            let state = match agent {
+                Some("n1") => mesos::TaskState::TaskGone,
+                _ => mesos::TaskState::TaskUnknown,
+            };
+            vec![update(state, "")]
+        });
+        let mut options = options(&master);
+        options.timeout = Some(Duration::from_millis(200));
+        let code = execute(options, Patience::default()).await.expect("a code");
+        assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
+    }
+
+    /// A command with a time limit stood for as long as its agent was away.
+    #[tokio::test]
+    async fn a_task_that_is_to_end_is_left_on_an_agent_that_is_away() {
+        for state in [
+            mesos::TaskState::TaskUnreachable,
+            mesos::TaskState::TaskUnknown,
+        ] {
+            let master = master_that_answers_kills(move |_| vec![update(state, "")]);
+            let mut options = options(&master);
+            options.timeout = Some(Duration::from_millis(200));
+            let patience = Patience {
+                away: Duration::from_millis(200),
+                ..Patience::default()
+            };
+            let code = execute(options, patience).await.expect("a code");
+            assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
+        }
+    }
+
+    /// Neither its time nor a signal ended a command that looked for a leader.
+    #[tokio::test]
+    async fn a_command_that_looks_for_a_leader_ends_in_its_time() {
+        let master = canned::master_of(start(), |call: &Call| match call.r#type() {
+            call::Type::Suppress => (canned::GONE, Vec::new()),
+            _ => (202, Vec::new()),
+        });
+        let mut options = options(&master);
+        options.timeout = Some(Duration::from_millis(500));
+        let patience = Patience {
+            ending: Duration::from_millis(200),
+            ..Patience::default()
+        };
+        let code = execute(options, patience).await.expect("a code");
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 }

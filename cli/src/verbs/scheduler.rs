@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::{Call, Event, call, event};
 use meseta_proto::reconciler;
@@ -21,6 +21,11 @@ const HEARTBEATS_MISSED_MAX: f64 = 3.0;
 const PATIENCE: Duration = Duration::from_secs(45);
 /// Events that have been read and not been looked at yet.
 const EVENTS_MAX: usize = 16;
+
+/// A master that leads will not have this framework.
+#[derive(Debug, thiserror::Error)]
+#[error("the master refused the subscription: {0}")]
+pub(super) struct Refused(pub(super) String);
 
 /// A subscribed framework.
 #[derive(Debug)]
@@ -52,7 +57,7 @@ impl Scheduler {
             server::subscribe::<Call, Event>(masters, "/api/v1/scheduler", &subscribe).await?;
         let first = next(&mut subscription.events, PATIENCE).await?;
         if let Some(error) = first.error {
-            bail!("the master refused the subscription: {}", error.message);
+            return Err(Refused(error.message).into());
         }
         let subscribed = first
             .subscribed
@@ -129,10 +134,16 @@ impl Scheduler {
         self.attempt(of(call::Type::Revive)).await;
     }
 
-    /// Asks for a task's end; false if the master did not take it.
-    pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> bool {
+    /// Asks for a task's end; false if the master did not take it. One that is told the agent can say what became of a task
+    /// that it does not know.
+    pub(super) async fn kill(
+        &self,
+        task_id: &mesos::TaskId,
+        agent_id: Option<&mesos::AgentId>,
+    ) -> bool {
         let kill = call::Kill {
             task_id: task_id.clone(),
+            agent_id: agent_id.cloned(),
             ..call::Kill::default()
         };
         self.attempt(Call {
