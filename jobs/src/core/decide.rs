@@ -215,9 +215,11 @@ impl State {
             }
         }
         self.allow_kills(kills_waiting);
-        let mut firing = Firing::default();
-        for name in &names {
-            self.fire(name, &mut firing);
+        if at >= self.fires_from {
+            let mut firing = Firing::default();
+            for name in &names {
+                self.fire(name, &mut firing);
+            }
         }
         self.pressing.extend(names.iter().cloned());
         self.dirty.extend(names);

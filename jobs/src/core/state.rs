@@ -25,6 +25,8 @@ use crate::spec::Cron;
 
 /// Where no step was made for longer, the process stood still: what it has not heard meanwhile may wait to be read.
 const STANDSTILL_MIN: Duration = Duration::from_secs(5);
+/// So long it takes at most to hear of that.
+pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
 /// The rules that hold for all jobs.
 #[derive(Clone, Debug)]
@@ -62,6 +64,8 @@ pub struct State {
     pub(super) is_connected: bool,
     /// When that stream was opened.
     pub(super) connected_since: Duration,
+    /// Until then no schedule starts a run: what was told while the process stood still is heard first.
+    pub(super) fires_from: Duration,
     /// Of the master, which tasks stay in whose job says nothing of regions.
     master_region: Option<String>,
     /// Nothing has been asked of a master since the start.
@@ -147,6 +151,7 @@ impl State {
             strays: Strays::default(),
             is_connected: false,
             connected_since: clock.at,
+            fires_from: Duration::ZERO,
             master_region: None,
             is_fresh: true,
             away_since: Some(clock.at),
@@ -268,7 +273,10 @@ impl State {
         if passed > STANDSTILL_MIN {
             self.stood_still(passed);
         }
-        for input in inputs {
+        // What time brings is decided by all that was told until now.
+        let is_time = |input: &Input| matches!(input, Input::Tick { .. });
+        let (times, told): (Vec<_>, Vec<_>) = inputs.into_iter().partition(is_time);
+        for input in told.into_iter().chain(times) {
             self.take(input);
         }
         self.settle();
@@ -281,6 +289,10 @@ impl State {
         let at = self.clock.at;
         let later = |since: Duration| since.saturating_add(passed).min(at);
         self.connected_since = later(self.connected_since);
+        // Of a core that takes this long for each step, every other one fires.
+        if self.fires_from.saturating_add(passed) <= at {
+            self.fires_from = at.saturating_add(CATCHING_UP);
+        }
         for job in self.jobs.values_mut() {
             job.progress.at = later(job.progress.at);
             for task in job.tasks.values_mut() {

@@ -12,6 +12,7 @@ use crate::core::kills::KILLS_MAX;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::pool::PLACED_MAX;
 use crate::core::service::{self as planner, LOOKED, WANTED_MAX};
+use crate::core::state::CATCHING_UP;
 use crate::placement::{ROOMS, TAKEN};
 use crate::spec::pattern::COMPILED;
 use crate::spec::{Constraint, Rule};
@@ -90,8 +91,9 @@ fn schedules_that_are_due_together_count_the_tasks_of_all_jobs_once() {
         };
         submit(&mut world, spec);
     }
-    SIZED.set(0);
     world.stand_still(Duration::from_secs(60));
+    SIZED.set(0);
+    world.stand_still(CATCHING_UP);
     assert!(SIZED.get() <= 4 * 200, "{}", SIZED.get());
     // And each that has started counts for those behind it.
     let started = world.state.jobs.values().filter(|job| !job.runs.is_empty());

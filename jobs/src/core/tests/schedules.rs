@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::dealt::Dealt;
 use crate::core::runs::{ANSWERS_WITHIN, TIMES_MAX};
+use crate::core::state::CATCHING_UP;
 
 #[test]
 fn a_schedule_fires_once_for_each_of_its_times() {
@@ -95,9 +96,34 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
         world.stand_still(pause);
         assert_eq!((started(&world), cancelled(&world)), (1, vec![]));
         world.deliver_with_time();
+        if pause > Duration::from_secs(1) {
+            world.stand_still(CATCHING_UP);
+        }
         assert_eq!((started(&world), cancelled(&world)), (2, vec![false]));
         assert_eq!(skipped(&world), [] as [String; 0]);
     }
+}
+
+/// The run was taken for one that goes on: what was told of it had not been read yet.
+#[test]
+fn a_run_that_ended_while_the_process_stood_still_keeps_no_later_one_from_starting() {
+    for overlap in [Overlap::Skip, Overlap::Replace] {
+        let mut world = started_schedule(overlap);
+        world.finish_away(&only_task(&world));
+        world.stand_still(Duration::from_secs(60));
+        assert_eq!((started(&world), cancelled(&world)), (1, vec![]));
+        while world.deliver() {}
+        world.stand_still(CATCHING_UP);
+        assert_eq!((started(&world), cancelled(&world)), (2, vec![false]));
+        assert_eq!(skipped(&world), [] as [String; 0]);
+    }
+    // A core that takes this long for each step starts runs all the same.
+    let mut world = World::new(1, 2);
+    submit(&mut world, cron(Overlap::Allow));
+    for _ in 0..12 {
+        world.stand_still(Duration::from_secs(10));
+    }
+    assert_eq!(started(&world), 2);
 }
 
 #[test]
@@ -527,6 +553,7 @@ fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() 
         assert!(asked <= TIMES_MAX + 2 * 200, "{asked}");
     };
     pass(&mut world, Duration::from_secs(24 * 3600));
+    pass(&mut world, CATCHING_UP);
     let has_run = |world: &World| {
         let jobs = world.state.jobs.values();
         jobs.filter(|job| job.record.next_run == 2).count()
@@ -552,6 +579,7 @@ fn few_missed_times_are_counted_and_a_clock_that_jumps_by_years_costs_no_more() 
     submit(&mut world, cron(Overlap::Skip));
     world.pass(Duration::from_millis(100));
     world.stand_still(Duration::from_secs(3_600));
+    world.stand_still(CATCHING_UP);
     let last = |world: &World| {
         let events = world.state.history("nightly").expect("a job").events;
         let missed = events.iter().filter(|one| one.text.contains("missed"));

@@ -585,7 +585,7 @@ impl World {
     /// All that waits to be read, in one step with the time.
     pub(super) fn deliver_with_time(&mut self) {
         let tick = Input::Tick { kills_waiting: 0 };
-        let inputs: Vec<_> = self.inbox.drain(..).chain([tick]).collect();
+        let inputs: Vec<_> = [tick].into_iter().chain(self.inbox.drain(..)).collect();
         for effect in self.state.step_all(self.now(), inputs) {
             self.carry_out(effect);
         }
