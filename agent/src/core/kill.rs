@@ -28,6 +28,9 @@ const KILL_OVERDUE: Duration = Duration::from_secs(1);
 /// How long a signal waits for its request to be durable. What is sent unwritten is told by the supervisor's
 /// record should the agent fall then.
 pub(super) const RECORD_WAIT: Duration = Duration::from_secs(2);
+/// How long an agent that unregisters waits for the ends of its tasks to be acknowledged: of what a framework has not
+/// heard by then, the master says that it is lost.
+const UNREGISTER_WAIT: Duration = Duration::from_secs(5);
 
 impl AgentCore {
     pub(super) fn kill_task(&mut self, now: Now, kill: &wire::KillTask) {
@@ -432,8 +435,11 @@ impl AgentCore {
     }
 
     /// Once no container is left of those that were to end with the agent.
-    pub(super) fn exit_if_idle(&mut self) {
+    pub(super) fn exit_if_idle(&mut self, now: Now) {
         if self.exit.is_none() || self.all_executors().any(|executor| executor.is_live()) {
+            return;
+        }
+        if self.exit == Some(ExitReason::Unregistered) && self.awaits_acknowledgements(now) {
             return;
         }
         if let Some(mut reason) = self.exit.take() {
@@ -445,6 +451,22 @@ impl AgentCore {
             }
             self.output(Destination::Agent, Output::Exit(reason));
         }
+    }
+
+    /// A master that is there is given the time to hear all, as it is told one update of a task after the other.
+    fn awaits_acknowledgements(&mut self, now: Now) -> bool {
+        if !self.updates.is_flowing() || !self.updates.awaits_any() {
+            return false;
+        }
+        let until = match self.unregister_by {
+            Some(until) => until,
+            None => {
+                let until = now.moment + UNREGISTER_WAIT;
+                self.set_timer(until, Timer::Unregister);
+                *self.unregister_by.insert(until)
+            }
+        };
+        now.moment < until
     }
 }
 

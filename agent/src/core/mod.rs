@@ -191,6 +191,8 @@ enum Timer {
     Probe(ContainerId, CheckKind),
     /// Executors that were there before a restart must be back.
     ExecutorsBack,
+    /// What an agent that unregisters waits for has not come.
+    Unregister,
 }
 
 /// What a container is of.
@@ -238,6 +240,8 @@ pub struct AgentCore {
     counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
+    /// Until when one that unregisters waits for its tasks' ends to be acknowledged.
+    unregister_by: Option<Moment>,
     /// Set while the master wants the agent empty.
     draining: Option<Draining>,
     /// Whether checkpoints can be written; no task is taken while they cannot.
@@ -281,6 +285,7 @@ impl AgentCore {
             counters: Counters::default(),
             oversubscription: Oversubscription::default(),
             exit: None,
+            unregister_by: None,
             draining: None,
             disk: DiskCondition::default(),
             lsn: Lsn::default(),
@@ -347,7 +352,7 @@ impl AgentCore {
         }
         self.fire_timers(now);
         self.end_draining();
-        self.exit_if_idle();
+        self.exit_if_idle(now);
         std::mem::take(&mut self.effects)
     }
 
@@ -391,6 +396,8 @@ impl AgentCore {
                 Timer::ExecutorShutdown(container) => self.shutdown_overdue(now, &container),
                 Timer::Probe(container, check_kind) => self.probe_due(now, &container, check_kind),
                 Timer::ExecutorsBack => self.executors_overdue(now),
+                // Seen to after each step.
+                Timer::Unregister => {}
             }
         }
         for key in self.updates.due(now.moment) {

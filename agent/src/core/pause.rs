@@ -51,7 +51,8 @@ impl Timer {
             | Self::KillUnwritten(..)
             | Self::KillUntold(..)
             | Self::Deliveries(_)
-            | Self::Probe(..) => false,
+            | Self::Probe(..)
+            | Self::Unregister => false,
         }
     }
 }

@@ -326,6 +326,11 @@ impl StatusUpdates {
         self.head(key).is_some()
     }
 
+    /// Whether anything that was told waits to be acknowledged.
+    pub fn awaits_any(&self) -> bool {
+        self.streams.values().any(|stream| !stream.queue.is_empty())
+    }
+
     /// Whether updates are sent at present.
     pub fn is_flowing(&self) -> bool {
         self.flowing

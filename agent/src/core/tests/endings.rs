@@ -495,17 +495,23 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert_eq!(simulation.kills().len(), 1);
     assert_eq!(unregistered(&simulation), 0);
     assert!(!simulation.saw(|seen| matches!(seen, Seen::Exit(_))));
-    simulation.frames.clear();
     simulation.end(&container, Exit::Signal(15));
     // Its end first, which the master hears only of agents that it knows.
-    assert!(matches!(
-        &simulation.frames[..],
-        [FromAgent::StatusUpdate(_), .., FromAgent::Unregister(_)]
-    ));
+    assert_eq!(unregistered(&simulation), 0);
+    assert_eq!(simulation.told_states(), [TaskKilled]);
     assert!(matches!(
         simulation.seen.last(),
         Some(Seen::Exit(ExitReason::Unregistered))
     ));
+
+    // Nobody acknowledges it.
+    let (mut unheard, container) = Simulation::with_task();
+    unheard.step(Input::Unregister);
+    unheard.end(&container, Exit::Signal(15));
+    unheard.advance(4 * SECOND);
+    assert_eq!(unregistered(&unheard), 0);
+    unheard.advance(2 * SECOND);
+    assert_eq!(unregistered(&unheard), 1);
 
     // Nothing runs, and there is no master: it ends as well.
     for is_connected in [true, false] {
@@ -541,11 +547,11 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     found.link_up();
     found.tell(registered());
     assert_eq!(found.core.state(), State::Terminating);
-    found.frames.clear();
     found.end(&container, Exit::Signal(15));
+    assert_eq!(found.told_states(), [TaskKilled]);
     assert!(matches!(
-        &found.frames[..],
-        [FromAgent::StatusUpdate(_), .., FromAgent::Unregister(_)]
+        found.seen.last(),
+        Some(Seen::Exit(ExitReason::Unregistered))
     ));
 
     // Whoever cannot wait for that ends it.
@@ -590,6 +596,7 @@ fn an_agent_whose_tasks_are_to_end_refuses_others_and_hears_of_kills() {
     }));
     assert_eq!(simulation.kills(), [3600 * SECOND, SECOND]);
     simulation.end(&container, Exit::Signal(15));
+    simulation.acknowledge_all();
     assert!(simulation.saw(|seen| matches!(seen, Seen::Exit(ExitReason::Unregistered))));
 }
 
