@@ -123,34 +123,37 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     } = &permitted;
     let page = Page::of(query)?;
     let is_brief = query.get("tasks") == Some("false");
-    let turn = context.readers.turn(caller).await?;
-    let wanted = name.to_owned();
-    // Only then with all of its tasks.
-    let waiting = move |state: &State| {
-        let role = state.role_of(&wanted)?.to_owned();
-        state.waits_for_offers(&wanted).then_some(role)
+    let look = |quotas: Option<Quotas>| {
+        let wanted = name.to_owned();
+        move |state: &State| {
+            // What waits is looked at with the quotas: it may have very many tasks.
+            if quotas.is_none() && state.waits_for_offers(&wanted) {
+                return Err(state.role_of(&wanted).map(str::to_owned));
+            }
+            let quotas = quotas.unwrap_or_default();
+            let job = match is_brief {
+                true => state.summary(&wanted, &quotas),
+                false => state.job_alone(&wanted, &quotas),
+            };
+            let tasks = (state.task_count(&wanted), page.place(state, &wanted));
+            Ok(job.zip(state.authority_of(&wanted)).zip(Some(tasks)))
+        }
     };
-    let (waiting, mut turn) = turn.look(&context.handle, waiting).await?;
-    let mut quotas = Quotas::default();
-    if let Some(role) = waiting.filter(|role| permitted.sees(role)) {
+    let turn = context.readers.turn(caller).await?;
+    let (mut found, mut turn) = turn.look(&context.handle, look(None)).await?;
+    if let Err(role) = &found {
+        let role = role.as_deref().filter(|role| permitted.sees(role));
+        let role = role.ok_or_else(|| Reply::no_job(name))?;
         // Others read meanwhile.
         drop(turn);
         let all = context.quotas.read().await;
-        quotas = all.seen_of(&role, |role| permitted.sees(role));
+        let quotas = all.seen_of(role, |role| permitted.sees(role));
         turn = context.readers.turn(caller).await?;
+        (found, turn) = turn.look(&context.handle, look(Some(quotas))).await?;
     }
-    let wanted = name.to_owned();
-    let looked = move |state: &State| {
-        let job = match is_brief {
-            true => state.summary(&wanted, &quotas),
-            false => state.job_alone(&wanted, &quotas),
-        };
-        let tasks = (state.task_count(&wanted), page.place(state, &wanted));
-        Some((job?, state.authority_of(&wanted)?, tasks))
-    };
-    let (found, mut turn) = turn.look(&context.handle, looked).await?;
-    let seen = found.filter(|(job, ..)| permitted.sees(&job.role));
-    let (job, authority, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let seen = found.ok().flatten();
+    let seen = seen.filter(|((job, _), _)| permitted.sees(&job.role));
+    let ((job, authority), (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
     let mut shown = Shown {
         job,
         actions: permission::actions(&caller.approver, &authority, &context.user),

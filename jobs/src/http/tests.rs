@@ -212,6 +212,47 @@ async fn a_job_of_very_many_tasks_is_shown_in_pages() {
 }
 
 #[tokio::test]
+async fn a_job_that_waits_is_shown_with_the_quota_that_the_master_tells() {
+    let answer = || async {
+        r#"{"roles":[{"name":"r","quota":{"limit":{"cpus":1},"consumed":{"cpus":1}}}]}"#
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let leader = format!("http://{}", listener.local_addr().expect("an address"));
+    let routes = Router::new().route("/roles", axum::routing::get(answer));
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let clock = Clock::new();
+    let mut state = empty_state(clock);
+    let text = r#"{ "name": "waits", "role": "r", "task": { "command": "true" } }"#;
+    let spec = crate::file::from_text(text).expect("a job");
+    let subscribed = Input::Subscribed {
+        framework_id: "f".to_owned(),
+        roles: ["r".to_owned()].into(),
+    };
+    let request = Change::Submit(Box::new(spec));
+    for input in [subscribed, Input::Request { id: 1, request }] {
+        state.step(clock.now(), input);
+    }
+    let (_role, context) = scheduler_of(state, Role::Leading, Fence::never());
+    let told = "a task waits for an offer that it fits";
+    let job = json_of(&context, "/v1/jobs/waits").await;
+    assert_eq!(job["why"], told);
+    let mut context = Arc::into_inner(context).expect("no other");
+    let (_leader, of_leader) = watch::channel(Some(leader));
+    context.quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
+    let context = Arc::new(context);
+    for path in ["/v1/jobs/waits", "/v1/jobs/waits?tasks=false"] {
+        let why = json_of(&context, path).await["why"].to_string();
+        assert!(
+            why.contains("role 'r' has 1 cpus of its limit of 1"),
+            "{why}"
+        );
+    }
+    let unknown = ask(&context, Method::GET, "/v1/jobs/other").await;
+    assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn an_answer_counts_while_it_is_made_though_its_client_has_left_and_until_it_is_read() {
     let (_role, context) = scheduler_of(state_of(2_500), Role::Leading, Fence::never());
     for path in [
