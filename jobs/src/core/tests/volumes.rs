@@ -313,6 +313,25 @@ fn a_purge_that_waits_for_its_tasks_is_taken_back_by_nothing() {
 }
 
 #[test]
+fn a_purge_waits_for_no_agent_that_stays_away() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, database(1));
+    world.calm(30, None);
+    while world.alive("web") > 0 {
+        world.toggle_agent();
+    }
+    while world.deliver() {}
+    // Also where the scheduler starts anew meanwhile.
+    stop(&mut world, true);
+    world.sync();
+    world.crash();
+    while world.deliver() {}
+    world.pass(Duration::from_secs(40));
+    assert!(world.state.job("web").is_none());
+    submit(&mut world, database(1));
+}
+
+#[test]
 fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
     let mut world = World::new(1, 2);
     world.fails_to_create = true;
