@@ -3,7 +3,8 @@
 //! The algorithm of the Mesos documents as a state machine: after each subscription, and now and
 //! then, ask for every task that is not known to have ended until each has been heard of, with a
 //! pause that doubles up to a limit; one reconciliation at a time, a new one replaces the one
-//! before, and no request is larger than a master takes. Entered through [`Reconciler`]; the caller sends what [`Reconciler::poll`] gives and
+//! before, and no request is larger than a master takes. Some times after a subscription all is asked for that the master
+//! knows: one that leads since a moment learns only from its agents of tasks that are not ours. Entered through [`Reconciler`]; the caller sends what [`Reconciler::poll`] gives and
 //! shows every update to [`Reconciler::observe`]. Invariant: a task that has ended stays ended,
 //! whatever late or repeated updates say, unless it was only thought lost.
 
@@ -20,6 +21,14 @@ use crate::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reas
 pub const ENDED_MAX: usize = 10_000;
 /// Tasks that one request names: some 2 MB, of the 32 MiB that a master takes.
 pub const ASKED_MAX: usize = 10_000;
+
+/// After a subscription all that the master knows is asked for so much later: most agents are back at a new master within
+/// seconds, the last when its `--agent_reregister_timeout` is over. Three times, since each costs an answer for each task.
+pub const ALL_ASKED_AFTER: [Duration; 3] = [
+    Duration::from_secs(30),
+    Duration::from_secs(2 * 60),
+    Duration::from_secs(10 * 60),
+];
 
 /// How often to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +124,8 @@ pub struct Reconciler {
     round: Option<Round>,
     /// When the next periodic reconciliation starts; nothing while there is no stream.
     periodic: Option<Moment>,
+    /// When all is asked for again after the subscription, the next first.
+    all_asked: VecDeque<Moment>,
 }
 
 impl Reconciler {
@@ -127,6 +138,7 @@ impl Reconciler {
             ended_order: VecDeque::new(),
             round: None,
             periodic: None,
+            all_asked: VecDeque::new(),
         }
     }
 
@@ -161,6 +173,7 @@ impl Reconciler {
 
     /// Starts a reconciliation, in place of one that is under way. To be called at each SUBSCRIBED.
     pub fn start(&mut self, now: Moment) {
+        self.all_asked = ALL_ASKED_AFTER.map(|pause| now + pause).into();
         self.begin(now, false);
     }
 
@@ -168,15 +181,17 @@ impl Reconciler {
     pub fn disconnected(&mut self) {
         self.round = None;
         self.periodic = None;
+        self.all_asked.clear();
     }
 
     /// When [`Self::poll`] has something to do next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        match &self.round {
+        let own = match &self.round {
             Some(round) => Some(round.next),
             None => self.periodic,
-        }
+        };
+        own.into_iter().chain(self.all_asked.front().copied()).min()
     }
 
     /// Whether every task has been heard of since the reconciliation started.
@@ -192,6 +207,12 @@ impl Reconciler {
 
     /// What to send now, if anything.
     pub fn poll(&mut self, now: Moment) -> Option<Request> {
+        let due = self.all_asked.iter().take_while(|at| **at <= now).count();
+        if due > 0 {
+            // Once, however long nobody has polled.
+            self.all_asked.drain(..due);
+            return Some(Request::Implicit);
+        }
         if self.round.is_none() && self.periodic.is_some_and(|due| due <= now) {
             self.begin(now, true);
         }

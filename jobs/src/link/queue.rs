@@ -155,10 +155,15 @@ impl Stream {
             kind,
             call::Type::Reconcile | call::Type::ReconcileOperations
         );
-        if is_question && reply.status == StatusCode::PAYLOAD_TOO_LARGE {
+        // The second where too many questions wait for their answers.
+        let is_too_much = matches!(
+            reply.status,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::BAD_REQUEST
+        );
+        if is_question && is_too_much {
             // A stream that is new would ask the same. What was not answered is asked again after a pause.
             let why = shortened(&reply.text());
-            tracing::warn!(%why, call = kind.as_str_name(), "the master takes no question as large");
+            tracing::warn!(%why, call = kind.as_str_name(), "the master does not take a question");
             return Ok(());
         }
         let is_unknown = matches!(
@@ -356,8 +361,10 @@ mod tests {
     #[tokio::test]
     async fn a_question_that_is_too_large_for_the_master_costs_itself_and_not_the_stream() {
         let question = reconciler::Request::Implicit.into_call();
-        let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, 413)]).await;
-        stream.send(question.clone()).await.expect("dropped");
+        for status in [400, 413] {
+            let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, status)]).await;
+            stream.send(question.clone()).await.expect("dropped");
+        }
         // Other refusals are of the stream.
         let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, 403)]).await;
         assert!(stream.send(question).await.is_err());

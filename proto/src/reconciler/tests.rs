@@ -55,9 +55,11 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
     assert!(!reconciler.is_settled());
     let mut times = Vec::new();
     for second in 11..400 {
-        if let Some(request) = reconciler.poll(at(second)) {
-            assert_eq!(asked(Some(request)), ["b"]);
-            times.push(second);
+        while let Some(request) = reconciler.poll(at(second)) {
+            if request != Request::Implicit {
+                assert_eq!(asked(Some(request)), ["b"]);
+                times.push(second);
+            }
         }
     }
     assert_eq!(times, [11, 13, 17, 25, 41, 73, 133, 193, 253, 313, 373]);
@@ -65,9 +67,37 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
     assert_eq!(reconciler.poll(at(433)), None);
     assert!(reconciler.is_settled());
     // Fifteen minutes later it begins anew, with everything that the master knows.
+    assert_eq!(reconciler.next_deadline(), Some(at(10 + 600)));
+    assert_eq!(reconciler.poll(at(610)), Some(Request::Implicit));
     assert_eq!(reconciler.next_deadline(), Some(at(433 + 900)));
     assert_eq!(reconciler.poll(at(1333)), Some(Request::Implicit));
     assert_eq!(asked(reconciler.poll(at(1333))), ["a"]);
+}
+
+/// A master that leads since a moment knows only of the tasks of agents that are back: one that ran without being known here
+/// was not heard of before the next period.
+#[test]
+fn all_that_the_master_knows_is_asked_for_some_times_after_a_subscription() {
+    let mut reconciler = Reconciler::new(ReconcileIntervals::default());
+    let all_asked = |reconciler: &mut Reconciler, seconds: std::ops::Range<u64>| {
+        let asked = |second: &u64| reconciler.poll(at(*second)) == Some(Request::Implicit);
+        seconds.filter(asked).collect::<Vec<_>>()
+    };
+    reconciler.start(at(0));
+    assert_eq!(all_asked(&mut reconciler, 0..100), [30]);
+    reconciler.start(at(100));
+    // Thrice, and then with each period.
+    assert_eq!(
+        all_asked(&mut reconciler, 100..1_900),
+        [130, 220, 700, 1_000]
+    );
+    reconciler.start(at(2_000));
+    reconciler.disconnected();
+    assert!(all_asked(&mut reconciler, 2_000..4_000).is_empty());
+    // Several that are due at once are one.
+    reconciler.start(at(4_000));
+    assert_eq!(all_asked(&mut reconciler, 4_300..4_590), [4_300]);
+    assert_eq!(reconciler.next_deadline(), Some(at(4_600)));
 }
 
 #[test]
@@ -254,7 +284,8 @@ proptest! {
         while !reconciler.is_settled() || requests == 0 {
             prop_assert!(second < 1_200, "not settled: {:?}", reconciler);
             let now = at(second);
-            if let Some(request) = reconciler.poll(now) {
+            let request = std::iter::from_fn(|| reconciler.poll(now)).find(|one| *one != Request::Implicit);
+            if let Some(request) = request {
                 requests += 1;
                 let tasks = asked(Some(request));
                 prop_assert!(tasks.iter().all(|task| reconciler.live().any(|live| live == task)));

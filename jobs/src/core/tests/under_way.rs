@@ -5,6 +5,7 @@ use std::time::Duration;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
+use super::volumes::database;
 use super::world::World;
 use super::{batch, changed, launch, service, state_of, submit};
 use crate::core::updates::LAUNCH_GRACE;
@@ -281,6 +282,28 @@ fn an_update_that_is_well_is_not_given_up_because_the_scheduler_stood_still() {
 }
 
 #[test]
+fn a_purge_waits_for_no_agent_that_stays_away() {
+    for spec in [service(1, 0, 1), database(1)] {
+        let mut world = World::new(1, 2);
+        submit(&mut world, spec.clone());
+        world.calm(30, None);
+        while world.alive("web") > 0 {
+            world.toggle_agent();
+        }
+        while world.deliver() {}
+        let (name, purge) = ("web".to_owned(), true);
+        world.request(Request::Stop { name, purge });
+        world.sync();
+        // Also where the scheduler starts anew meanwhile.
+        world.crash();
+        while world.deliver() {}
+        world.pass(Duration::from_secs(40));
+        assert!(world.state.job("web").is_none());
+        submit(&mut world, spec);
+    }
+}
+
+#[test]
 fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
     let (mut world, id) = away();
     world.pass(Duration::from_secs(60));
@@ -289,6 +312,23 @@ fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
     world.return_unnoticed();
     world.crash();
     while world.deliver() {}
+    assert!(!world.lives(&id));
+}
+
+/// The master leads since a moment too, and hears of the task when its agent is back.
+#[test]
+fn what_is_not_remembered_ends_soon_after_its_agent_is_back_at_a_new_master() {
+    let (mut world, id) = away();
+    world.pass(Duration::from_secs(60));
+    world.sync();
+    world.crash();
+    while world.deliver() {}
+    world.return_unnoticed();
+    assert!(world.lives(&id));
+    for _ in 0..40 {
+        world.pass(Duration::from_secs(1));
+        while world.deliver() {}
+    }
     assert!(!world.lives(&id));
 }
 
