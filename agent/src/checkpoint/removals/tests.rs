@@ -59,9 +59,19 @@ impl Fixture {
         fs::write(&self.disk, "no folder").expect("written");
     }
 
+    /// At once: a disk that is not there for a moment has nothing to be removed.
     fn recovers(&self) {
-        fs::remove_file(&self.disk).expect("removed");
-        fs::rename(self.disk.with_extension("well"), &self.disk).expect("moved");
+        let well = self.disk.with_extension("well");
+        let exchange = rustix::fs::RenameFlags::EXCHANGE;
+        let exchanged = rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &well,
+            rustix::fs::CWD,
+            &self.disk,
+            exchange,
+        );
+        exchanged.expect("exchanged");
+        fs::remove_file(well).expect("removed");
     }
 
     /// Names of destroyed volumes on the disk.
