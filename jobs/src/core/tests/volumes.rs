@@ -11,7 +11,7 @@ use crate::core::volumes::LOOKED;
 use crate::core::{Refusal, TaskName};
 use crate::spec::Volume;
 
-fn database(count: u32) -> JobSpec {
+pub(super) fn database(count: u32) -> JobSpec {
     JobSpec {
         volume: Some(Volume {
             size_mb: 10.0,
@@ -310,25 +310,6 @@ fn a_purge_that_waits_for_its_tasks_is_taken_back_by_nothing() {
     assert_eq!(world.destroyed, [volume]);
     assert!(world.state.job("web").is_none());
     submit(&mut world, spec);
-}
-
-#[test]
-fn a_purge_waits_for_no_agent_that_stays_away() {
-    let mut world = World::new(1, 2);
-    submit(&mut world, database(1));
-    world.calm(30, None);
-    while world.alive("web") > 0 {
-        world.toggle_agent();
-    }
-    while world.deliver() {}
-    // Also where the scheduler starts anew meanwhile.
-    stop(&mut world, true);
-    world.sync();
-    world.crash();
-    while world.deliver() {}
-    world.pass(Duration::from_secs(40));
-    assert!(world.state.job("web").is_none());
-    submit(&mut world, database(1));
 }
 
 #[test]
