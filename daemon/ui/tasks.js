@@ -31,8 +31,9 @@ function Health({ task }) {
 }
 
 export function Tasks({ query }) {
-  const offset = Number(query.offset) || 0;
-  const { value, error } = usePoll(() => get("tasks", { limit: PAGE, offset, order: "desc" }), [offset]);
+  const offset = Math.max(0, Math.floor(Number(query.offset)) || 0);
+  // One more than is shown, which tells whether there are older ones.
+  const { value, error } = usePoll(() => get("tasks", { limit: PAGE + 1, offset, order: "desc" }), [offset]);
   const [filter, setFilter] = useState(query.filter ?? "");
   if (!value) return html`<${Waiting} error=${error} />`;
   const wanted = filter.toLowerCase().split(/\s+/);
@@ -40,16 +41,18 @@ export function Tasks({ query }) {
     const text = `${task.name} ${task.id} ${task.state} ${task.role} ${task.framework_id} ${task.slave_id}`.toLowerCase();
     return wanted.every((word) => text.includes(word));
   };
-  const tasks = value.tasks.filter(fits);
+  const shown = value.tasks.slice(0, PAGE);
+  const tasks = shown.filter(fits);
+  const none = offset > 0 ? "There are no older tasks." : "There are no tasks.";
   const page = (at) => url(link("tasks"), { offset: at || undefined });
   return html`
     <div class="bar-of-tools"><${Filter} label="Filter" hint="name, state, role, id" value=${filter} onInput=${setFilter} />
       <nav aria-label="Pages of tasks">
         ${offset > 0 && html`<a href=${page(Math.max(0, offset - PAGE))}>Newer</a> `}
-        <span>${value.tasks.length ? `${offset + 1} to ${offset + value.tasks.length}, newest first` : ""}</span>
-        ${value.tasks.length === PAGE && html` <a href=${page(offset + PAGE)}>Older</a>`}
+        <span>${shown.length ? `${offset + 1} to ${offset + shown.length}, newest first` : ""}</span>
+        ${value.tasks.length > PAGE && html` <a href=${page(offset + PAGE)}>Older</a>`}
       </nav></div>
-    <${TaskTable} tasks=${tasks} empty=${filter ? "No task on this page fits." : "There are no tasks."} />`;
+    <${TaskTable} tasks=${tasks} empty=${filter ? "No task on this page fits." : none} />`;
 }
 
 export function Task({ framework, id }) {

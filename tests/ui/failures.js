@@ -209,6 +209,29 @@ export async function oddAnswers(context, cluster) {
   });
 }
 
+/** "Older" leads to older tasks, also where as many are left as a page shows. */
+export async function lastTasks(context, cluster) {
+  const { tasks: [task] } = await cluster.get("tasks?limit=1");
+  const TOTAL = 400;
+  const answers = {
+    "/tasks": ({ searchParams }) => {
+      const [from, limit] = [Number(searchParams.get("offset")), Number(searchParams.get("limit"))];
+      const length = Math.max(0, Math.min(limit, TOTAL - from));
+      return { json: { tasks: Array.from({ length }, (_, at) => ({ ...task, id: `t-${from + at}` })) } };
+    },
+  };
+  await answeredBy(context, cluster, answers, async ({ page, open }) => {
+    const older = page.getByRole("link", { name: "Older", exact: true });
+    await open("tasks?offset=-5", "Tasks");
+    await page.getByText("1 to 200, newest first").waitFor();
+    await older.click();
+    await page.getByText("201 to 400, newest first").waitFor();
+    assert.equal(await older.count(), 0);
+    await open("tasks?offset=400", "Tasks");
+    await page.getByText("There are no older tasks.").waitFor();
+  });
+}
+
 /** Of an agent that is unreachable the master may have kept the host alone, and nothing leads to a page of it. */
 export async function lostAgents(context, cluster) {
   const lost = { unreachable_slaves: [{ id: "lost-S1", hostname: "node1", unreachable_time: 1_800_000_000 }], gone_slaves: [{ id: "gone-S2", gone_time: 1_800_000_000 }] };

@@ -11,7 +11,7 @@ import { chromium } from "playwright-core";
 import { eachItsOwn, nobody } from "./access.js";
 import { OPTIONS, breaking, problems, rowsOf, watch } from "./browser.js";
 import { Cluster, FAILING, LAST_LINE, Schedulers, eventually } from "./cluster.js";
-import { brokenStream, goneForGood, lateAnswers, lostAgents, nextLeader, oddAnswers, outcomes, silentStream } from "./failures.js";
+import { brokenStream, goneForGood, lastTasks, lateAnswers, lostAgents, nextLeader, oddAnswers, outcomes, silentStream } from "./failures.js";
 import {
   changedQuestion, fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, manyInstances, oneJob, schedulerGoneForGood, volumes, whyItWaits,
 } from "./jobs.js";
@@ -507,6 +507,7 @@ try {
   await step("the stream of events goes on after a break", () => brokenStream(page.context(), cluster));
   await step("a stream that stays open and says nothing is opened again", () => silentStream(cluster));
   await step("what cannot be shown is one part of the page", () => oddAnswers(page.context(), cluster));
+  await step("the last page of tasks leads to no older ones", () => lastTasks(page.context(), cluster));
   await step("agents that are not there lead nowhere, and those that are awaited are told", () => lostAgents(page.context(), cluster));
   await step("what is old is said to be old, and asked for no more often", () => lateAnswers(page.context(), cluster));
   await step("a change that was taken is not said to have failed", () => outcomes(page.context(), cluster));
