@@ -15,6 +15,11 @@ use super::export;
 use super::records::{self, FORMAT};
 use crate::core::Recovered;
 
+/// Each start of a master makes the epoch a higher one: what is imported leaves room for more than there will ever be.
+const EPOCH_MAX: u64 = u64::MAX / 2;
+/// The length of an id, which is a UUID.
+const ID_BYTES_MAX: usize = 64;
+
 /// All that a registry holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
@@ -49,6 +54,15 @@ pub enum ImageError {
         "it has format {found}; this version knows formats up to {known}: import it with the version that exported it"
     )]
     Newer { found: u32, known: u32 },
+    #[error(
+        "its epoch is {0}, beyond the highest that a master begins with, {EPOCH_MAX}: export it again, or give it one a \
+         little above the highest that an agent has obeyed"
+    )]
+    Epoch(u64),
+    #[error(
+        "its id {0:?} is none that a master gives a registry: export it again, or leave it out for a new one"
+    )]
+    Id(String),
     #[error("the record {key:?} in it is no base64: export it again")]
     Encoding {
         key: String,
@@ -129,7 +143,8 @@ impl Image {
     /// Reads what [`Image::to_json`] made.
     ///
     /// # Errors
-    /// When it is something else, of a newer format, or has a damaged record.
+    /// When it is something else, of a newer format, or has a damaged record, an id that is none, or an epoch that could
+    /// not rise.
     pub fn parse(text: &[u8]) -> Result<Self, ImageError> {
         // A newer format may have another shape, and is still to be told as that.
         #[derive(Deserialize)]
@@ -160,11 +175,24 @@ impl Image {
                 .map(decode)
                 .collect::<Result<_, _>>()?,
         };
-        match image.recovered().1.pop() {
-            Some(damaged) => Err(damaged.into()),
+        let (recovered, mut damaged) = image.recovered();
+        if let Some(damaged) = damaged.pop() {
+            return Err(damaged.into());
+        }
+        if recovered.epoch > EPOCH_MAX {
+            return Err(ImageError::Epoch(recovered.epoch));
+        }
+        match image.id.as_ref().filter(|id| !is_id(id)) {
+            Some(id) => Err(ImageError::Id(id.clone())),
             None => Ok(image),
         }
     }
+}
+
+/// Whether masters may show it wherever they are asked: the letters of a UUID and of what is like one.
+fn is_id(id: &str) -> bool {
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'-';
+    !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(is_plain)
 }
 
 #[cfg(test)]
@@ -230,6 +258,16 @@ mod tests {
         assert!(older.contains("export it again"), "{older}");
         let encoding = changed(|json| json["records"]["agent/S0"] = json!("no base64"));
         assert!(encoding.contains("\"agent/S0\""), "{encoding}");
+        let epoch = changed(|json| json["epoch"] = json!(u64::MAX));
+        assert!(epoch.contains(&u64::MAX.to_string()), "{epoch}");
+        let raised = changed(|json| {
+            let raised = records::writes(&Mutation::RaiseEpoch { epoch: u64::MAX });
+            let value = raised[0].value.clone().unwrap();
+            json["records"][records::EPOCH_KEY] = json!(STANDARD.encode(value));
+        });
+        assert!(raised.contains(&u64::MAX.to_string()), "{raised}");
+        let id = changed(|json| json["id"] = json!("<b>"));
+        assert!(id.contains("<b>"), "{id}");
         let damaged = changed(|json| json["records"]["agent/S0"] = json!("/////w=="));
         assert!(damaged.contains("export it again"), "{damaged}");
         let cut = json.to_string();

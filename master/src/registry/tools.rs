@@ -70,6 +70,11 @@ pub enum ToolError {
          --etcd_prefix, or delete this one with `etcdctl del --prefix {prefix}` while no master runs"
     )]
     NotEmpty { prefix: String },
+    #[error(
+        "none of the {records} records below {prefix} in etcd is a master's: give the masters' --etcd_prefix; schedulers of \
+         jobs keep theirs below the same one with -scheduler at its end"
+    )]
+    Foreign { prefix: String, records: usize },
     #[error("{leader} leads below {prefix} in etcd: stop all masters of this cluster first")]
     Leading { prefix: String, leader: String },
     #[error(

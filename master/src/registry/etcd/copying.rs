@@ -52,10 +52,15 @@ pub(in crate::registry) async fn inspect(
     };
     let cluster = Some(meta.name).filter(|name| !name.is_empty());
     let image = Image::new(meta.id, cluster, meta.epoch, records);
+    let records = image.records.len();
+    let foreign = (records > 0 && image.unknown() == records).then(|| ToolError::Foreign {
+        prefix: keys.prefix().to_owned(),
+        records,
+    });
     Ok(Inspected {
         damaged: image.recovered().1,
         image,
-        damage: another.map(ToolError::from),
+        damage: foreign.or_else(|| another.map(ToolError::from)),
         leader: leader.as_ref().map(name_of),
         unfinished,
     })

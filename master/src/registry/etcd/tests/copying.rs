@@ -54,6 +54,22 @@ async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
     assert!(next.recovered == recovered);
 }
 
+/// That of a scheduler of jobs was checked as a sound registry without any agent.
+#[tokio::test(start_paused = true)]
+async fn records_of_which_none_is_a_masters_are_no_registry() {
+    let of_scheduler = |text: &str| (text.to_owned(), vec![1]);
+    let image = Image {
+        records: ["job/web", "task/web.1"].map(of_scheduler).into(),
+        ..Image::default()
+    };
+    let etcd = FakeEtcd::start();
+    fill(&etcd, &image).await.unwrap();
+    let damage = inspect(&etcd).await.unwrap().damage.unwrap().to_string();
+    assert!(damage.contains("none of the 2 records"), "{damage}");
+    let (etcd, _) = written().await;
+    assert!(inspect(&etcd).await.unwrap().damage.is_none());
+}
+
 /// No backup was made while the first of several members was away.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
