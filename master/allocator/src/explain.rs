@@ -129,9 +129,10 @@ fn out_of_reach(required: Scalar, total: Scalar) -> String {
     }
 }
 
-/// In whole milliseconds, upwards: nobody wants to read more.
+/// In whole milliseconds or, from ten seconds on, whole seconds, upwards: nobody wants to read more.
 fn rounded(left: std::time::Duration) -> std::time::Duration {
-    let millis = left.as_micros().div_ceil(1_000);
+    let unit = if left.as_secs() < 10 { 1 } else { 1_000 };
+    let millis = left.as_micros().div_ceil(unit * 1_000) * unit;
     std::time::Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
@@ -378,5 +379,29 @@ impl Allocator {
                 })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn how_long_offers_stay_declined_is_told_as_people_read_it() {
+        let told = |millis| {
+            let left = Duration::from_millis(millis);
+            let declined = Blocker::Filtered {
+                offer: Resources::default(),
+                left,
+            };
+            let text = declined.to_string();
+            text.rsplit(' ').next().map(str::to_owned)
+        };
+        assert_eq!(told(1_234).as_deref(), Some("1234ms"));
+        // It was "16.5316333333333mins".
+        assert_eq!(told(991_898).as_deref(), Some("992secs"));
+        assert_eq!(told(7_199_001).as_deref(), Some("2hrs"));
     }
 }
