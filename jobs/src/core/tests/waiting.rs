@@ -2,6 +2,7 @@
 
 use meseta_resources::{ResourceName, Scalar};
 
+use super::volumes::database;
 use super::*;
 use crate::core::RoleQuota;
 use crate::core::job::EVENTS_MAX;
@@ -60,6 +61,29 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
     let job = world.state.job_alone("web", &quota(5)).expect("a job");
     assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
     assert_eq!(job.why, "a task waits for an offer that it fits");
+}
+
+/// A plan named the limit, which has room for what is placed anew.
+#[test]
+fn what_returns_to_its_volume_takes_no_more_of_the_quota() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, database(1));
+    world.calm(30, None);
+    let mut larger = changed(&database(2), "another");
+    larger.task.requests.insert("cpus".to_owned(), 4.0);
+    let quota = RoleQuota {
+        limits: [(ResourceName::cpus(), Scalar::from_units(8))]
+            .into_iter()
+            .collect(),
+        consumed: [(ResourceName::cpus(), Scalar::from_units(1))]
+            .into_iter()
+            .collect(),
+    };
+    let plan = world
+        .state
+        .plan(&larger, &Quotas::from_iter([("r".to_owned(), quota)]));
+    assert_eq!((plan.fits, plan.wants), (1, 2), "{plan:?}");
+    assert!(!plan.obstacles[0].contains("limit"), "{plan:?}");
 }
 
 #[test]
