@@ -44,7 +44,7 @@ const EXIT_FAILED_ITSELF: u8 = 125;
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 /// A framework that cannot be ended in this time is ended by its master, which sees its stream end.
-const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
