@@ -37,8 +37,8 @@ use deprived::{Deprived, Stalls};
 use health::Health;
 use host::HostReader;
 pub use modules::ModulesError;
-pub(crate) use plugin::{DETECTOR as PLUGIN_DETECTOR, FAILURE_KINDS, Role};
 use plugin::{Answer, Failure, Plugin, Question};
+pub(crate) use plugin::{DETECTOR as PLUGIN_DETECTOR, FAILURE_KINDS, Role};
 use sample::Clocks;
 
 /// How often what the estimator learned is written.
