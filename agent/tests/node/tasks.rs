@@ -160,10 +160,16 @@ fn limits_are_had_however_small_and_refused_by_name() {
         "RLMT_NOFILE was asked for with the soft value 30, which is more than its hard one, 20";
     assert!(above.contains(expected), "{above}");
     let name = Some("n".repeat(70));
-    let long = world.run_refused(&mut link, limited("long", 10, 20, name));
+    let long = limited("long", 10, 20, name);
+    if !rustix::process::geteuid().is_root() {
+        // No container of an ordinary user has a host name of its own.
+        world.run_to(&mut link, long, TaskFinished);
+        return;
+    }
+    let refused = world.run_refused(&mut link, long);
     assert!(
-        long.contains("its host name has 70 bytes, and may have 64"),
-        "{long}"
+        refused.contains("its host name has 70 bytes, and may have 64"),
+        "{refused}"
     );
 }
 
