@@ -128,7 +128,7 @@ impl Layout {
         self.agents().join(agent.as_str())
     }
 
-    pub(super) fn agent_info(&self, agent: &AgentId) -> PathBuf {
+    pub(crate) fn agent_info(&self, agent: &AgentId) -> PathBuf {
         self.agent(agent).join("slave.info")
     }
 

@@ -427,8 +427,10 @@ impl AgentCore {
         }
     }
 
+    /// One that leaves its cluster may be told to end without that.
     fn begin_exit(&mut self, reason: ExitReason) {
-        if self.state != State::Terminating {
+        let is_leaving = self.exit == Some(ExitReason::Unregistered);
+        if self.state != State::Terminating || is_leaving && reason != ExitReason::Unregistered {
             self.state = State::Terminating;
             self.exit = Some(reason);
         }

@@ -30,6 +30,9 @@ impl AgentCore {
                 false => (at, timer),
             })
             .collect();
+        if let Some(until) = &mut self.unregister_by {
+            *until = (*until + lasted).max(least);
+        }
         self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
         self.epochs.paused(now.moment, lasted);
         self.probes_paused = self.probes;
@@ -45,14 +48,14 @@ impl Timer {
             | Self::KillOverdue(_)
             | Self::ExecutorRegistration(_)
             | Self::ExecutorShutdown(_)
-            | Self::ExecutorsBack => true,
+            | Self::ExecutorsBack
+            | Self::Unregister => true,
             Self::Connect(_)
             | Self::CompletionTime(_)
             | Self::KillUnwritten(..)
             | Self::KillUntold(..)
             | Self::Deliveries(_)
-            | Self::Probe(..)
-            | Self::Unregister => false,
+            | Self::Probe(..) => false,
         }
     }
 }

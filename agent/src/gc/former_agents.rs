@@ -27,12 +27,19 @@ pub(super) fn former_agents(layout: &Layout, present: Option<&AgentId>) -> Vec<A
     ids
 }
 
+/// The id that is on record. Of a link that is none of an agent here, written by hand say, nothing follows.
+fn recorded(layout: &Layout) -> Option<AgentId> {
+    let latest = std::fs::read_link(layout.latest_agent()).ok()?;
+    let id = AgentId::new(latest.to_str()?).ok()?;
+    layout.agent_info(&id).is_file().then_some(id)
+}
+
 /// Removes those of which no sandbox is left; gives the others.
 pub(super) fn without_sandboxes(layout: &Layout, former: Vec<AgentId>) -> Vec<AgentId> {
-    let latest = std::fs::read_link(layout.latest_agent());
+    let recorded = recorded(layout);
     let mut left = former;
     left.retain(|id| {
-        let is_succeeded = latest.as_ref().is_ok_and(|latest| latest != Path::new(id.as_str()));
+        let is_succeeded = recorded.as_ref().is_some_and(|recorded| recorded != id);
         let sandboxes = layout.sandboxes().join(id.as_str());
         let has_none = sandboxes
             .symlink_metadata()
@@ -75,10 +82,19 @@ mod tests {
         std::fs::create_dir_all(&sandboxes).expect("made");
         let former = former_agents(&layout, Some(&id("S3")));
         assert_eq!(former, [id("S1"), id("S2")]);
-        // It is not known yet who comes after them.
-        let former = without_sandboxes(&layout, former);
-        assert_eq!(former.len(), 2);
-        std::os::unix::fs::symlink("S3", layout.latest_agent()).expect("linked");
+        // It is not known yet who comes after them, nor by links that are none of an agent here.
+        let link = |target: &Path| {
+            let _ = std::fs::remove_file(layout.latest_agent());
+            std::os::unix::fs::symlink(target, layout.latest_agent()).expect("linked");
+        };
+        let mut former = without_sandboxes(&layout, former);
+        for target in [&layout.agent(&id("S1")), Path::new("S1/"), Path::new("S9")] {
+            link(target);
+            former = without_sandboxes(&layout, former);
+            assert_eq!(former.len(), 2, "{}", target.display());
+        }
+        link(Path::new("S3"));
+        std::fs::write(layout.agent_info(&id("S3")), "x").expect("written");
         assert_eq!(former_agents(&layout, None).len(), 3, "the link is none");
         let former = without_sandboxes(&layout, former);
         assert_eq!(former, [id("S2")]);

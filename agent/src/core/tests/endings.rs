@@ -513,6 +513,19 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     unheard.advance(2 * SECOND);
     assert_eq!(unregistered(&unheard), 1);
 
+    // Acknowledgements that came while its process stood still are read first.
+    let (mut paused, container) = Simulation::with_task();
+    paused.step(Input::Unregister);
+    paused.end(&container, Exit::Signal(15));
+    paused.advance(4 * SECOND);
+    paused.stand_still(60 * SECOND);
+    assert!(!paused.saw(|seen| matches!(seen, Seen::Exit(_))));
+    paused.acknowledge_all();
+    assert!(matches!(
+        paused.seen.last(),
+        Some(Seen::Exit(ExitReason::Unregistered))
+    ));
+
     // Nothing runs, and there is no master: it ends as well.
     for is_connected in [true, false] {
         let mut idle = Simulation::registered();
@@ -563,6 +576,17 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
         Some(Seen::Exit(ExitReason::Stopped))
     ));
     assert_eq!(unregistered(&impatient), 0);
+
+    // Or has its tasks end, and not what would follow.
+    let (mut stopped, container) = Simulation::with_task();
+    stopped.step(Input::Unregister);
+    stopped.step(Input::Stop { kill_tasks: true });
+    stopped.end(&container, Exit::Signal(15));
+    assert!(matches!(
+        stopped.seen.last(),
+        Some(Seen::Exit(ExitReason::Stopped))
+    ));
+    assert_eq!(unregistered(&stopped), 0);
 }
 
 /// A task that came meanwhile was heard of no more, and one with a long grace could be killed no sooner.
