@@ -49,10 +49,15 @@ impl Progress {
         }
     }
 
-    /// Whether a job that was seen is gone for good, once more being told that there is none.
-    pub(super) fn is_gone(&mut self) -> bool {
+    /// What is said of a job that was seen and is gone for good, once more being told that there is none.
+    pub(super) fn gone(&mut self, name: &str) -> Option<String> {
         self.missing += 1;
-        self.missing > OLDER_MAX
+        // The scheduler answers the same for a role that is not seen.
+        (self.missing > OLDER_MAX).then(|| {
+            format!(
+                "job {name} is not there any more: it was purged, or you may not see its role now"
+            )
+        })
     }
 
     /// A line, if there is something new to say, and the ending once there is one.
@@ -196,8 +201,8 @@ pub(super) fn follow(
                 }
             }
             Err(error) if progress.last.is_some() && is_missing(&error) => {
-                if progress.is_gone() {
-                    bail!("job {name} is not there any more: it was purged meanwhile");
+                if let Some(gone) = progress.gone(name) {
+                    bail!(gone);
                 }
             }
             Err(error) => {

@@ -146,10 +146,15 @@ fn a_failure_is_told_with_its_reason() {
 #[test]
 fn a_job_that_was_seen_is_gone_after_some_answers_that_it_is_not_there() {
     let mut progress = Progress::new(1);
-    let gone = |progress: &mut Progress| (0..20).position(|_| progress.is_gone());
+    let gone = |progress: &mut Progress| (0..20).position(|_| progress.gone("sum").is_some());
     assert_eq!(gone(&mut progress), Some(10));
     progress.observe(&json!({"name": "sum", "state": "running"}));
     assert_eq!(gone(&mut progress), Some(10), "it was seen again");
+    // Of a job in a role that is not seen any more the scheduler answers the same.
+    assert_eq!(
+        progress.gone("sum").as_deref(),
+        Some("job sum is not there any more: it was purged, or you may not see its role now")
+    );
 }
 
 #[test]
