@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 
 use meseta_proto::media::{self, MediaType};
+use meseta_proto::mesos::v1::agent;
 use meseta_proto::mesos::v1::scheduler::{Call, Event};
 use meseta_proto::recordio;
 use serde_json::{Value, json};
@@ -34,6 +35,10 @@ pub(super) fn silent_after(record: &[u8]) -> String {
 
 /// In place of a status: the master ends, and nothing listens there any more.
 pub(super) const GONE: u16 = 0;
+/// In place of a status: the call is taken, and the streams end.
+pub(super) const ENDS_STREAM: u16 = 1;
+/// In place of a status: the call is not answered.
+pub(super) const STANDS_STILL: u16 = 2;
 
 /// A master of one framework: it answers the subscription with a stream of these events, and any other call with the status
 /// that `answer` gives, whose events come on the stream.
@@ -45,6 +50,7 @@ pub(super) fn master_of(
     let address = listener.local_addr().expect("its address").to_string();
     std::thread::spawn(move || {
         let mut streams: Vec<TcpStream> = Vec::new();
+        let mut unanswered = Vec::new();
         for stream in listener.incoming().flatten() {
             let Some((_, body)) = request_bytes_of(&stream) else {
                 continue;
@@ -60,15 +66,52 @@ pub(super) fn master_of(
                 events.clone()
             } else {
                 let (status, next) = answer(&call);
-                if status == GONE {
-                    return;
+                match status {
+                    GONE => return,
+                    ENDS_STREAM => {
+                        answer_with(stream, 202, &json!({}));
+                        streams.clear();
+                    }
+                    STANDS_STILL => unanswered.push(stream),
+                    _ => answer_with(stream, status, &json!({})),
                 }
-                answer_with(stream, status, &json!({}));
                 next
             };
             for (event, mut stream) in next.iter().zip(streams.last().into_iter().cycle()) {
                 let record = media::encode(MediaType::Protobuf, event);
                 let _ = stream.write_all(&recordio::encode(&record));
+            }
+        }
+    });
+    address
+}
+
+/// An agent that reads files as `read` does, or answers with its status.
+pub(super) fn agent_of(
+    mut read: impl FnMut(&agent::call::ReadFile) -> Result<agent::response::ReadFile, u16>
+    + Send
+    + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let asked = request_bytes_of(&stream);
+            let call = asked.and_then(|(_, body)| {
+                let call = media::decode::<agent::Call>(MediaType::Protobuf, &body);
+                call.ok()?.read_file
+            });
+            match call.ok_or(400).and_then(|call| read(&call)) {
+                Ok(chunk) => {
+                    let response = agent::Response {
+                        r#type: Some(agent::response::Type::ReadFile.into()),
+                        read_file: Some(chunk),
+                        ..agent::Response::default()
+                    };
+                    let body = media::encode(MediaType::Protobuf, &response);
+                    answer_bytes(stream, 200, "", &body);
+                }
+                Err(status) => answer_bytes(stream, status, "", b""),
             }
         }
     });
@@ -128,13 +171,16 @@ fn request_bytes_of(stream: &TcpStream) -> Option<(String, Vec<u8>)> {
     Some((request, body))
 }
 
-fn answer_with(mut stream: TcpStream, status: u16, body: &Value) {
+fn answer_with(stream: TcpStream, status: u16, body: &Value) {
     let location = body.get("location").and_then(Value::as_str);
     let location = location.map_or_else(String::new, |at| format!("location: {at}\r\n"));
-    let body = body.to_string();
+    answer_bytes(stream, status, &location, body.to_string().as_bytes());
+}
+
+fn answer_bytes(mut stream: TcpStream, status: u16, headers: &str, body: &[u8]) {
     let length = body.len();
-    let _ = write!(
-        stream,
-        "HTTP/1.1 {status} OK\r\n{location}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    let head = format!(
+        "HTTP/1.1 {status} OK\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n"
     );
+    let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }

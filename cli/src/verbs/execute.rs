@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::Event;
@@ -12,10 +12,11 @@ use meseta_resources::Resources;
 use meseta_resources::time::Moment;
 use tokio::time::Instant;
 
-use self::ending::{Ends, Patience, Search, until};
+use self::ending::{Ends, Patience, Search, left, until};
+use self::launched::{Copied, LaunchedTask, copy_next};
 use super::masters;
 use super::outcome::{describe, exit_code};
-use super::output::{EXIT_UNREAD, write_all};
+use super::output::EXIT_UNREAD;
 pub(crate) use super::request::Options;
 use super::request::Request;
 use super::sandbox::Tail;
@@ -24,6 +25,7 @@ use super::server;
 use super::server::AgentAddress;
 
 mod ending;
+mod launched;
 
 /// Pause between two looks at the task's output.
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
@@ -34,8 +36,6 @@ const HINT_AFTER: Duration = Duration::from_secs(3);
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 /// Until a task's end is asked for again that the master did not take.
 const KILL_PAUSE: Duration = Duration::from_millis(500);
-/// The same where it did: one that leads since a moment may not know the task's agent yet, and tells nobody.
-const KILL_REPEAT: Duration = Duration::from_secs(10);
 /// What coreutils' `timeout` exits with.
 pub(super) const EXIT_TIMED_OUT: u8 = 124;
 /// What `timeout` and `docker run` exit with when it is they that failed.
@@ -43,8 +43,6 @@ const EXIT_FAILED_ITSELF: u8 = 125;
 /// How long the last of a task's output is tried to be read: an agent that restarts is back by then.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
-/// A framework that cannot be ended in this time is ended by its master, which sees its stream end.
-const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
@@ -53,10 +51,11 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
 
 async fn execute(options: Options, patience: Patience) -> anyhow::Result<ExitCode> {
     let request = Request::new(&options)?;
-    let scheduler = Scheduler::subscribe(&options.master.master, request.framework()).await?;
+    let master = &options.master.master;
+    let scheduler = Scheduler::subscribe(master, request.framework(), patience.call).await?;
     let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
     let mut job = Job {
-        master: options.master.master.clone(),
+        master: master.clone(),
         request,
         scheduler,
         launched: None,
@@ -68,6 +67,8 @@ async fn execute(options: Options, patience: Patience) -> anyhow::Result<ExitCod
         is_unread: false,
         is_quiet: options.quiet,
         is_left: false,
+        is_heard: true,
+        is_kill_taken: true,
         kill_at: None,
         leave_at: None,
         ends: Ends::watch(deadline)?,
@@ -79,17 +80,8 @@ async fn execute(options: Options, patience: Patience) -> anyhow::Result<ExitCod
         return code;
     }
     // Whatever happened, the framework does not stay behind; its stream is ending anyway.
-    let _ = tokio::time::timeout(TEARDOWN_TIMEOUT, job.scheduler.teardown()).await;
+    job.ends.finish(patience, job.scheduler.teardown()).await;
     code
-}
-
-/// The task once it has been sent off.
-#[derive(Debug)]
-struct LaunchedTask {
-    id: mesos::TaskId,
-    agent: mesos::AgentId,
-    stdout: Tail,
-    stderr: Tail,
 }
 
 #[derive(Debug)]
@@ -112,9 +104,14 @@ struct Job {
     is_quiet: bool,
     /// The task runs, and goes on when this command has ended.
     is_left: bool,
+    /// The master has told something of the task. One that leads since a moment may not know its agent yet, and then answers
+    /// neither the question nor the kill.
+    is_heard: bool,
+    /// The master has taken the last kill.
+    is_kill_taken: bool,
     /// Once the task's end has been asked for: when it is asked for again, since the agent may not have heard of it.
     kill_at: Option<Instant>,
-    /// While the task is to end and its agent is away: when it is left there.
+    /// While the task is to end and its agent is away, or the master takes no kill: when it is left there.
     leave_at: Option<Instant>,
     ends: Ends,
     patience: Patience,
@@ -137,8 +134,10 @@ impl Job {
                     }
                     Err(error) => self.subscribe_again(error).await?,
                 },
-                _ = poll.tick(), if self.shows_output() => {
-                    self.show_output().await;
+                copied = copy_next(&mut poll, &mut self.launched), if self.shows_output() => {
+                    if self.note_copied(copied) {
+                        poll.reset_immediately();
+                    }
                     if self.is_unread {
                         self.ends.end_with(EXIT_UNREAD);
                         self.kill().await;
@@ -187,7 +186,7 @@ impl Job {
         info.id = Some(mesos::FrameworkId { value: id });
         let mut search = Search::begin(self.patience, self.is_ending(), error);
         self.scheduler = loop {
-            let attempt = Scheduler::subscribe(&self.master, info.clone());
+            let attempt = Scheduler::subscribe(&self.master, info.clone(), self.patience.call);
             tokio::select! {
                 subscribed = attempt => match subscribed {
                     Ok(scheduler) => break scheduler,
@@ -215,6 +214,7 @@ impl Job {
                 };
             }
         };
+        self.is_heard = false;
         self.reconciler.start(self.now());
         if self.launched.is_some() {
             self.scheduler.suppress().await;
@@ -230,16 +230,15 @@ impl Job {
     fn say_left(&self) {
         if let Some(task) = &self.launched {
             let (id, framework) = (&task.id.value, self.scheduler.framework_id());
-            eprintln!(
-                "task {id} may run on: `meseta teardown {framework}` ends it, and the master that leads next does if \
-                 nobody takes its framework up"
-            );
+            eprintln!("{}", left(id, framework, self.request.detach));
         }
     }
 
-    /// The task is to end, and the agent that could end it is away.
+    /// The task is to end, and the agent that could end it is away, or the master takes no kill.
     fn leave_on_agent(&self) -> u8 {
-        if let Some(task) = &self.launched {
+        if !self.is_kill_taken {
+            self.say_left();
+        } else if let Some(task) = &self.launched {
             let (id, agent) = (&task.id.value, &task.agent.value);
             eprintln!(
                 "task {id} may run on agent {agent}, which is away: it ends when that agent is back"
@@ -248,10 +247,12 @@ impl Job {
         self.ends.code().unwrap_or(1)
     }
 
-    /// Notes since when the task is to end on an agent that is away.
+    /// Notes since when the task is to end and cannot, as its agent is away or the master takes no kill.
     fn note_away(&mut self) {
         use mesos::TaskState as S;
-        let is_away = matches!(self.last, Some(S::TaskUnreachable | S::TaskUnknown));
+        let is_away = !self.is_heard
+            || !self.is_kill_taken
+            || matches!(self.last, Some(S::TaskUnreachable | S::TaskUnknown));
         let grace = self.patience.away;
         self.leave_at = (is_away && self.is_ending())
             .then(|| self.leave_at.unwrap_or_else(|| Instant::now() + grace));
@@ -279,8 +280,17 @@ impl Job {
             return false;
         };
         let is_taken = self.scheduler.kill(&task.id, Some(&task.agent)).await;
-        let pause = if is_taken { KILL_REPEAT } else { KILL_PAUSE };
+        let pause = if is_taken {
+            self.patience.repeat
+        } else {
+            KILL_PAUSE
+        };
         self.kill_at = Some(Instant::now() + pause);
+        self.is_kill_taken = is_taken;
+        if is_taken && !self.is_heard {
+            // Whether the agent is back meanwhile, and ends the task, is known before the next question is due.
+            self.reconciler.start(self.now());
+        }
         self.note_away();
         true
     }
@@ -393,6 +403,7 @@ impl Job {
             }
             return Ok(None);
         }
+        self.is_heard = true;
         let state = status.state();
         let mut code = exit_code(&status);
         // Before the word on how it ended: what it has written came first.
@@ -440,9 +451,17 @@ impl Job {
 
     /// Copies what a task that has ended has written; false if that cannot be had.
     async fn show_the_rest(&mut self) -> bool {
-        let end = Instant::now() + OUTPUT_TIMEOUT;
+        let mut end = Instant::now() + OUTPUT_TIMEOUT;
         loop {
-            self.show_output().await;
+            let Some(task) = &mut self.launched else {
+                return false;
+            };
+            let copied = tokio::time::timeout_at(end, task.copy_to_ours()).await;
+            let copied = copied.unwrap_or_else(|_| Err(anyhow!("its agent does not answer")));
+            if self.note_copied(copied) {
+                end = Instant::now() + OUTPUT_TIMEOUT;
+                continue;
+            }
             let is_there = self
                 .launched
                 .as_ref()
@@ -454,36 +473,20 @@ impl Job {
         }
     }
 
-    /// Copies output; that it cannot be had is said once, and is no reason to lose the task's end: an
-    /// agent that restarts is back in a moment.
-    async fn show_output(&mut self) {
-        match self.copy_output().await {
-            Ok(()) => self.output_lost = false,
+    /// Whether there may be more to copy. That output cannot be had is said once, and is no reason to lose the task's end:
+    /// an agent that restarts is back in a moment.
+    fn note_copied(&mut self, copied: anyhow::Result<Copied>) -> bool {
+        match copied {
+            Ok(copied) => {
+                self.output_lost = false;
+                self.is_unread |= copied == Copied::Unread;
+                copied == Copied::Some
+            }
             Err(error) => {
                 if !std::mem::replace(&mut self.output_lost, true) {
                     eprintln!("the task's output cannot be read now: {error:#}");
                 }
-            }
-        }
-    }
-
-    /// Copies what is new in the task's stdout and stderr to ours.
-    async fn copy_output(&mut self) -> anyhow::Result<()> {
-        let Some(task) = &mut self.launched else {
-            return Ok(());
-        };
-        loop {
-            let (out, err) = (task.stdout.read().await?, task.stderr.read().await?);
-            if out.is_empty() && err.is_empty() {
-                return Ok(());
-            }
-            let is_read = write_all(std::io::stdout(), &out)
-                .context("failed to write to standard output")?
-                && write_all(std::io::stderr(), &err)
-                    .context("failed to write to standard error")?;
-            if !is_read {
-                self.is_unread = true;
-                return Ok(());
+                false
             }
         }
     }
@@ -509,7 +512,9 @@ impl Job {
     async fn obstacle(&self) -> Option<String> {
         let framework = server::encoded(self.scheduler.framework_id());
         let path = format!("/explain?framework_id={framework}");
-        let page = server::fetch_json(&self.master, &path).await.ok()?;
+        let page = server::fetch_json(&self.master, &path);
+        let page = tokio::time::timeout(self.patience.call, page).await;
+        let page = page.ok()?.ok()?;
         let reasons = super::items(&page, "explanations").iter();
         let mut reasons = reasons.filter_map(|one| Some(one.get("reason")?.as_str()?.to_owned()));
         // That others may come first says nothing.
@@ -522,6 +527,8 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use meseta_proto::mesos::v1::scheduler::{Call, call, event};
 
@@ -738,5 +745,67 @@ mod tests {
         };
         let code = execute(options, patience).await.expect("a code");
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
+    }
+
+    /// A new master answers neither KILL nor RECONCILE of an agent that it has not heard of: the command outlived its time by
+    /// the ten minutes that the master gives the agent.
+    #[tokio::test]
+    async fn a_task_that_is_to_end_is_left_on_an_agent_that_a_new_master_has_not_heard_of() {
+        let master = canned::master_of(start(), |call: &Call| match call.r#type() {
+            call::Type::Accept => (canned::ENDS_STREAM, Vec::new()),
+            _ => (202, Vec::new()),
+        });
+        let patience = Patience {
+            away: Duration::from_millis(200),
+            ..Patience::default()
+        };
+        let code = timed_out(&master, patience).await;
+        assert_eq!(code, Some(ExitCode::from(EXIT_TIMED_OUT)));
+    }
+
+    /// What the command ends with soon after its time, if it does.
+    async fn timed_out(master: &str, patience: Patience) -> Option<ExitCode> {
+        let mut options = options(master);
+        options.timeout = Some(Duration::from_millis(500));
+        let code = tokio::time::timeout(Duration::from_secs(3), execute(options, patience)).await;
+        code.ok().map(|code| code.expect("a code"))
+    }
+
+    #[tokio::test]
+    async fn a_task_that_a_new_master_knows_is_waited_for() {
+        let kills = Arc::new(AtomicU32::new(0));
+        let seen = Arc::clone(&kills);
+        let master = canned::master_of(start(), move |call: &Call| match call.r#type() {
+            call::Type::Accept => (canned::ENDS_STREAM, Vec::new()),
+            call::Type::Reconcile => (202, vec![update(mesos::TaskState::TaskStarting, "")]),
+            call::Type::Kill if seen.fetch_add(1, Ordering::Relaxed) == 1 => {
+                (202, vec![update(mesos::TaskState::TaskKilled, "")])
+            }
+            _ => (202, Vec::new()),
+        });
+        let patience = Patience {
+            away: Duration::from_millis(500),
+            repeat: Duration::from_secs(1),
+            ..Patience::default()
+        };
+        let code = timed_out(&master, patience).await;
+        assert_eq!(code, Some(ExitCode::from(EXIT_TIMED_OUT)));
+        assert_eq!(kills.load(Ordering::Relaxed), 2, "by the task's end");
+    }
+
+    /// Each KILL waited for 30 seconds, in which neither time nor signals were looked at.
+    #[tokio::test]
+    async fn a_command_leaves_a_master_that_stands_still_in_its_time() {
+        let master = canned::master_of(start(), |call: &Call| match call.r#type() {
+            call::Type::Kill => (canned::STANDS_STILL, Vec::new()),
+            _ => (202, Vec::new()),
+        });
+        let patience = Patience {
+            call: Duration::from_millis(200),
+            away: Duration::from_millis(200),
+            ..Patience::default()
+        };
+        let code = timed_out(&master, patience).await;
+        assert_eq!(code, Some(ExitCode::from(EXIT_TIMED_OUT)));
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Scheduler {
     master: String,
     stream_id: String,
     framework_id: mesos::FrameworkId,
+    /// How long a call that comes up again is waited for.
+    call_timeout: Duration,
     /// The last one says why the stream ended.
     events: mpsc::Receiver<anyhow::Result<Event>>,
     _reader: AbortOnDropHandle<()>,
@@ -44,6 +46,7 @@ impl Scheduler {
     pub(super) async fn subscribe(
         masters: &str,
         framework_info: mesos::FrameworkInfo,
+        call_timeout: Duration,
     ) -> anyhow::Result<Self> {
         let subscribe = Call {
             framework_id: framework_info.id.clone(),
@@ -74,6 +77,7 @@ impl Scheduler {
             master: subscription.master,
             stream_id: subscription.stream_id,
             framework_id: subscribed.framework_id,
+            call_timeout,
             events,
             _reader: AbortOnDropHandle::new(tokio::spawn(reader)),
         })
@@ -180,9 +184,16 @@ impl Scheduler {
     }
 
     /// Makes a call that can fail without loss, because what it answers or asks comes up again: the
-    /// master may die in the middle of it, or refuse it for a moment. Why it failed is said; false if it did.
+    /// master may die in the middle of it, stand still, or refuse it for a moment. Why it failed is said; false if it did.
     async fn attempt(&self, call: Call) -> bool {
-        let sent = self.send(call).await;
+        let kind = call.r#type().as_str_name();
+        let sent = tokio::time::timeout(self.call_timeout, self.send(call)).await;
+        let sent = sent.unwrap_or_else(|_| {
+            let (master, limit) = (&self.master, self.call_timeout);
+            Err(anyhow!(
+                "{master} has not answered the {kind} call for {limit:?}"
+            ))
+        });
         if let Err(error) = &sent {
             eprintln!("meseta: {error:#}; going on");
         }
@@ -263,7 +274,7 @@ mod tests {
         let record = recordio::encode(&media::encode(MediaType::Protobuf, &subscribed));
         let master = canned::silent_after(&record);
         let framework = mesos::FrameworkInfo::default();
-        let scheduler = Scheduler::subscribe(&master, framework).await;
+        let scheduler = Scheduler::subscribe(&master, framework, PATIENCE).await;
         let mut scheduler = scheduler.expect("subscribed");
         let ended = async {
             loop {

@@ -16,10 +16,14 @@ use super::EXIT_TIMED_OUT;
 const EXIT_INTERRUPTED: u8 = 130;
 const EXIT_TERMINATED: u8 = 143;
 
-/// How long what is away is waited for.
+/// How long what is away or stands still is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// The agent of a task that is to end: two kills are answered in this time.
+    /// The answer to a call that is made again where it is not taken.
+    pub(super) call: Duration,
+    /// Until a task's end is asked for again that the master has taken: its agent may not have heard of it.
+    pub(super) repeat: Duration,
+    /// The agent of a task that is to end, and a master that takes no kill: two kills are answered in this time.
     pub(super) away: Duration,
     /// A master that takes the framework back, while one that leads refuses it.
     pub(super) refused: Duration,
@@ -27,15 +31,24 @@ pub(super) struct Patience {
     pub(super) leaderless: Duration,
     /// The same once the command is to end.
     pub(super) ending: Duration,
+    /// The end of the framework. One that cannot be ended in this time is ended by its master once its failover timeout is
+    /// over: 15 s, or a week of a task to be left behind.
+    pub(super) teardown: Duration,
+    /// The same of a command that has been told to leave at once.
+    pub(super) leaving: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
         Self {
+            call: Duration::from_secs(5),
+            repeat: Duration::from_secs(10),
             away: Duration::from_secs(25),
             refused: Duration::from_secs_f64(FAILOVER_SECONDS),
             leaderless: Duration::from_secs(10 * 60),
             ending: Duration::from_secs_f64(FAILOVER_SECONDS),
+            teardown: Duration::from_secs(15),
+            leaving: Duration::from_secs(2),
         }
     }
 }
@@ -66,6 +79,8 @@ pub(super) struct Ends {
     deadline: Option<Instant>,
     /// What to exit with, once it is to end.
     code: Option<u8>,
+    /// It has been told the same twice.
+    is_repeated: bool,
 }
 
 impl Ends {
@@ -75,6 +90,7 @@ impl Ends {
             terminate: signal(SignalKind::terminate()).context("failed to watch SIGTERM")?,
             deadline,
             code: None,
+            is_repeated: false,
         })
     }
 
@@ -99,12 +115,36 @@ impl Ends {
             _ = self.terminate.recv() => EXIT_TERMINATED,
         };
         let is_repeated = self.code.replace(code) == Some(code);
+        self.is_repeated |= is_repeated;
         Told {
             code,
             is_repeated,
             is_signal: true,
         }
     }
+
+    /// Waits for the framework's end, no longer than the command has time for it; a signal ends the wait.
+    pub(super) async fn finish(&mut self, patience: Patience, teardown: impl Future) {
+        let limit = match self.is_repeated {
+            true => patience.leaving,
+            false => patience.teardown,
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(limit, teardown) => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// What becomes of a task whose framework this command cannot end.
+pub(super) fn left(id: &str, framework: &str, is_detached: bool) -> String {
+    let rest = match is_detached {
+        // Its framework is kept for a week.
+        true => "",
+        false => ", and the master that leads next does if nobody takes its framework up",
+    };
+    format!("task {id} may run on: `meseta teardown {framework}` ends it{rest}")
 }
 
 /// The search for a master that takes the framework back.
@@ -114,6 +154,8 @@ pub(super) struct Search {
     begun: Instant,
     /// Since when the command is to end.
     ending: Option<Instant>,
+    /// Since when every answer was a refusal.
+    refused_since: Option<Instant>,
     /// Why the framework has no master.
     error: anyhow::Error,
     /// That it takes long has been said.
@@ -127,6 +169,7 @@ impl Search {
             patience,
             begun,
             ending: is_ending.then_some(begun),
+            refused_since: is_refusal(&error).then_some(begun),
             error,
             is_said: false,
         }
@@ -138,6 +181,8 @@ impl Search {
     }
 
     pub(super) fn failed(&mut self, error: anyhow::Error) {
+        self.refused_since =
+            is_refusal(&error).then(|| self.refused_since.unwrap_or_else(Instant::now));
         self.error = error;
         let is_long = self.begun.elapsed() >= self.patience.refused;
         if is_long && Instant::now() < self.until() && !std::mem::replace(&mut self.is_said, true) {
@@ -148,11 +193,11 @@ impl Search {
 
     /// Until when to look.
     pub(super) fn until(&self) -> Instant {
-        let patience = match is_refusal(&self.error) {
-            true => self.patience.refused,
-            false => self.patience.leaderless,
+        let end = self.begun + self.patience.leaderless;
+        let end = match self.refused_since {
+            Some(since) => end.min(since + self.patience.refused),
+            None => end,
         };
-        let end = self.begun + patience;
         match self.ending {
             Some(ending) => end.min(ending + self.patience.ending),
             None => end,
@@ -164,11 +209,13 @@ impl Search {
     }
 }
 
-/// Whether a master that leads has answered, and will not answer otherwise a while later.
+/// Whether a master that leads has answered, and will not answer otherwise a while later. Proxies answer 502 and 504 while
+/// no master does, and 408 and 429 are of a master with much to do.
 fn is_refusal(error: &anyhow::Error) -> bool {
+    let passes = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     let status = server::refused_with(error);
     error.downcast_ref::<Refused>().is_some()
-        || status.is_some_and(|status| status != StatusCode::SERVICE_UNAVAILABLE)
+        || status.is_some_and(|status| status.is_client_error() && !passes.contains(&status))
 }
 
 pub(super) async fn until(deadline: Option<Instant>) {
@@ -194,20 +241,59 @@ mod tests {
         assert_eq!(lasts(&search), patience.leaderless);
         search.failed(anyhow!("no leader was found within 15 s"));
         assert_eq!(lasts(&search), patience.leaderless);
-        search.failed(server::refusal(
-            "m:5050",
-            StatusCode::SERVICE_UNAVAILABLE,
-            "",
-        ));
-        assert_eq!(lasts(&search), patience.leaderless);
-        // Of a master that leads the word counts.
+        for passes in [503, 502, 504, 500, 429, 408] {
+            let status = StatusCode::from_u16(passes).expect("a status");
+            search.failed(server::refusal("m:5050", status, ""));
+            assert_eq!(lasts(&search), patience.leaderless, "{status}");
+        }
+        // Of a master that leads the word counts, however long there was none before.
+        search.begun = begun.checked_sub(Duration::from_secs(60)).expect("up");
         search.failed(server::refusal("m:5050", StatusCode::FORBIDDEN, "no"));
-        assert_eq!(lasts(&search), patience.refused);
+        let since = search.refused_since.expect("refused");
+        assert!(since >= begun);
+        assert_eq!(search.until(), since + patience.refused);
         search.failed(Refused("Framework has been removed".to_owned()).into());
-        assert_eq!(lasts(&search), patience.refused);
+        assert_eq!(search.until(), since + patience.refused, "in a row");
+        search.failed(anyhow!("no leader was found within 15 s"));
+        assert_eq!(search.until(), search.begun + patience.leaderless);
+        // Nor longer than for a leader in all.
+        search.begun = begun
+            .checked_sub(patience.leaderless - Duration::from_secs(1))
+            .expect("up");
+        search.failed(server::refusal("m:5050", StatusCode::FORBIDDEN, "no"));
+        assert_eq!(search.until(), search.begun + patience.leaderless);
 
         let gone = anyhow!("the master ended the stream");
         let ending = Search::begin(patience, true, gone);
         assert_eq!(ending.until() - ending.begun, patience.ending);
+    }
+
+    /// Its text said that the next master ends a task whose framework is kept for a week.
+    #[test]
+    fn a_detached_task_is_not_said_to_end_with_its_master() {
+        assert_eq!(
+            left("t", "f", true),
+            "task t may run on: `meseta teardown f` ends it"
+        );
+        assert_eq!(
+            left("t", "f", false),
+            "task t may run on: `meseta teardown f` ends it, and the master that leads next does if nobody takes its \
+             framework up"
+        );
+    }
+
+    /// "To leave at once" took 15 seconds where the master stood still.
+    #[tokio::test]
+    async fn a_command_that_leaves_at_once_does_not_wait_for_a_teardown() {
+        let patience = Patience {
+            teardown: Duration::from_secs(3600),
+            leaving: Duration::from_millis(50),
+            ..Patience::default()
+        };
+        let mut ends = Ends::watch(None).expect("signals");
+        ends.is_repeated = true;
+        let finished = ends.finish(patience, std::future::pending::<()>());
+        let finished = tokio::time::timeout(Duration::from_secs(30), finished).await;
+        assert!(finished.is_ok());
     }
 }
