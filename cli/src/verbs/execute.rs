@@ -808,4 +808,29 @@ mod tests {
         let code = timed_out(&master, patience).await;
         assert_eq!(code, Some(ExitCode::from(EXIT_TIMED_OUT)));
     }
+
+    /// A read of the output waited for 30 seconds, and neither time nor signals nor the task's end were looked at.
+    #[tokio::test]
+    async fn a_command_whose_agent_stands_still_ends_in_its_time() {
+        let agent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = agent.local_addr().expect("its address");
+        let mut events = start();
+        for offer in events.iter_mut().filter_map(|event| event.offers.as_mut()) {
+            for url in offer.offers.iter_mut().filter_map(|one| one.url.as_mut()) {
+                url.address.ip = Some(address.ip().to_string());
+                url.address.port = i32::from(address.port());
+            }
+        }
+        let master = canned::master_of(events, |call: &Call| match call.r#type() {
+            call::Type::Kill => (202, vec![update(mesos::TaskState::TaskGone, "")]),
+            _ => (202, Vec::new()),
+        });
+        let mut options = options(&master);
+        options.detach = false;
+        options.timeout = Some(Duration::from_millis(500));
+        let code = execute(options, Patience::default());
+        let code = tokio::time::timeout(Duration::from_secs(10), code).await;
+        let code = code.expect("in time").expect("a code");
+        assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
+    }
 }
