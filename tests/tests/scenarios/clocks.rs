@@ -40,7 +40,9 @@ fn cluster_with_clock(clock: &Path) -> Cluster {
         agent_port: Some(free_port()),
         agent_flags: vec![
             "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
-            "--gc_delay=2mins".to_owned(),
+            // Less than an hour, and more than the test takes, however full the disk is.
+            "--gc_delay=30mins".to_owned(),
+            "--gc_disk_headroom=0".to_owned(),
             "--disk_watch_interval=200ms".to_owned(),
         ],
         agent_prefix: vec![
