@@ -142,10 +142,10 @@ impl RuntimeFolder {
         use std::os::unix::ffi::OsStrExt as _;
         create_runtime_dir(&path)?;
         let lock = lock_instance(&path)?;
-        if let Some(mut lock) = lock.as_ref() {
+        if let Some(lock) = &lock {
             let name = work_dir.as_os_str().as_bytes();
             // Where there is no room for it, it is missed by people alone.
-            let _ = lock.set_len(0).and_then(|()| lock.write_all(name));
+            let _ = rewrite(lock, name);
         }
         Ok(Self {
             path,
@@ -191,7 +191,7 @@ fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> 
         flag,
         source,
     };
-    let file = match open_lock(&path) {
+    let file = match create_file(&path, PRIVATE_FILE_MODE) {
         // What a damaged disk has made of it, which can be locked as well.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => File::open(&path),
         created => created,
@@ -211,28 +211,22 @@ fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> 
     }
 }
 
-/// What is in it is that of whoever holds it.
-fn open_lock(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(PRIVATE_FILE_MODE)
-        .open(path)?;
-    file.set_permissions(Permissions::from_mode(PRIVATE_FILE_MODE))?;
-    Ok(file)
-}
-
-/// An empty file of exactly this mode, new or as it was.
+/// A file of exactly this mode, new or with what is in it: in a lock that is what its holder wrote.
 fn create_file(path: &Path, mode: u32) -> io::Result<File> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
-        .truncate(true)
+        .truncate(false)
         .mode(mode)
         .open(path)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     Ok(file)
+}
+
+/// Writes a file that was just opened from its beginning, in place of what was in it.
+fn rewrite(mut file: &File, text: &[u8]) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(text)
 }
 
 pub(crate) fn endpoint_path(work_dir: &Path) -> PathBuf {
@@ -280,7 +274,7 @@ fn write_endpoint(path: &Path, text: &str) -> io::Result<()> {
     }
     let fresh = path.with_extension("new");
     create_file(&fresh, ENDPOINT_MODE)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|file| rewrite(&file, text.as_bytes()))
         .and_then(|()| std::fs::rename(&fresh, path))
         .inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }

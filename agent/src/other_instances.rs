@@ -17,7 +17,7 @@ const INSTANCES_MAX: usize = 1_000;
 const NAME_BYTES_MAX: u64 = 4_096;
 
 /// What another agent has left.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Abandoned {
     /// Its folder in the runtime directory.
     pub(crate) folder: PathBuf,
@@ -90,15 +90,10 @@ mod tests {
     use crate::directories::RuntimeFolder;
 
     fn us() -> ProcessIdentity {
-        let stat = std::fs::read_to_string("/proc/self/stat").expect("readable");
-        let after_name = stat.rsplit(')').next().expect("fields");
-        let start = after_name
-            .split_ascii_whitespace()
-            .nth(19)
-            .expect("a start");
+        let pid = i32::try_from(std::process::id()).expect("a pid");
         ProcessIdentity {
-            pid: i32::try_from(std::process::id()).expect("a pid"),
-            start_ticks: start.parse().expect("a number"),
+            pid,
+            start_ticks: meseta_tests::kernel::start_time(pid).expect("we run"),
             boot_id: BootId::current().expect("a boot"),
         }
     }

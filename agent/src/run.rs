@@ -167,7 +167,10 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         start,
     };
     let close = node.flags.shutdown_tasks_on_exit || node.flags.recover == Recover::Cleanup;
-    let stop = (env.shutdown, env.unregister);
+    let stop = Stop {
+        shutdown: env.shutdown,
+        unregister: env.unregister,
+    };
     let outcome = node.live(mailbox, master, stop).await;
     http_shutdown.cancel();
     let _ = serving.await;
@@ -192,6 +195,12 @@ struct Ended {
     runtime_dir: PathBuf,
 }
 
+/// What tells an agent to end: at once, or once it has left its cluster.
+struct Stop {
+    shutdown: CancellationToken,
+    unregister: CancellationToken,
+}
+
 /// An agent that listens, between its start and its end.
 struct Node {
     started: Option<oneshot::Sender<Health>>,
@@ -214,7 +223,7 @@ impl Node {
         mut self,
         mailbox: Mailbox,
         master: MasterAddress,
-        stop: (CancellationToken, CancellationToken),
+        stop: Stop,
     ) -> Result<Ended, RunError> {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
         let runtime_dir = opened.runtime_folder.path().to_owned();
@@ -435,10 +444,11 @@ impl Node {
     }
 
     /// One that is leaving its cluster can be told to end at once.
-    fn stop_when(
-        &self,
-        (shutdown, unregister): (CancellationToken, CancellationToken),
-    ) -> tokio::task::JoinHandle<()> {
+    fn stop_when(&self, stop: Stop) -> tokio::task::JoinHandle<()> {
+        let Stop {
+            shutdown,
+            unregister,
+        } = stop;
         let handle = self.handle.clone();
         let kill_tasks = self.flags.shutdown_tasks_on_exit;
         tokio::spawn(async move {

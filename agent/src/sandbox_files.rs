@@ -179,12 +179,8 @@ impl Sandboxes {
 
     /// The run that a path's sandbox is of.
     pub(crate) fn run(&self, path: &str) -> Option<NamedRun> {
-        let (agent, rest) = self.split_agent(path).ok()?;
-        let (mut named, _) = split_run(&rest)?;
-        if named.container.is_none() {
-            named.container = self.latest(&agent, &named).ok();
-        }
-        Some(named)
+        let (_, run, _) = self.resolve(path).ok()?;
+        Some(run)
     }
 
     /// Where a path leads, if the reader may read the sandbox that it is in.
@@ -316,22 +312,27 @@ impl Sandboxes {
     }
 
     fn locate(&self, path: &str) -> Result<Located, FilesError> {
-        let (agent, rest) = self.split_agent(path)?;
-        let (named, beneath) = split_run(&rest).ok_or(FilesError::NotFound)?;
-        let container = match &named.container {
-            Some(container) => container.clone(),
-            None => self.latest(&agent, &named)?,
-        };
+        let (agent, named, beneath) = self.resolve(path)?;
         let run = RunKey {
             agent,
             framework: named.framework,
             executor: named.executor,
-            container,
+            container: named.container.ok_or(FilesError::NotFound)?,
         };
         Ok(Located {
             sandbox: self.layout.sandbox(&run),
             beneath,
         })
+    }
+
+    /// The agent and the run that a path names, the newest one by its id if there is one, and what is beneath it.
+    fn resolve(&self, path: &str) -> Result<(AgentId, NamedRun, PathBuf), FilesError> {
+        let (agent, rest) = self.split_agent(path)?;
+        let (mut named, beneath) = split_run(&rest).ok_or(FilesError::NotFound)?;
+        if named.container.is_none() {
+            named.container = self.latest(&agent, &named);
+        }
+        Ok((agent, named, beneath))
     }
 
     /// The agent that a path is of, and what follows its id.
@@ -352,18 +353,17 @@ impl Sandboxes {
     }
 
     /// The newest run of an executor, by the link to it.
-    fn latest(&self, agent: &AgentId, named: &NamedRun) -> Result<ContainerId, FilesError> {
-        let not_found = |_| FilesError::NotFound;
+    fn latest(&self, agent: &AgentId, named: &NamedRun) -> Option<ContainerId> {
         let key = RunKey {
             agent: agent.clone(),
             framework: named.framework.clone(),
             executor: named.executor.clone(),
             // Any will do to find the folder of all runs.
-            container: ContainerId::new("x").map_err(not_found)?,
+            container: ContainerId::new("x").ok()?,
         };
         let link = self.layout.sandbox_runs(&key).join("latest");
-        let target = std::fs::read_link(link).map_err(|_| FilesError::NotFound)?;
-        ContainerId::new(target.to_str().unwrap_or_default()).map_err(not_found)
+        let target = std::fs::read_link(link).ok()?;
+        ContainerId::new(target.to_str()?).ok()
     }
 }
 

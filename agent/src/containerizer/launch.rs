@@ -172,7 +172,7 @@ impl Containerizer {
             },
             inspection_limits: InspectionLimits::of_plan(plan, self.layout()),
             volumes: None,
-            change_lock: Applied::at_first(plan.demand, &plan.volumes).shared(),
+            change_lock: Applied::at_first(plan.demand, &plan.volumes),
         });
         self.inner
             .table()

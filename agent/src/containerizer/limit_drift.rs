@@ -56,7 +56,7 @@ fn compare_with(
                 debug!(container_id = %container, "it ended while its limits were compared");
                 return;
             };
-            if let Err(error) = set(containerizer, &name, demand, (&drifts, &missing)) {
+            if let Err(error) = set(containerizer, &name, demand, &drifts, &missing) {
                 let found = text_of(&drifts);
                 warn!(container_id = %container, found, error = %chain(&error), "limits are not what was asked for, and cannot be set");
             }
@@ -83,7 +83,8 @@ fn set(
     containerizer: &Containerizer,
     name: &ContainerName,
     demand: &Demand,
-    (drifts, missing): (&[Drift], &[&'static str]),
+    drifts: &[Drift],
+    missing: &[&'static str],
 ) -> Result<(), ContainerError> {
     let containers = containerizer.containers();
     if drifts.iter().any(|drift| drift.kind == DriftKind::Differs) {

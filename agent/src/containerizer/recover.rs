@@ -246,7 +246,7 @@ fn settle(
                 own_limits: expected.own_limits,
                 inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
-                change_lock: Applied::at_first(demand, &[]).shared(),
+                change_lock: Applied::at_first(demand, &[]),
             };
             if live.own_limits {
                 limit_drift::restore(containerizer, &live);
@@ -468,7 +468,7 @@ mod tests {
             own_limits: true,
             inspection_limits: InspectionLimits::default(),
             volumes: None,
-            change_lock: Applied::at_first(demand(96), &[]).shared(),
+            change_lock: Applied::at_first(demand(96), &[]),
         };
         let gone = ContainerId::new("gone").expect("an id");
         let name = ContainerName::new("orphan").expect("a name");

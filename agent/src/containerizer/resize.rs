@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use super::inspection_limits::InspectionLimits;
-use super::state::{Applied, Entry};
+use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::core::Input;
 use crate::failure::Failure;
@@ -132,13 +132,9 @@ impl Containerizer {
         });
         let updated = updated.await;
         updated.unwrap_or_else(|panic| Err(panic.into()))?;
-        *applied = Applied {
-            missing_limits: std::mem::take(&mut applied.missing_limits),
-            interference: std::mem::take(&mut applied.interference),
-            demand,
-            may_have_volumes: has_some,
-            volumes: given,
-        };
+        applied.demand = demand;
+        applied.may_have_volumes = has_some;
+        applied.volumes = given;
         let attempted = self.shrink(container.clone(), name, demand);
         // The end of a task is not held up for as long as the kernel may need to write pages back.
         let _ = tokio::time::timeout(SHRINK_WAIT, attempted).await;

@@ -97,18 +97,17 @@ pub(crate) struct Applied {
 
 impl Applied {
     /// Those of a container that was launched with this demand and these volumes, or found.
-    pub(super) fn at_first(demand: Demand, volumes: &[pb::Resource]) -> Self {
-        Self {
+    pub(super) fn at_first(
+        demand: Demand,
+        volumes: &[pb::Resource],
+    ) -> Arc<tokio::sync::Mutex<Self>> {
+        Arc::new(tokio::sync::Mutex::new(Self {
             demand,
             may_have_volumes: true,
             volumes: volumes.to_vec(),
             missing_limits: Vec::new(),
             interference: Interference::default(),
-        }
-    }
-
-    pub(super) fn shared(self) -> Arc<tokio::sync::Mutex<Self>> {
-        Arc::new(tokio::sync::Mutex::new(self))
+        }))
     }
 }
 

@@ -13,8 +13,7 @@ pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), Invalid> {
             Type::Command => validate_command(check.command.as_ref(), "Command health check")?,
             Type::Http => {
                 let http = check.http.as_ref();
-                validate_port(http.map(|http| http.port))?;
-                validate_path(http.and_then(|http| http.path.as_deref()))?;
+                validate_http(http.map(|http| (http.port, http.path.as_deref())))?;
             }
             Type::Tcp => validate_port(check.tcp.as_ref().map(|tcp| tcp.port))?,
             Type::Unknown => {}
@@ -30,8 +29,7 @@ pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), Invalid> {
             }
             Type::Http => {
                 let http = check.http.as_ref();
-                validate_port(http.map(|http| http.port))?;
-                validate_path(http.and_then(|http| http.path.as_deref()))?;
+                validate_http(http.map(|http| (http.port, http.path.as_deref())))?;
             }
             Type::Tcp => validate_port(check.tcp.as_ref().map(|tcp| tcp.port))?,
             Type::Unknown => {}
@@ -57,6 +55,12 @@ fn validate_port(port: Option<u32>) -> Result<(), Invalid> {
         Some(port) => Err(invalid!("a check cannot connect to port {port}")),
         None => Ok(()),
     }
+}
+
+fn validate_http(asked_for: Option<(u32, Option<&str>)>) -> Result<(), Invalid> {
+    let (port, path) = asked_for.unzip();
+    validate_port(port)?;
+    validate_path(path.flatten())
 }
 
 /// What is no path of a URL is never asked for: such a check could only fail.

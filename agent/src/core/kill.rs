@@ -18,7 +18,9 @@ use tracing::{info, warn};
 use super::fields::{duration, unix_ns};
 use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
 use super::registration::stream_key;
-use super::{AgentCore, ContainerAction, Destination, ExitReason, Output, State, Timer};
+use super::{
+    AgentCore, ContainerAction, Destination, ExitReason, Output, State, Timer, UnregisterWait,
+};
 use crate::checkpoint::{KillCause, KillRequested, LogEntry, Lsn, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
@@ -460,15 +462,11 @@ impl AgentCore {
         if !self.updates.is_flowing() || !self.updates.awaits_any() {
             return false;
         }
-        let until = match self.unregister_by {
-            Some(until) => until,
-            None => {
-                let until = now.moment + UNREGISTER_WAIT;
-                self.set_timer(until, Timer::Unregister);
-                *self.unregister_by.insert(until)
-            }
-        };
-        now.moment < until
+        if self.unregister_wait == UnregisterWait::NotBegun {
+            self.unregister_wait = UnregisterWait::Lasts;
+            self.set_timer(now.moment + UNREGISTER_WAIT, Timer::Unregister);
+        }
+        self.unregister_wait == UnregisterWait::Lasts
     }
 }
 

@@ -195,6 +195,14 @@ enum Timer {
     Unregister,
 }
 
+/// How far an agent that unregisters is with the wait for its tasks' ends to be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnregisterWait {
+    NotBegun,
+    Lasts,
+    Over,
+}
+
 /// What a container is of.
 #[derive(Clone, Debug)]
 struct ContainerOwner {
@@ -240,8 +248,7 @@ pub struct AgentCore {
     counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
-    /// Until when one that unregisters waits for its tasks' ends to be acknowledged.
-    unregister_by: Option<Moment>,
+    unregister_wait: UnregisterWait,
     /// Set while the master wants the agent empty.
     draining: Option<Draining>,
     /// Whether checkpoints can be written; no task is taken while they cannot.
@@ -285,7 +292,7 @@ impl AgentCore {
             counters: Counters::default(),
             oversubscription: Oversubscription::default(),
             exit: None,
-            unregister_by: None,
+            unregister_wait: UnregisterWait::NotBegun,
             draining: None,
             disk: DiskCondition::default(),
             lsn: Lsn::default(),
@@ -396,8 +403,7 @@ impl AgentCore {
                 Timer::ExecutorShutdown(container) => self.shutdown_overdue(now, &container),
                 Timer::Probe(container, check_kind) => self.probe_due(now, &container, check_kind),
                 Timer::ExecutorsBack => self.executors_overdue(now),
-                // Seen to after each step.
-                Timer::Unregister => {}
+                Timer::Unregister => self.unregister_wait = UnregisterWait::Over,
             }
         }
         for key in self.updates.due(now.moment) {

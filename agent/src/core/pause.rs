@@ -30,9 +30,6 @@ impl AgentCore {
                 false => (at, timer),
             })
             .collect();
-        if let Some(until) = &mut self.unregister_by {
-            *until = (*until + lasted).max(least);
-        }
         self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
         self.epochs.paused(now.moment, lasted);
         self.probes_paused = self.probes;

@@ -167,6 +167,12 @@ impl Budget {
         Ok(())
     }
 
+    /// Before so much is written as it was read.
+    fn spend_copied(&mut self, bytes: usize) -> Step<()> {
+        self.spend(bytes)?;
+        self.spend_disk(bytes)
+    }
+
     fn spend_entry(&mut self) -> Step<()> {
         let left = self.limits.entries.checked_sub(1);
         self.limits.entries = left.ok_or("the archive holds more entries than it may")?;

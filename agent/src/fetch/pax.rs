@@ -4,7 +4,7 @@
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-use super::unpack::{NAME_BYTES_MAX, broken, text};
+use super::unpack::{NAME_BYTES_MAX, broken, read_name};
 use super::{Step, StepError};
 
 const CHUNK_BYTES: usize = 4096;
@@ -48,8 +48,7 @@ impl Extended {
     }
 
     fn read_value(&mut self, key: &[u8], length: u64, records: &mut impl Read) -> Step<()> {
-        let is_of_sparse = key.starts_with(b"GNU.sparse.");
-        self.is_sparse |= is_of_sparse;
+        self.is_sparse |= key.starts_with(b"GNU.sparse.");
         let mut value = records.take(length);
         match key {
             b"path" | b"GNU.sparse.name" => self.name = read_text(&mut value)?,
@@ -83,13 +82,7 @@ fn read_length(records: &mut impl io::BufRead) -> Step<Option<u64>> {
 
 /// None for a value that is empty, which takes back what an earlier record said.
 fn read_text(value: &mut impl Read) -> Step<Option<String>> {
-    let mut bytes = Vec::new();
-    let mut limited = value.take(NAME_BYTES_MAX + 1);
-    limited.read_to_end(&mut bytes).map_err(broken)?;
-    if length_of(&bytes) > NAME_BYTES_MAX {
-        return Err("a name in the archive is too long".into());
-    }
-    let text = text(&bytes)?;
+    let text = read_name(value)?;
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 

@@ -64,7 +64,7 @@ impl Source {
                     return Err(format!("the server answered {}", answer.status()).into());
                 }
                 let mut body = answer.into_body().into_reader();
-                let spend = |count| budget.spend(count).and_then(|()| budget.spend_disk(count));
+                let spend = |count| budget.spend_copied(count);
                 copy_with(&mut body, to, spend, |error| self.of_body(error))
             }
             Some("file") => {
@@ -156,8 +156,12 @@ impl Source {
 
 /// Copies all of a reader, as far as the budget goes.
 pub(super) fn copy(from: &mut impl Read, to: &mut File, budget: &mut Budget) -> Step<()> {
-    let spend = |count| budget.spend(count).and_then(|()| budget.spend_disk(count));
-    copy_with(from, to, spend, ToString::to_string)
+    copy_with(
+        from,
+        to,
+        |count| budget.spend_copied(count),
+        ToString::to_string,
+    )
 }
 
 /// Copies all of a reader that pays for itself out of the same budget.

@@ -91,13 +91,9 @@ impl<'cell, 'budget, R: Read> TarEntries<'cell, 'budget, R> {
             return Err(ends_early().into());
         }
         header.as_mut_bytes().copy_from_slice(&block);
-        // The sum was made with blanks in its own place.
-        let own = 148..156;
-        let bytes = (0..).zip(&block).map(|(at, byte)| match own.contains(&at) {
-            true => u32::from(b' '),
-            false => u32::from(*byte),
-        });
-        match header.cksum().map_err(broken)? == bytes.sum::<u32>() {
+        let mut summed = header.clone();
+        summed.set_cksum();
+        match header.cksum().map_err(broken)? == summed.cksum().map_err(broken)? {
             true => Ok(Some(header)),
             false => Err("the archive is damaged: the sum of a header is wrong".into()),
         }

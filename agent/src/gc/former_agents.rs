@@ -35,10 +35,9 @@ fn recorded(layout: &Layout) -> Option<AgentId> {
 }
 
 /// Removes those of which no sandbox is left; gives the others.
-pub(super) fn without_sandboxes(layout: &Layout, former: Vec<AgentId>) -> Vec<AgentId> {
+pub(super) fn without_sandboxes(layout: &Layout, mut former: Vec<AgentId>) -> Vec<AgentId> {
     let recorded = recorded(layout);
-    let mut left = former;
-    left.retain(|id| {
+    former.retain(|id| {
         let is_succeeded = recorded.as_ref().is_some_and(|recorded| recorded != id);
         let sandboxes = layout.sandboxes().join(id.as_str());
         let has_none = sandboxes
@@ -58,7 +57,7 @@ pub(super) fn without_sandboxes(layout: &Layout, former: Vec<AgentId>) -> Vec<Ag
         }
         false
     });
-    left
+    former
 }
 
 #[cfg(test)]

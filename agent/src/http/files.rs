@@ -46,20 +46,26 @@ async fn on_disk<T: Send + 'static>(
     work: impl FnOnce(Sandboxes) -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, Reply> {
     let snapshot = context.snapshot().await?;
-    let mut sandboxes = Sandboxes::new(context.layout.clone(), snapshot.agent_id.clone());
-    if !caller.approver.allows_everything() {
-        let run = sandboxes.run(path);
-        let user = run.and_then(|run| user_of(&snapshot, &run));
-        let containerizer = context.containerizer.get();
-        if containerizer.is_some_and(|containerizer| containerizer.settings().switch_user) {
-            sandboxes = sandboxes.read_by(caller.approver.clone(), user);
-        } else {
-            // All files are the agent's own: what is known is as whom they were made.
-            caller.check(Action::AccessSandbox, user.as_deref())?;
+    let sandboxes = Sandboxes::new(context.layout.clone(), snapshot.agent_id.clone());
+    let containerizer = context.containerizer.get();
+    let switches_user =
+        containerizer.is_some_and(|containerizer| containerizer.settings().switch_user);
+    let (reader, path) = (caller.approver.clone(), path.to_owned());
+    let read = context.file_reads.run(move || {
+        if reader.allows_everything() {
+            return work(sandboxes);
         }
-    }
-    let read = context.file_reads.run(move || work(sandboxes)).await;
-    read.map_err(crowded)?.map_err(Reply::from)
+        let run = sandboxes.run(&path);
+        let user = run.and_then(|run| user_of(&snapshot, &run));
+        if switches_user {
+            return work(sandboxes.read_by(reader, user));
+        }
+        // All files are the agent's own: what is known is as whom they were made.
+        let allowed = reader.check(Action::AccessSandbox, user.as_deref());
+        allowed.map_err(FilesError::Forbidden)?;
+        work(sandboxes)
+    });
+    read.await.map_err(crowded)?.map_err(Reply::from)
 }
 
 fn crowded(crowded: TooManyReads) -> Reply {

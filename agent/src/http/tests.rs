@@ -122,6 +122,13 @@ impl TestAgent {
         }
     }
 
+    /// What all the routes answer.
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        use tower::ServiceExt as _;
+        let answered = router(self.context.clone()).oneshot(request);
+        answered.await.expect("an answer")
+    }
+
     /// The status of a call of the operator API with the executor's token, from an address, over TLS.
     async fn call_with_token(&self, from: &str) -> StatusCode {
         let tokens = self.context.tokens.as_ref().expect("tokens");
@@ -136,9 +143,7 @@ impl TestAgent {
             .extension(peer)
             .body(Body::from(r#"{"type":"GET_HEALTH"}"#));
         let request = request.expect("a request");
-        dispatch(State(self.context.clone()), request)
-            .await
-            .status()
+        self.answer(request).await.status()
     }
 }
 
@@ -210,15 +215,14 @@ fn nested_id(name: &str) -> pb::ContainerId {
     }
 }
 
-/// One that may type into what runs as this user.
-fn typist(user: &str) -> Caller {
+/// One to whom an ACL of this name allows what is of this user.
+fn caller_with(acl: &str, user: &str) -> Caller {
     let acls = format!(
-        r#"{{"attach_containers_input": [
-            {{"principals": {{"type": "ANY"}}, "users": {{"values": ["{user}"]}}}}]}}"#
+        r#"{{"{acl}": [{{"principals": {{"type": "ANY"}}, "users": {{"values": ["{user}"]}}}}]}}"#
     );
     let authorizer = Authorizer::new(Acls::parse(&acls).expect("ACLs"), false);
     Caller {
-        approver: authorizer.approver(Some("typist".to_owned())),
+        approver: authorizer.approver(Some("somebody".to_owned())),
         ..Caller::default()
     }
 }
@@ -235,6 +239,7 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
     }
     let executor = Caller::of_executor("outer".to_owned(), None);
     let stranger = Caller::of_executor("another".to_owned(), None);
+    let typist = |user| caller_with("attach_containers_input", user);
     // Who, and whether that one may type into its executor's own, and into the operator's.
     for (caller, own, operators) in [
         (executor, true, false),
@@ -255,15 +260,14 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
 #[tokio::test]
 async fn large_answers_are_compressed_for_those_who_ask() {
     use http_body_util::BodyExt as _;
-    use tower::ServiceExt as _;
     let agent = TestAgent::open();
     let ask = async |path: &str, encoding: &str| {
         let request = Request::get(path)
             .header(header::ACCEPT_ENCODING, encoding)
             .extension(Peer::at("127.0.0.1:1234".parse().expect("an address")))
             .body(Body::empty());
-        let answered = router(agent.context.clone()).oneshot(request.expect("a request"));
-        let (parts, body) = answered.await.expect("an answer").into_parts();
+        let answered = agent.answer(request.expect("a request")).await;
+        let (parts, body) = answered.into_parts();
         let body = body.collect().await.expect("a body").to_bytes();
         assert_eq!(parts.status, StatusCode::OK, "{path}: {body:?}");
         (parts.headers.contains_key(header::CONTENT_ENCODING), body)
@@ -279,7 +283,6 @@ async fn large_answers_are_compressed_for_those_who_ask() {
 #[tokio::test]
 async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
     use std::io::Write as _;
-    use tower::ServiceExt as _;
     let agent = TestAgent::open();
     let gzip = |plain: &[u8]| {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -293,21 +296,20 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
     };
     let address = "127.0.0.1:1234".parse().expect("an address");
     let peer = Peer::owned(address, Some(owner));
+    let json = "application/json";
     let ask = async |path: &str, content_type: &str, encoding: &str, body: &[u8]| {
         let request = Request::post(path)
             .header(header::CONTENT_TYPE, content_type)
             .header(header::CONTENT_ENCODING, encoding)
-            .header(media::MESSAGE_CONTENT_TYPE, "application/json")
-            .extension(peer.clone())
-            .body(Body::from(body.to_vec()));
-        let mut request = request.expect("a request");
-        if content_type != "application/recordio" {
-            request.headers_mut().remove(media::MESSAGE_CONTENT_TYPE);
-        }
-        let answered = router(agent.context.clone()).oneshot(request);
-        answered.await.expect("an answer").status().as_u16()
+            .extension(peer.clone());
+        let request = match content_type {
+            "application/recordio" => request.header(media::MESSAGE_CONTENT_TYPE, json),
+            _ => request,
+        };
+        let request = request.body(Body::from(body.to_vec()));
+        let answered = agent.answer(request.expect("a request")).await;
+        answered.status().as_u16()
     };
-    let json = "application/json";
     let bomb = vec![b' '; agent.context.budgets.call_bytes_max() + 1];
     let heartbeat: &[u8] =
         br#"{"type":"HEARTBEAT","framework_id":{"value":"f"},"executor_id":{"value":"e"}}"#;
@@ -325,19 +327,6 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
     assert_eq!(ask("/api/v1", records, "gzip", heartbeat).await, 415);
 }
 
-/// One that may read the sandboxes of this user.
-fn sandbox_reader(user: &str) -> Caller {
-    let acls = format!(
-        r#"{{"access_sandboxes": [
-            {{"principals": {{"type": "ANY"}}, "users": {{"values": ["{user}"]}}}}]}}"#
-    );
-    let authorizer = Authorizer::new(Acls::parse(&acls).expect("ACLs"), false);
-    Caller {
-        approver: authorizer.approver(Some("reader".to_owned())),
-        ..Caller::default()
-    }
-}
-
 /// Its executor is known, and nothing is on disk.
 #[tokio::test]
 async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
@@ -352,7 +341,7 @@ async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
             path: format!("/frameworks/f/executors/e/runs/{run}/stdout"),
             ..api::call::ReadFile::default()
         };
-        let caller = sandbox_reader(user);
+        let caller = caller_with("access_sandboxes", user);
         let answer = files::read_for_api(&agent.context, &caller, read).await;
         let refused = answer.expect_err("there is no file");
         let answered = refused.into_response().status();

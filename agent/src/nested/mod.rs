@@ -218,16 +218,14 @@ impl NestedContainers {
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
             let launched = tokio::task::spawn_blocking(move || {
+                shared.restore_runtime_folder()?;
                 let settings = shared.settings();
                 let sandbox = NestedSandbox::of(&settings.layout, &plan);
                 let rights = &settings.rights;
                 let isolation = task_isolation(rights, &plan)?;
                 let spec = isolated(container_spec(settings, &plan)?, isolation);
                 let _inside = shared.launch_inside(&plan);
-                let launched = shared.restore_runtime_folder().and_then(|()| {
-                    let launched = shared.containers().launch(&spec);
-                    Ok(launched?)
-                });
+                let launched = shared.containers().launch(&spec);
                 let launched = launched.inspect_err(|_| sandbox.undo())?;
                 Ok((sandbox, launched))
             });
