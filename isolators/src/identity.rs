@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::str::SplitAsciiWhitespace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -178,6 +179,11 @@ impl ProcessIdentity {
         Ok((same && !has_ended(&pidfd)?).then_some(pidfd))
     }
 
+    /// Whether it lives; also false where that cannot be told.
+    pub(crate) fn is_known_to_live(&self) -> bool {
+        matches!(self.open(), Ok(Some(_)))
+    }
+
     /// Waits for its end; whether it came in time.
     pub(crate) fn wait_end(&self, at_most: Duration) -> bool {
         match self.open() {
@@ -197,16 +203,16 @@ pub(crate) fn wait_pidfd(pidfd: &OwnedFd, at_most: Duration) -> io::Result<bool>
     sys::is_readable_by(pidfd, Instant::now() + at_most)
 }
 
-/// The start time in a `/proc/<pid>/stat` line. The command name may hold anything, also `)`.
-pub(crate) fn start_ticks_of_stat(stat: &[u8]) -> Option<u64> {
-    const FIELDS_AFTER_NAME: usize = 19;
+/// The fields of a `/proc/<pid>/stat` line from the state on. The command name before it may hold anything, also `)`.
+pub(crate) fn fields_of_stat(stat: &[u8]) -> Option<SplitAsciiWhitespace<'_>> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let fields = stat.get(after_name..)?;
-    let field = fields
-        .split(|byte| *byte == b' ')
-        .filter(|field| !field.is_empty())
-        .nth(FIELDS_AFTER_NAME)?;
-    str::from_utf8(field).ok()?.trim().parse().ok()
+    let text = str::from_utf8(stat.get(after_name..)?).ok()?;
+    Some(text.split_ascii_whitespace())
+}
+
+/// The start time in a `/proc/<pid>/stat` line.
+pub(crate) fn start_ticks_of_stat(stat: &[u8]) -> Option<u64> {
+    fields_of_stat(stat)?.nth(19)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::identity::fields_of_stat;
+
 /// Direct children of a process. Empty if it is gone.
 pub(crate) fn children_of(pid: i32) -> Vec<i32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
@@ -88,9 +90,7 @@ pub(crate) fn parent_of_process(proc: &Path, pid: i32) -> Option<i32> {
 
 /// The parent's pid in a `stat` line.
 fn parent_of(stat: &[u8]) -> Option<i32> {
-    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let text = str::from_utf8(stat.get(after_name..)?).ok()?;
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
+    fields_of_stat(stat)?.nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

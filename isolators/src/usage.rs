@@ -161,8 +161,8 @@ impl ContainerUsage {
 
     /// Whether a local counter says that anything happened.
     pub(crate) fn has_local(&self) -> bool {
-        let counts = self.clone().local_counts_mut().map(|count| *count);
-        counts.into_iter().flatten().any(|count| count > 0)
+        let counts = self.local_counts().into_iter();
+        counts.flatten().any(|count| count > 0)
     }
 
     fn merge_local(
@@ -172,13 +172,18 @@ impl ContainerUsage {
         secs: fn(Option<f64>, Option<f64>) -> Option<f64>,
     ) {
         let own = self.local_counts_mut().into_iter();
-        for (own, other) in own.zip(other.clone().local_counts_mut()) {
-            *own = counts(*own, *other);
+        for (own, other) in own.zip(other.local_counts()) {
+            *own = counts(*own, other);
         }
         self.cpu.throttled_secs = secs(self.cpu.throttled_secs, other.cpu.throttled_secs);
     }
 
     /// All local counters but the one of time, [`CpuUsage::throttled_secs`]; their order is that of the stored form.
+    pub(crate) fn local_counts(&self) -> [Option<u64>; LOCAL_COUNTS] {
+        self.clone().local_counts_mut().map(|count| *count)
+    }
+
+    /// The same, to be changed.
     pub(crate) fn local_counts_mut(&mut self) -> [&mut Option<u64>; LOCAL_COUNTS] {
         let (cpu, io) = (&mut self.cpu, &mut self.io);
         [

@@ -571,7 +571,7 @@ fn excluded(text: Option<&str>) -> Result<BTreeSet<ResourceName>, FlagError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use clap::Parser;
 
     use super::*;
@@ -582,7 +582,8 @@ mod tests {
         flags: Flags,
     }
 
-    fn flags(arguments: &[&str]) -> Flags {
+    /// Those of a master that is given these.
+    pub(crate) fn flags(arguments: &[&str]) -> Flags {
         let all = ["master"].iter().chain(arguments);
         Command::try_parse_from(all).unwrap().flags
     }

@@ -164,7 +164,6 @@ fn answer(query: Query, nothing: &Arc<Snapshot>) {
 mod tests {
     use std::time::Duration;
 
-    use clap::Parser as _;
     use meseta_daemon::clock::Clock;
     use meseta_etcd::leadership::election::LeaseTimes;
     use meseta_etcd::leadership::fence::BootTime;
@@ -174,20 +173,14 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::Flags;
     use crate::budgets::Budgets;
     use crate::core::MasterCore;
+    use crate::flags::tests::flags;
     use crate::handle::Handle;
-
-    #[derive(Debug, clap::Parser)]
-    struct Command {
-        #[command(flatten)]
-        flags: Flags,
-    }
 
     /// A follower of this cluster on an etcd of its own.
     fn lead(etcd: &FakeEtcd, cluster: &str) -> (Lead, Handle, Inbox) {
-        let flags = Command::try_parse_from(["master"]).unwrap().flags;
+        let flags = flags(&[]);
         let identity = crate::run::identity(&flags, "127.0.0.1:5050".parse().unwrap());
         let options = flags.options().unwrap();
         let budgets = Budgets::of(options.memory_budget);

@@ -103,7 +103,7 @@ impl Ended {
 /// Who, the local counters in their order, and the time throttled in seconds.
 fn write_line(text: &mut String, who: &str, usage: &ContainerUsage) {
     text.push_str(who);
-    for count in usage.clone().local_counts_mut() {
+    for count in usage.local_counts() {
         let _ = match count {
             Some(count) => write!(text, " {count}"),
             None => write!(text, " {NONE}"),

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::Containers;
 use crate::cgroup::{Groups, Version};
-use crate::identity::{ContainerName, ProcessIdentity, start_ticks_of_stat};
+use crate::identity::{ContainerName, ProcessIdentity, fields_of_stat};
 
 /// Children of a supervisor that are looked at; the first is the task.
 const CHILDREN_MAX: usize = 16;
@@ -121,14 +121,12 @@ struct Stat {
 impl Stat {
     fn read(proc: &Path, pid: i32) -> Option<Self> {
         let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
-        let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-        let text = str::from_utf8(stat.get(after_name..)?).ok()?;
-        let mut fields = text.split_ascii_whitespace();
+        let mut fields = fields_of_stat(&stat)?;
         Some(Self {
             state: *fields.next()?.as_bytes().first()?,
             parent: fields.next()?.parse().ok()?,
             flags: fields.nth(4)?.parse().ok()?,
-            start_ticks: start_ticks_of_stat(&stat)?,
+            start_ticks: fields.nth(12)?.parse().ok()?,
         })
     }
 

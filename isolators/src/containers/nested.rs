@@ -268,9 +268,8 @@ impl Containers {
 
     /// Whether the supervisor lives that a container's folder names.
     fn is_kept(&self, name: &ContainerName) -> bool {
-        let noted = self.recorded_supervisor(name);
-        let supervisor = noted.ok().flatten();
-        supervisor.is_some_and(|supervisor| matches!(supervisor.open(), Ok(Some(_))))
+        let supervisor = self.recorded_supervisor(name).ok().flatten();
+        supervisor.is_some_and(|supervisor| supervisor.is_known_to_live())
     }
 }
 

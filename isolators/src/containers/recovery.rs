@@ -139,12 +139,7 @@ impl Containers {
         &self,
         name: &ContainerName,
     ) -> io::Result<Option<ProcessIdentity>> {
-        let file = self.runtime_dir(name).join(SUPERVISOR_FILE);
-        match again(|| fs::read_to_string(&file)) {
-            Ok(text) => Ok(ProcessIdentity::from_text(&text)),
-            Err(error) if is_shortage(&error) => Err(error),
-            Err(_) => Ok(None),
-        }
+        supervisor_in(&self.runtime_dir(name))
     }
 
     /// Whether a container's folder was made and no supervisor came to note itself there, which each does before it
@@ -204,12 +199,20 @@ pub fn living_containers(runtime_dir: &Path) -> usize {
     let names = names_in(&folder).unwrap_or_default();
     let outer = names.iter().filter(|name| name.nesting().is_none());
     let lives = |name: &&ContainerName| {
-        let file = folder.join(name.as_str()).join(SUPERVISOR_FILE);
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let supervisor = ProcessIdentity::from_text(&text);
-        supervisor.is_some_and(|supervisor| matches!(supervisor.open(), Ok(Some(_))))
+        let supervisor = supervisor_in(&folder.join(name.as_str())).ok().flatten();
+        supervisor.is_some_and(|supervisor| supervisor.is_known_to_live())
     };
     outer.filter(lives).count()
+}
+
+/// The supervisor that a container's folder names.
+fn supervisor_in(dir: &Path) -> io::Result<Option<ProcessIdentity>> {
+    let file = dir.join(SUPERVISOR_FILE);
+    match again(|| fs::read_to_string(&file)) {
+        Ok(text) => Ok(ProcessIdentity::from_text(&text)),
+        Err(error) if is_shortage(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 fn has_no_supervisor(dir: &Path) -> bool {

@@ -92,10 +92,8 @@ impl Sampler {
         watched.seen = self.sweep;
         let before = watched.last.take();
         let all = before.is_none() || self.sweep % SLOW_EVERY == watched.turn;
-        let mut usage = match &before {
-            Some(before) if !all => before.clone(),
-            Some(_) | None => ContainerUsage::default(),
-        };
+        let kept = before.as_ref().filter(|_| !all);
+        let mut usage = kept.cloned().unwrap_or_default();
         usage.timestamp = timestamp;
         let source = UsageSource {
             groups: &watched.groups,
@@ -106,21 +104,16 @@ impl Sampler {
         };
         watched.files.begin(all, std::mem::take(&mut self.buffer));
         containers.read_usage(&source, &mut usage);
-        match &before {
-            Some(before) if !all => {
-                if watched.has_nested {
-                    usage.take_local(before);
-                }
-            }
-            Some(_) | None => {
-                watched.has_nested = containers.add_nested(name, &source, &mut usage);
-            }
+        match kept {
+            Some(before) if watched.has_nested => usage.take_local(before),
+            Some(_) => {}
+            None => watched.has_nested = containers.add_nested(name, &source, &mut usage),
         }
         let (buffer, any) = watched.files.end();
         self.buffer = buffer;
         let is_there = any
             || watched.groups.exist()
-            || supervisor.is_some_and(|who| matches!(who.open(), Ok(Some(_))));
+            || supervisor.is_some_and(ProcessIdentity::is_known_to_live);
         if !is_there {
             return Err(ContainerError::Unknown(name.clone()));
         }
@@ -155,7 +148,7 @@ impl Containers {
         name: &ContainerName,
         source: &UsageSource<'_>,
     ) -> Result<ContainerUsage, ContainerError> {
-        let lives = |who: &ProcessIdentity| matches!(who.open(), Ok(Some(_)));
+        let lives = |who: &ProcessIdentity| who.is_known_to_live();
         if !source.groups.exist() && !source.supervisor.is_some_and(lives) {
             return Err(ContainerError::Unknown(name.clone()));
         }

@@ -115,7 +115,7 @@ fn members(groups: &Groups, supervisor: Option<&ProcessIdentity>) -> Vec<i32> {
     if let Some(dir) = groups.process_dirs().first() {
         return list_pids(dir).unwrap_or_default();
     }
-    let alive = supervisor.filter(|supervisor| matches!(supervisor.open(), Ok(Some(_))));
+    let alive = supervisor.filter(|supervisor| supervisor.is_known_to_live());
     alive.map_or_else(Vec::new, |supervisor| {
         process_tree::descendants_of(Path::new("/proc"), supervisor.pid)
     })

@@ -166,15 +166,11 @@ const LAUNCH_FILES: u64 = 1_024;
 /// What holds of a limit from before the change of user, which may be needed to raise it. One on descriptors that leaves
 /// a launch too few is lowered once that needs no more.
 fn while_launching([resource, soft, hard]: [u64; 3]) -> Option<[u64; 3]> {
-    match resource {
-        RLIMIT_NOFILE if hard < LAUNCH_FILES => None,
-        RLIMIT_NOFILE => Some([resource, soft.max(LAUNCH_FILES), hard]),
-        _ => Some([resource, soft, hard]),
+    if resource != u64::from(libc::RLIMIT_NOFILE) {
+        return Some([resource, soft, hard]);
     }
+    (hard >= LAUNCH_FILES).then_some([resource, soft.max(LAUNCH_FILES), hard])
 }
-
-/// Of Linux, on every architecture that we build for.
-const RLIMIT_NOFILE: u64 = 7;
 
 fn set_rlimit([resource, soft, hard]: [u64; 3], index: usize) -> Result<(), Failure> {
     let resource = u32::try_from(resource).unwrap_or(u32::MAX);

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 
 use axum::body::Body;
 use axum::response::Response;
-use clap::Parser;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use meseta_daemon::authentication::{Authentication, Caller};
@@ -36,18 +35,11 @@ use crate::context::{BODY_MAX, SCHEDULER_BODY_MAX};
 use crate::core::{ConnectionId, Format, Lsn, MasterCore, Recovered, to_wire};
 use crate::events;
 use crate::files::Files;
-use crate::flags::Flags;
 use crate::handle::{self, Handle};
 use crate::registry::InMemory;
 use crate::service::Service;
 use crate::subscription_rate::SubscriptionRate;
 use meseta_daemon::clock::Clock;
-
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    flags: Flags,
-}
 
 /// A whole master but for its port.
 fn master() -> Router {
@@ -82,8 +74,7 @@ fn context_of(
     recovered: Recovered,
     flags: &[&str],
 ) -> Arc<Context> {
-    let flags = ["master"].iter().chain(flags);
-    let flags = Command::try_parse_from(flags).unwrap().flags;
+    let flags = crate::flags::tests::flags(flags);
     let address = "127.0.0.1:5050".parse().unwrap();
     let identity = crate::run::identity(&flags, address);
     let options = flags.options().unwrap();

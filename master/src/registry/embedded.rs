@@ -16,7 +16,7 @@ use redb::{Database, Durability, TableDefinition};
 
 use super::content::Content;
 use super::records::{self, META_KEY, Meta};
-use super::{Image, OnPersisted, OpenError, Registry};
+use super::{OnPersisted, OpenError, Registry};
 use crate::core::{Lsn, Mutation, Recovered};
 use opening::Opened;
 
@@ -64,17 +64,7 @@ impl Embedded {
 }
 
 pub(super) use filling::fill;
-
-/// Whether there is no registry in a file, and none is known to have been.
-pub(super) fn is_absent(path: &Path) -> Result<bool, OpenError> {
-    opening::is_absent(path)
-}
-
-/// Reads a registry that no master has open, and changes nothing. With it comes why a master would not start with it,
-/// if all of it could be read.
-pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
-    opening::inspect(path)
-}
+pub(super) use opening::{inspect, is_absent};
 
 /// What the writer keeps up with each write.
 struct State {

@@ -70,7 +70,7 @@ fn is_there(path: &Path, marker: &Marker) -> Result<bool, OpenError> {
 }
 
 /// Whether there is no registry, and none is known to have been.
-pub(super) fn is_absent(path: &Path) -> Result<bool, OpenError> {
+pub(in crate::registry) fn is_absent(path: &Path) -> Result<bool, OpenError> {
     Ok(!is_there(path, &Marker::beside(path)?)?)
 }
 
@@ -83,8 +83,9 @@ pub(super) fn is_empty(path: &Path) -> Result<bool, OpenError> {
     Ok(meta.is_none() && content.records == 0)
 }
 
-/// Reads a registry that no master has open, and changes nothing. A record that is damaged is taken like others.
-pub(super) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
+/// Reads a registry that no master has open, and changes nothing. A record that is damaged is taken like others. With it
+/// comes why a master would not start with it, if all of it could be read.
+pub(in crate::registry) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     let marker = Marker::beside(path)?;
     is_there(path, &marker)?;
     let mut records = BTreeMap::new();
