@@ -148,7 +148,7 @@ impl ContainerUsage {
         self.merge_local(other, |_, other| other, |_, other| other);
     }
 
-    /// Makes the local figures absent.
+    /// Makes the local figures absent, but for threads, which not every isolator counts in each group alone.
     pub(crate) fn clear_local(&mut self) {
         self.take_local(&Self::default());
         self.pids.processes = None;

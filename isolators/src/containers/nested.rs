@@ -144,7 +144,13 @@ impl Containers {
             // Of a sum nobody sees that a part of it is missing.
             Ok(Some(nested)) if source.files.take_shortage().is_none() => usage.add_local(&nested),
             // Nobody knows what is to be added.
-            Ok(Some(_)) | Err(_) => usage.clear_local(),
+            Ok(Some(_)) | Err(_) => {
+                usage.clear_local();
+                // Else they are counted in the groups around too.
+                if source.groups.of(Controller::Pids).is_none() {
+                    usage.pids.threads = None;
+                }
+            }
         }
         true
     }

@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_kills_count_for_the_outer_one,
     what_a_crash_left_noted_counts_once,
     what_cannot_be_read_for_a_moment_is_absent_and_noted_later,
+    threads_of_which_some_cannot_be_counted_are_absent,
 ];
 
 const MB: u64 = 1 << 20;
@@ -286,6 +287,31 @@ fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
         })
     })?;
     same(read_bytes()?, Some(7))?;
+    test_node.forget(&spec)?;
+    test_node.destroy(&outer_spec, &outer)
+}
+
+/// Without `cgroups/pids` those of the outer one alone were told.
+fn threads_of_which_some_cannot_be_counted_are_absent(test_node: &TestNode) -> Result<(), Failed> {
+    let counter = Arc::new(Counter::default());
+    let node = NodeOptions {
+        count_processes: true,
+        ..NodeOptions::default()
+    };
+    let counting = Box::new(Counting(counter.clone()));
+    let isolation = Isolation::parse("cgroups/cpu,cgroups/mem")?;
+    test_node.open_custom(isolation, &node, vec![counting])?;
+    let (outer_spec, outer) = test_node.sleeper("outer")?;
+    let (spec, inner) = test_node.sleeper("outer+task")?;
+    let counts = || {
+        let pids = test_node.usage(&outer_spec)?.pids;
+        Ok::<_, Failed>((pids.processes, pids.threads))
+    };
+    same(counts()?, (Some(2), Some(2)))?;
+    counter.fails.store(true, Ordering::SeqCst);
+    same(counts()?, (None, None))?;
+    counter.fails.store(false, Ordering::SeqCst);
+    test_node.destroy(&spec, &inner)?;
     test_node.forget(&spec)?;
     test_node.destroy(&outer_spec, &outer)
 }
