@@ -86,25 +86,17 @@ impl Refusal {
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
-        if let Self::Value {
-            error,
-            place,
-            is_from_file,
-        } = self
-        {
-            let _ = error.print();
-            eprint!("{}", note(place.as_deref()));
-            return match is_from_file {
-                true => ExitCode::FAILURE,
-                false => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
-            };
-        }
         let code = if self.may_pass() {
             ExitCode::FAILURE
         } else {
             ExitCode::from(exit_code::WRONG)
         };
-        eprintln!("meseta: {:#}", anyhow::Error::from(self));
+        if let Self::Value { error, place, .. } = &self {
+            let _ = error.print();
+            eprint!("{}", note(place.as_deref()));
+        } else {
+            eprintln!("meseta: {:#}", anyhow::Error::from(self));
+        }
         code
     }
 

@@ -19,7 +19,6 @@ use super::outcome::{describe, exit_code};
 use super::output::EXIT_UNREAD;
 pub(crate) use super::request::Options;
 use super::request::Request;
-use super::sandbox::Tail;
 use super::scheduler::Scheduler;
 use super::server;
 use super::server::AgentAddress;
@@ -202,7 +201,7 @@ impl Job {
                     }
                     told.say("ending the task once a master leads");
                     self.kill_at = Some(Instant::now());
-                    search.is_ending();
+                    search.note_ending();
                 }
                 () = tokio::time::sleep_until(search.until()) => {}
             }
@@ -364,19 +363,17 @@ impl Job {
             .as_deref()
             .or(address.hostname.as_deref())
             .unwrap_or_default();
-        let agent = AgentAddress {
+        let address = AgentAddress {
             address: match host.parse::<std::net::Ipv6Addr>() {
                 Ok(host) => format!("[{host}]:{}", address.port),
                 Err(_) => format!("{host}:{}", address.port),
             },
             hostname: offer.hostname.clone(),
         };
-        let tail = |file| Tail::new(&agent, framework, &id.value, file);
-        let (stdout, stderr) = (tail("stdout"), tail("stderr"));
         if !self.is_quiet {
             eprintln!(
                 "task {} on {} ({})",
-                id.value, offer.hostname, agent.address
+                id.value, offer.hostname, address.address
             );
         }
         self.reconciler
@@ -384,12 +381,7 @@ impl Job {
         let agent = offer.agent_id.clone();
         let task = self.request.task(id.clone(), offer.agent_id, cover)?;
         self.scheduler.accept(offer.id, task).await?;
-        self.launched = Some(LaunchedTask {
-            id,
-            agent,
-            stdout,
-            stderr,
-        });
+        self.launched = Some(LaunchedTask::new(id, agent, framework, &address));
         self.scheduler.suppress().await;
         Ok(())
     }
@@ -433,7 +425,9 @@ impl Job {
             && !is_output_whole
             && *code == 0
         {
-            eprintln!("the task ended well, its output could not be read");
+            eprintln!(
+                "the task ended well, its output could not be read or not all of it be written here"
+            );
             *code = EXIT_FAILED_ITSELF;
         }
         self.scheduler.acknowledge(&status).await;
@@ -449,7 +443,7 @@ impl Job {
         Ok(code)
     }
 
-    /// Copies what a task that has ended has written; false if that cannot be had.
+    /// Copies what a task that has ended has written; false if that cannot be had, or not all of it is written here.
     async fn show_the_rest(&mut self) -> bool {
         let mut end = Instant::now() + OUTPUT_TIMEOUT;
         loop {
@@ -462,12 +456,11 @@ impl Job {
                 end = Instant::now() + OUTPUT_TIMEOUT;
                 continue;
             }
-            let is_there = self
-                .launched
-                .as_ref()
-                .is_some_and(|task| task.stdout.was_found() && task.stderr.was_found());
-            if !self.output_lost || Instant::now() >= end {
-                return !self.output_lost && is_there;
+            if !self.output_lost {
+                return self.launched.as_ref().is_some_and(LaunchedTask::is_whole);
+            }
+            if Instant::now() >= end {
+                return false;
             }
             tokio::time::sleep(OUTPUT_PAUSE).await;
         }
@@ -484,7 +477,7 @@ impl Job {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.output_lost, true) {
-                    eprintln!("the task's output cannot be read now: {error:#}");
+                    eprintln!("the task's output cannot be copied now: {error:#}");
                 }
                 false
             }
@@ -551,6 +544,13 @@ mod tests {
             crate::flags::Verb::Execute(options) => *options,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// What a command that has some time for its task ends with.
+    async fn ended(master: &str, patience: Patience) -> ExitCode {
+        let mut options = options(master);
+        options.timeout = Some(Duration::from_millis(500));
+        execute(options, patience).await.expect("a code")
     }
 
     /// A subscription, and an offer of each of two agents.
@@ -660,9 +660,7 @@ mod tests {
             call::Type::Kill => (202, vec![taken_back()]),
             _ => (202, Vec::new()),
         });
-        let mut options = options(&master);
-        options.timeout = Some(Duration::from_millis(500));
-        let code = execute(options, Patience::default()).await.expect("a code");
+        let code = ended(&master, Patience::default()).await;
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
@@ -678,9 +676,7 @@ mod tests {
             call::Type::Kill => (202, vec![update(mesos::TaskState::TaskKilled, "")]),
             _ => (202, Vec::new()),
         });
-        let mut options = options(&master);
-        options.timeout = Some(Duration::from_millis(200));
-        let code = execute(options, Patience::default()).await.expect("a code");
+        let code = ended(&master, Patience::default()).await;
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
@@ -705,9 +701,7 @@ mod tests {
             };
             vec![update(state, "")]
         });
-        let mut options = options(&master);
-        options.timeout = Some(Duration::from_millis(200));
-        let code = execute(options, Patience::default()).await.expect("a code");
+        let code = ended(&master, Patience::default()).await;
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
@@ -719,13 +713,11 @@ mod tests {
             mesos::TaskState::TaskUnknown,
         ] {
             let master = master_that_answers_kills(move |_| vec![update(state, "")]);
-            let mut options = options(&master);
-            options.timeout = Some(Duration::from_millis(200));
             let patience = Patience {
                 away: Duration::from_millis(200),
                 ..Patience::default()
             };
-            let code = execute(options, patience).await.expect("a code");
+            let code = ended(&master, patience).await;
             assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
         }
     }
@@ -737,13 +729,11 @@ mod tests {
             call::Type::Suppress => (canned::GONE, Vec::new()),
             _ => (202, Vec::new()),
         });
-        let mut options = options(&master);
-        options.timeout = Some(Duration::from_millis(500));
         let patience = Patience {
             ending: Duration::from_millis(200),
             ..Patience::default()
         };
-        let code = execute(options, patience).await.expect("a code");
+        let code = ended(&master, patience).await;
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
@@ -765,10 +755,8 @@ mod tests {
 
     /// What the command ends with soon after its time, if it does.
     async fn timed_out(master: &str, patience: Patience) -> Option<ExitCode> {
-        let mut options = options(master);
-        options.timeout = Some(Duration::from_millis(500));
-        let code = tokio::time::timeout(Duration::from_secs(3), execute(options, patience)).await;
-        code.ok().map(|code| code.expect("a code"))
+        let code = tokio::time::timeout(Duration::from_secs(3), ended(master, patience)).await;
+        code.ok()
     }
 
     #[tokio::test]

@@ -8,6 +8,9 @@ const FRAMEWORKS: &str = "`meseta frameworks` lists those that are subscribed";
 const ANOTHER_DAEMON: &str = "another kind of daemon, or of server, seems to answer there: --master (MESETA_MASTER) names a \
     master, --scheduler (MESETA_SCHEDULER) the scheduler of jobs, and agents listen on ports of their own";
 
+/// What a daemon says to those who speak in the clear, and should not.
+pub(super) const SPEAKS_TLS: &str = "speaks TLS";
+
 /// What the master's words are known by, and what helps then.
 const BY_WORDS: &[(&str, &str)] = &[
     (
@@ -72,7 +75,7 @@ const BY_WORDS: &[(&str, &str)] = &[
         "`meseta maintenance` shows the schedule, `meseta maintenance clear` calls it off",
     ),
     (
-        "speaks TLS",
+        SPEAKS_TLS,
         "give --ca=FILE (or MESETA_CA), the authority that signed its certificate: verbs speak TLS then",
     ),
     (

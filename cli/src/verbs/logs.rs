@@ -1,12 +1,12 @@
 //! `meseta logs`: what a task has written.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use serde_json::Value;
 
+use super::output::write_all;
 use super::sandbox::Tail;
 use super::server::AgentAddress;
 use super::task::executor_of;
@@ -88,7 +88,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             if data.is_empty() {
                 break;
             }
-            if std::io::stdout().lock().write_all(&data).is_err() {
+            let is_read = write_all(std::io::stdout(), &data);
+            if !is_read.context("failed to write to standard output")? {
                 return Ok(());
             }
         }

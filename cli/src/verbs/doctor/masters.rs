@@ -121,7 +121,7 @@ fn unanswered(error: &Error) -> Answer {
 
 fn read(reply: &Reply, asked: SystemTime, answered: SystemTime) -> Answer {
     let words = reply.text();
-    if words.contains("speaks TLS")
+    if words.contains(hints::SPEAKS_TLS)
         && let Some(hint) = hints::after(reply.status, &words)
     {
         let why = words.trim().to_owned();

@@ -16,8 +16,6 @@ use crate::verbs::{address, hints, identity};
 
 /// What every master tells those whom it knows.
 const PATH: &str = "/rights";
-/// What a master says to those who speak in the clear, and should not.
-const TLS_WANTED: &str = "speaks TLS";
 
 /// Who asks a master.
 pub(super) enum Asker<'a> {
@@ -214,7 +212,7 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
             "enable it for the while",
         ),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-            if asker.may_be_nobody() && !words.contains(TLS_WANTED) =>
+            if asker.may_be_nobody() && !words.contains(hints::SPEAKS_TLS) =>
         {
             Finding::warning(
                 format!(
@@ -228,7 +226,7 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
             format!("master {address} does not accept the credentials of {who}: {status}"),
             asker.remedy(),
         ),
-        StatusCode::FORBIDDEN if words.contains(TLS_WANTED) => Finding::problem(
+        StatusCode::FORBIDDEN if words.contains(hints::SPEAKS_TLS) => Finding::problem(
             what,
             match asker {
                 Asker::Agent(_) => {

@@ -105,12 +105,19 @@ impl Ends {
 
     /// Waits until the command is told to end. Cancel safe.
     pub(super) async fn next(&mut self) -> Told {
-        let code = tokio::select! {
+        tokio::select! {
             () = until(self.deadline), if self.code.is_none() => {
                 eprintln!("timeout: ending the task");
                 self.code = Some(EXIT_TIMED_OUT);
-                return Told { code: EXIT_TIMED_OUT, is_repeated: false, is_signal: false };
+                Told { code: EXIT_TIMED_OUT, is_repeated: false, is_signal: false }
             }
+            told = self.signal() => told,
+        }
+    }
+
+    /// Waits until a signal tells it. Cancel safe.
+    async fn signal(&mut self) -> Told {
+        let code = tokio::select! {
             _ = self.interrupt.recv() => EXIT_INTERRUPTED,
             _ = self.terminate.recv() => EXIT_TERMINATED,
         };
@@ -123,17 +130,21 @@ impl Ends {
         }
     }
 
-    /// Waits for the framework's end, no longer than the command has time for it; a signal ends the wait.
+    /// Waits for the framework's end, no longer than the command has time for it. A signal leaves it the time of one who leaves
+    /// at once, and not none: it may have come before the end was asked for.
     pub(super) async fn finish(&mut self, patience: Patience, teardown: impl Future) {
         let limit = match self.is_repeated {
             true => patience.leaving,
             false => patience.teardown,
         };
+        let end = Instant::now() + limit;
+        tokio::pin!(teardown);
         tokio::select! {
-            _ = tokio::time::timeout(limit, teardown) => {}
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = tokio::time::timeout_at(end, &mut teardown) => return,
+            _ = self.signal() => {}
         }
+        let end = end.min(Instant::now() + patience.leaving);
+        let _ = tokio::time::timeout_at(end, teardown).await;
     }
 }
 
@@ -176,7 +187,7 @@ impl Search {
     }
 
     /// The command is to end, and looks no longer than it takes to tell.
-    pub(super) fn is_ending(&mut self) {
+    pub(super) fn note_ending(&mut self) {
         self.ending.get_or_insert_with(Instant::now);
     }
 
@@ -295,5 +306,26 @@ mod tests {
         let finished = ends.finish(patience, std::future::pending::<()>());
         let finished = tokio::time::timeout(Duration::from_secs(30), finished).await;
         assert!(finished.is_ok());
+    }
+
+    /// A signal that came while the last of the output was copied kept the framework from being ended at all.
+    #[tokio::test]
+    async fn a_signal_of_before_leaves_time_to_end_the_framework() {
+        use rustix::process::{Signal, getpid, kill_process};
+        let kind = SignalKind::user_defined2();
+        let mut ends = Ends::watch(None).expect("signals");
+        ends.interrupt = signal(kind).expect("a signal");
+        let mut seen = signal(kind).expect("a signal");
+        kill_process(getpid(), Signal::USR2).expect("sent");
+        seen.recv().await;
+        let mut is_ended = false;
+        let teardown = async {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            is_ended = true;
+        };
+        ends.finish(Patience::default(), teardown).await;
+        assert!(is_ended);
     }
 }

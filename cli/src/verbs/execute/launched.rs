@@ -8,13 +8,16 @@ use tokio::time::Interval;
 
 use super::super::output::write_all;
 use super::super::sandbox::Tail;
+use super::super::server::AgentAddress;
 
 #[derive(Debug)]
 pub(super) struct LaunchedTask {
     pub(super) id: mesos::TaskId,
     pub(super) agent: mesos::AgentId,
-    pub(super) stdout: Tail,
-    pub(super) stderr: Tail,
+    stdout: Tail,
+    stderr: Tail,
+    /// A part of the output was read and could not be written, and is not read again.
+    is_cut: bool,
 }
 
 /// What a look at the output has brought.
@@ -39,6 +42,27 @@ pub(super) async fn copy_next(
 }
 
 impl LaunchedTask {
+    pub(super) fn new(
+        id: mesos::TaskId,
+        agent: mesos::AgentId,
+        framework: &str,
+        address: &AgentAddress,
+    ) -> Self {
+        let tail = |file| Tail::new(address, framework, &id.value, file);
+        Self {
+            stdout: tail("stdout"),
+            stderr: tail("stderr"),
+            id,
+            agent,
+            is_cut: false,
+        }
+    }
+
+    /// Whether both files were there, and all that was read of them was written.
+    pub(super) fn is_whole(&self) -> bool {
+        self.stdout.was_found() && self.stderr.was_found() && !self.is_cut
+    }
+
     /// Copies what is new in the task's stdout and stderr to ours, as much as one read of each gives. Cancel safe.
     pub(super) async fn copy_to_ours(&mut self) -> anyhow::Result<Copied> {
         self.copy_to(io::stdout(), io::stderr()).await
@@ -49,71 +73,99 @@ impl LaunchedTask {
         stdout: impl io::Write,
         stderr: impl io::Write,
     ) -> anyhow::Result<Copied> {
-        let out = copy(&mut self.stdout, stdout, "standard output").await?;
+        let out = self.stdout.read().await?;
+        let out = self.write(&out, stdout, "standard output")?;
         if out == Copied::Unread {
             return Ok(out);
         }
-        let err = copy(&mut self.stderr, stderr, "standard error").await?;
+        let err = self.stderr.read().await?;
+        let err = self.write(&err, stderr, "standard error")?;
         Ok(if err == Copied::Nothing { out } else { err })
     }
-}
 
-/// Writes what is read before anything else is waited for: the next read goes on behind it.
-async fn copy(tail: &mut Tail, output: impl io::Write, name: &str) -> anyhow::Result<Copied> {
-    let data = tail.read().await?;
-    if data.is_empty() {
-        return Ok(Copied::Nothing);
+    /// Writes what was read, before anything else is waited for: the next read goes on behind it.
+    fn write(&mut self, data: &[u8], output: impl io::Write, name: &str) -> anyhow::Result<Copied> {
+        if data.is_empty() {
+            return Ok(Copied::Nothing);
+        }
+        let written = write_all(output, data);
+        self.is_cut |= written.is_err();
+        Ok(
+            match written.with_context(|| format!("failed to write to {name}"))? {
+                true => Copied::Some,
+                false => Copied::Unread,
+            },
+        )
     }
-    let is_read = write_all(output, &data).with_context(|| format!("failed to write to {name}"))?;
-    Ok(match is_read {
-        true => Copied::Some,
-        false => Copied::Unread,
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use meseta_proto::mesos::v1::agent::call::ReadFile as ReadFileCall;
     use meseta_proto::mesos::v1::agent::response::ReadFile;
 
     use super::super::super::canned;
-    use super::super::super::server::AgentAddress;
     use super::*;
+
+    /// A task at an agent that reads its files so.
+    fn task_at(
+        read: impl FnMut(&ReadFileCall) -> Result<ReadFile, u16> + Send + 'static,
+    ) -> LaunchedTask {
+        let agent = AgentAddress {
+            address: canned::agent_of(read),
+            hostname: "localhost".to_owned(),
+        };
+        LaunchedTask::new(
+            mesos::TaskId::default(),
+            mesos::AgentId::default(),
+            "f",
+            &agent,
+        )
+    }
+
+    /// What follows the place of a read in a file that holds this.
+    fn rest_of(text: &str, read: &ReadFileCall) -> ReadFile {
+        let from = usize::try_from(read.offset).expect("small").min(text.len());
+        ReadFile {
+            size: text.len() as u64,
+            data: text.as_bytes()[from..].to_vec(),
+            ..ReadFile::default()
+        }
+    }
 
     /// What was read of stdout was dropped where the agent did not answer for stderr.
     #[tokio::test]
     async fn no_output_is_lost_where_the_agent_goes_between_two_reads() {
         let mut is_away = true;
-        let address = canned::agent_of(move |read| {
+        let mut task = task_at(move |read| {
             if read.path.ends_with("/stderr") && std::mem::take(&mut is_away) {
                 return Err(503);
             }
-            let text = match read.path.rsplit('/').next() {
-                Some("stdout") => "all of it",
-                Some("stderr") => "a word",
-                _ => return Err(404),
-            };
-            let from = usize::try_from(read.offset).expect("small").min(text.len());
-            Ok(ReadFile {
-                size: text.len() as u64,
-                data: text.as_bytes()[from..].to_vec(),
-                ..ReadFile::default()
-            })
+            match read.path.rsplit('/').next() {
+                Some("stdout") => Ok(rest_of("all of it", read)),
+                Some("stderr") => Ok(rest_of("a word", read)),
+                _ => Err(404),
+            }
         });
-        let agent = AgentAddress {
-            address,
-            hostname: "localhost".to_owned(),
-        };
-        let tail = |file| Tail::new(&agent, "f", "t", file);
-        let mut task = LaunchedTask {
-            id: mesos::TaskId::default(),
-            agent: mesos::AgentId::default(),
-            stdout: tail("stdout"),
-            stderr: tail("stderr"),
-        };
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let first = task.copy_to(&mut stdout, &mut stderr).await;
         first.expect_err("the agent is away");
         while task.copy_to(&mut stdout, &mut stderr).await.expect("read") == Copied::Some {}
         assert_eq!((&*stdout, &*stderr), (&b"all of it"[..], &b"a word"[..]));
+        assert!(task.is_whole());
+    }
+
+    /// Behind a full disk the command ended with 0: the next look found nothing new, and was taken for the end of the trouble.
+    #[tokio::test]
+    async fn output_that_could_not_be_written_is_not_whole() {
+        let mut task = task_at(|read| match read.path.rsplit('/').next() {
+            Some("stdout" | "stderr") => Ok(rest_of("a word", read)),
+            _ => Err(404),
+        });
+        let full = std::fs::File::create("/dev/full").expect("there");
+        let first = task.copy_to(&full, Vec::new()).await;
+        first.expect_err("the disk is full");
+        while task.copy_to(&full, Vec::new()).await.expect("copied") == Copied::Some {}
+        assert!(!task.is_whole());
     }
 }

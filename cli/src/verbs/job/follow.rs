@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A scheduler that is away for longer is given up: the next leader takes over sooner.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
-/// As often as a job may be shown as it was before, by a scheduler that does not know yet that it leads no more.
+/// As often as a job may be shown as it was before, or not at all, by a scheduler that does not know yet that it leads no more.
 const OLDER_MAX: u32 = 10;
 
 /// How the command ends.
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// What is said of a job that was seen and is gone for good, once more being told that there is none.
+    /// Notes once more that a job that was seen is not there; what is said of it once it is gone for good.
     pub(super) fn gone(&mut self, name: &str) -> Option<String> {
         self.missing += 1;
         // The scheduler answers the same for a role that is not seen.
