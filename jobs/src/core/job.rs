@@ -48,8 +48,8 @@ pub(super) struct Job {
     pub(super) is_held: bool,
     /// Of a schedule: its version and the time dealt with last, and the time that follows, if there is one.
     pub(super) next_due: Option<((u64, Duration), Option<Duration>)>,
-    /// Of a schedule: a time that is put off until it is known whether the run before has ended, and since when.
-    pub(super) put_off: Option<(Duration, Duration)>,
+    /// Of a schedule whose next run waits.
+    pub(super) put_off: Option<PutOff>,
     /// When an update last had a new instance become healthy, and how many there were.
     pub(super) progress: Progress,
     /// When kills of it have left last.
@@ -71,6 +71,14 @@ impl Wanted {
         KEYED.set(KEYED.get() + 1);
         (self.run, self.index, self.version)
     }
+}
+
+/// A time of a schedule that is put off until it is known whether the run before has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PutOff {
+    pub(super) time: Duration,
+    /// When it was found to be due.
+    pub(super) since: Duration,
 }
 
 /// How far an update has come. Not durable: after a restart its deadline begins again.

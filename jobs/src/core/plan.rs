@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use meseta_resources::{ResourceQuantities, Resources};
+use meseta_resources::ResourceQuantities;
 use serde::Serialize;
 
 use super::commands::same_but_size;
@@ -39,6 +39,9 @@ pub struct PlanView {
     /// Where those that fit would go.
     pub places: Vec<PlaceView>,
     pub obstacles: Vec<String>,
+    /// Whether a quota may be in the way of tasks for which there is no room.
+    #[serde(skip)]
+    pub may_be_limited: bool,
 }
 
 /// An agent on which tasks would be launched.
@@ -62,6 +65,7 @@ impl State {
                 runs: 0,
                 places: Vec::new(),
                 obstacles: vec![format!("it is refused: {refusal}")],
+                may_be_limited: false,
             },
         }
     }
@@ -95,15 +99,16 @@ impl State {
             fit(&offer.hostname, &offer.agent_id);
         }
         let fits = places.values().sum();
+        let may_be_limited = self.is_connected && fits < wants && !is_partial && others > 0;
         let mut obstacles = match fits < wants {
             true if is_partial => vec![format!("a plan places {most} tasks at most: more may fit")],
             true => {
-                let change = Change {
+                let change = || Change {
                     more,
                     freed: self.freed_of_quota(spec),
                 };
-                let limited = quotas.in_the_way(spec, &change).filter(|_| others > 0);
-                self.in_the_way(spec, &placed, &offers, limited)
+                let limited = may_be_limited.then(|| quotas.in_the_way(spec, change));
+                self.in_the_way(spec, &placed, &offers, limited.flatten())
             }
             false => Vec::new(),
         };
@@ -124,6 +129,7 @@ impl State {
             runs: placed.len(),
             places: places.collect(),
             obstacles,
+            may_be_limited,
         }
     }
 
@@ -140,27 +146,27 @@ impl State {
 
     /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
     fn give_back(&self, spec: &JobSpec, offers: &mut [Offer]) {
-        for (agent_id, freed) in self.given_back(spec) {
+        for (agent_id, of_task) in self.given_back(spec) {
             let mut offers = offers.iter_mut();
             if let Some(offer) = offers.find(|offer| offer.agent_id == agent_id) {
-                offer.resources += &freed;
+                offer.resources += &placement::requested(of_task);
             }
         }
     }
 
     /// The same as far as it counts in the role of the new tasks.
     fn freed_of_quota(&self, spec: &JobSpec) -> ResourceQuantities {
-        let mut freed = Resources::new();
+        let mut freed = ResourceQuantities::default();
         if self.role_of(&spec.name) == Some(&spec.role) {
             for (_, of_task) in self.given_back(spec) {
-                freed += &of_task;
+                freed += &placement::counted_by_quota(of_task);
             }
         }
-        freed.quantities()
+        freed
     }
 
-    /// The tasks that a submission replaces: where each is, and what it has.
-    fn given_back(&self, spec: &JobSpec) -> impl Iterator<Item = (&str, Resources)> {
+    /// The tasks that a submission replaces: where each is, and what it was launched by.
+    fn given_back(&self, spec: &JobSpec) -> impl Iterator<Item = (&str, &JobSpec)> {
         let job = self.jobs.get(&spec.name).filter(|job| {
             let mut present = job.spec().into_iter();
             let is_same = present.any(|present| same_but_size(present, spec));
@@ -169,8 +175,7 @@ impl State {
         job.into_iter().flat_map(|job| {
             job.tasks.values().filter_map(|task| {
                 let of_task = job.spec_of(task.name.version)?;
-                let freed = placement::requested(of_task);
-                Some((&*task.record.agent_id, freed))
+                Some((&*task.record.agent_id, &**of_task))
             })
         })
     }
@@ -210,14 +215,12 @@ impl State {
     pub(super) fn limited(&self, job: &Job, quotas: &Quotas) -> Option<Limited> {
         let spec = job.spec()?;
         // A gang starts as a whole.
-        let more = spec
-            .gang
-            .map_or(0, |_| job.demand(self.clock.at).saturating_sub(1));
-        let change = Change {
-            more,
+        let others = || job.demand(self.clock.at).saturating_sub(1);
+        let change = || Change {
+            more: spec.gang.map_or(0, |_| others()),
             ..Change::default()
         };
-        let limited = quotas.in_the_way(spec, &change);
+        let limited = quotas.in_the_way(spec, change);
         limited.filter(|_| job.demand_anywhere(self.clock.at) > 0)
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Scalar};
+use meseta_resources::{ResourceLimits, ResourceQuantities, Scalar};
 
 use crate::placement::{self, Why};
 use crate::spec::JobSpec;
@@ -54,13 +54,17 @@ impl Quotas {
     }
 
     /// The limits of a job's role, and of those above it, that one more of its tasks would exceed.
-    pub(super) fn in_the_way(&self, spec: &JobSpec, change: &Change) -> Option<Limited> {
+    pub(super) fn in_the_way(
+        &self,
+        spec: &JobSpec,
+        change: impl FnOnce() -> Change,
+    ) -> Option<Limited> {
         let quotas = roles_of(&spec.role).filter_map(|role| Some((role, self.0.get(role)?)));
         let quotas: Vec<_> = quotas.collect();
         if quotas.is_empty() {
             return None;
         }
-        let needed = needed_of(spec);
+        let (needed, change) = (placement::counted_by_quota(spec), change());
         let more = i64::try_from(change.more).unwrap_or(i64::MAX);
         let (mut texts, mut names) = (Vec::new(), BTreeSet::new());
         for (role, quota) in quotas {
@@ -104,23 +108,13 @@ fn roles_of(role: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(role), |role| Some(role.rsplit_once('/')?.0))
 }
 
-/// What a task adds to the consumption of its role: what is revocable counts for nothing.
-fn needed_of(spec: &JobSpec) -> ResourceQuantities {
-    let mut needed = placement::requested(spec).quantities();
-    if spec.best_effort {
-        needed.set(&ResourceName::cpus(), Scalar::ZERO);
-    }
-    if let Some(volume) = &spec.volume {
-        let size = Scalar::from_f64(volume.size_mb).unwrap_or_default();
-        needed.increase(&ResourceName::disk(), size);
-    }
-    needed
-}
-
 #[cfg(test)]
 mod tests {
+    use meseta_resources::ResourceName;
+
     use super::*;
     use crate::file::from_toml;
+    use crate::spec::Volume;
 
     fn quota(limits: &[(&str, f64)], consumed: &[(&str, f64)]) -> RoleQuota {
         let amount = |(name, amount): &(&str, f64)| {
@@ -141,7 +135,7 @@ mod tests {
     }
 
     fn text(quotas: &Quotas, spec: &JobSpec, change: &Change) -> Option<String> {
-        Some(quotas.in_the_way(spec, change)?.text)
+        Some(quotas.in_the_way(spec, || change.clone())?.text)
     }
 
     #[test]
@@ -179,6 +173,16 @@ mod tests {
         assert_eq!(text(&seen, &spec(""), &none), None);
         assert_eq!(quotas.seen_of("eng/web", |_| true), quotas);
         assert_eq!(quotas.seen_of("ops", |_| true), Quotas::default());
+        // What a volume takes counts as what the task itself does.
+        let disk = quota(&[("disk", 9.0)], &[]);
+        let disk: Quotas = [("eng/web".to_owned(), disk)].into_iter().collect();
+        let mut with_volume = spec("");
+        assert_eq!(text(&disk, &with_volume, &none), None);
+        with_volume.volume = Some(Volume {
+            size_mb: 10.0,
+            path: "data".to_owned(),
+        });
+        assert!(text(&disk, &with_volume, &none).is_some());
         let best_effort = spec("best_effort = true");
         assert_eq!(text(&quotas, &best_effort, &none), None);
     }

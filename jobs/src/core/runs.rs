@@ -6,7 +6,7 @@ use std::time::Duration;
 use meseta_daemon::calendar::utc;
 
 use super::dealt::Dealt;
-use super::job::{Job, KillReason, Run, Wanted};
+use super::job::{Job, KillReason, PutOff, Run, Wanted};
 use super::records::{Outcome, RunSummary};
 use super::sizes::Sizes;
 use super::state::State;
@@ -67,7 +67,7 @@ impl Job {
     /// The time of a schedule that is put off.
     pub(super) fn put_off_time(&self, now: Duration) -> Option<Duration> {
         let is_due = |time: &Duration| self.record.last_due < *time && *time <= now;
-        let put_off = self.put_off.map(|(time, _)| time).filter(is_due);
+        let put_off = self.put_off.map(|put_off| put_off.time).filter(is_due);
         put_off.filter(|_| self.record.stop.is_none())
     }
 
@@ -333,13 +333,13 @@ impl State {
         let under_way = job.under_way(self.is_connected);
         let is_patient = !self.is_connected
             || self.clock.at < self.connected_since.saturating_add(ANSWERS_WITHIN);
+        let put_off = job.put_off.take().filter(|put_off| put_off.time == first);
         if is_patient && under_way.may_change(cron.overlap) {
-            let put_off = job.put_off.filter(|(time, _)| *time == first);
-            job.put_off = put_off.or(Some((first, now)));
+            let (time, since) = (first, now);
+            job.put_off = put_off.or(Some(PutOff { time, since }));
             return;
         }
-        let put_off = job.put_off.take().filter(|(time, _)| *time == first);
-        let put_off = put_off.map(|(_, since)| since);
+        let put_off = put_off.map(|put_off| put_off.since);
         let Some(job) = self.jobs.get(name) else {
             return;
         };

@@ -25,7 +25,7 @@ use crate::spec::Cron;
 
 /// Where no step was made for longer, the process stood still: what it has not heard meanwhile may wait to be read.
 const STANDSTILL_MIN: Duration = Duration::from_secs(5);
-/// So long it takes at most to hear of that.
+/// For so long after it no schedule starts a run: what waits to be read is heard first.
 pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
 /// The rules that hold for all jobs.

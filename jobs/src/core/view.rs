@@ -148,11 +148,11 @@ impl State {
         })
     }
 
-    /// Whether a job waits for an offer, so that the quota of its role may be what is in the way.
+    /// The role of a job that waits for offers: its quota may be what is in the way.
     #[must_use]
-    pub fn waits_for_offers(&self, name: &str) -> bool {
-        let job = self.jobs.get(name).filter(|_| self.is_connected);
-        job.is_some_and(|job| job.demand(self.clock.at) > 0)
+    pub fn role_of_waiting(&self, name: &str) -> Option<&str> {
+        let job = self.jobs.get(name).filter(|_| self.is_connected)?;
+        (job.demand(self.clock.at) > 0).then(|| job.role())
     }
 
     /// How many tasks a job has.

@@ -130,17 +130,13 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     permission::change(&caller.approver, &Authority::of(&spec))?;
     let planned = |quotas: Quotas| {
         let spec = spec.clone();
-        move |state: &State| {
-            let plan = state.plan(&spec, &quotas);
-            let may_ask = state.is_connected() && plan.fits < plan.wants;
-            (state.authority_of(&spec.name), plan, may_ask)
-        }
+        move |state: &State| (state.authority_of(&spec.name), state.plan(&spec, &quotas))
     };
-    let (mut present, mut plan, may_ask) = context.handle.read(planned(Quotas::default())).await?;
-    if may_ask {
+    let (mut present, mut plan) = context.handle.read(planned(Quotas::default())).await?;
+    if plan.may_be_limited {
         let all = context.quotas.read().await;
         let quotas = all.seen_of(&spec.role, |role| super::sees(&caller, role));
-        (present, plan, _) = context.handle.read(planned(quotas)).await?;
+        (present, plan) = context.handle.read(planned(quotas)).await?;
     }
     // The changes tell what the present one is.
     if let Some(present) = present {

@@ -246,6 +246,7 @@ mod tests {
                 runs: 0,
                 places: vec![place],
                 obstacles: Vec::new(),
+                may_be_limited: false,
             },
         );
         check(

@@ -156,6 +156,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::http::tests::master_with;
 
     #[test]
     fn of_roles_those_with_a_limit_are_read() {
@@ -190,11 +191,7 @@ mod tests {
                     format!(r#"{{"roles":[{{"name":"lim","quota":{quota}}}]}}"#),
                 )
             };
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-            let listener = listener.expect("a port");
-            let leader = format!("http://{}", listener.local_addr().expect("an address"));
-            let routes = axum::Router::new().route("/roles", axum::routing::get(answer));
-            tokio::spawn(async move { axum::serve(listener, routes).await });
+            let leader = master_with(answer).await;
             let (_leader, of_leader) = watch::channel(Some(leader));
             let quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
             for _ in 0..3 {

@@ -127,8 +127,10 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
         let wanted = name.to_owned();
         move |state: &State| {
             // What waits is looked at with the quotas: it may have very many tasks.
-            if quotas.is_none() && state.waits_for_offers(&wanted) {
-                return Err(state.role_of(&wanted).map(str::to_owned));
+            if quotas.is_none()
+                && let Some(role) = state.role_of_waiting(&wanted)
+            {
+                return Err(role.to_owned());
             }
             let quotas = quotas.unwrap_or_default();
             let job = match is_brief {
@@ -136,14 +138,16 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
                 false => state.job_alone(&wanted, &quotas),
             };
             let tasks = (state.task_count(&wanted), page.place(state, &wanted));
-            Ok(job.zip(state.authority_of(&wanted)).zip(Some(tasks)))
+            let found = job.zip(state.authority_of(&wanted));
+            Ok(found.map(|(job, authority)| (job, authority, tasks)))
         }
     };
     let turn = context.readers.turn(caller).await?;
     let (mut found, mut turn) = turn.look(&context.handle, look(None)).await?;
     if let Err(role) = &found {
-        let role = role.as_deref().filter(|role| permitted.sees(role));
-        let role = role.ok_or_else(|| Reply::no_job(name))?;
+        if !permitted.sees(role) {
+            return Err(Reply::no_job(name));
+        }
         // Others read meanwhile.
         drop(turn);
         let all = context.quotas.read().await;
@@ -152,8 +156,8 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
         (found, turn) = turn.look(&context.handle, look(Some(quotas))).await?;
     }
     let seen = found.ok().flatten();
-    let seen = seen.filter(|((job, _), _)| permitted.sees(&job.role));
-    let ((job, authority), (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let seen = seen.filter(|(job, ..)| permitted.sees(&job.role));
+    let (job, authority, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
     let mut shown = Shown {
         job,
         actions: permission::actions(&caller.approver, &authority, &context.user),

@@ -211,16 +211,22 @@ async fn a_job_of_very_many_tasks_is_shown_in_pages() {
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
 }
 
+/// A master whose `/roles` has this handler; its URL.
+pub(super) async fn master_with<T: 'static>(roles: impl axum::handler::Handler<T, ()>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let routes = Router::new().route("/roles", axum::routing::get(roles));
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    url
+}
+
 #[tokio::test]
 async fn a_job_that_waits_is_shown_with_the_quota_that_the_master_tells() {
     let answer = || async {
         r#"{"roles":[{"name":"r","quota":{"limit":{"cpus":1},"consumed":{"cpus":1}}}]}"#
     };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-    let listener = listener.expect("a port");
-    let leader = format!("http://{}", listener.local_addr().expect("an address"));
-    let routes = Router::new().route("/roles", axum::routing::get(answer));
-    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let leader = master_with(answer).await;
     let clock = Clock::new();
     let mut state = empty_state(clock);
     let text = r#"{ "name": "waits", "role": "r", "task": { "command": "true" } }"#;

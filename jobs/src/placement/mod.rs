@@ -19,7 +19,7 @@ mod why;
 
 use std::collections::BTreeMap;
 
-use meseta_resources::{Resource, Resources};
+use meseta_resources::{Resource, ResourceQuantities, Resources};
 use serde::{Deserialize, Serialize};
 
 pub use held::{VOLUME_LABEL, reserved_for, volume_in};
@@ -157,6 +157,12 @@ pub fn place_on_volume(
 #[must_use]
 pub fn requested(spec: &JobSpec) -> Resources {
     Demand::new(spec).requested()
+}
+
+/// What each new task of a job takes of the quota of its role: what is revocable counts for nothing there.
+#[must_use]
+pub fn counted_by_quota(spec: &JobSpec) -> ResourceQuantities {
+    Demand::new(spec).guaranteed()
 }
 
 /// Whether one more task fits in an offer, given what is placed.

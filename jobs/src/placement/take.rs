@@ -188,11 +188,15 @@ impl<'a> Demand<'a> {
     }
 
     fn needed(&self) -> ResourceQuantities {
+        let mut needed = self.guaranteed();
+        needed += &self.revocable.quantities();
+        needed
+    }
+
+    /// What a new task needs of what is guaranteed, its ports and its volume included.
+    pub(super) fn guaranteed(&self) -> ResourceQuantities {
         let mut needed = self.plain.quantities();
-        let others = [self.revocable.quantities(), self.volume.quantities()];
-        for (name, amount) in others.iter().flat_map(ResourceQuantities::iter) {
-            needed.increase(name, amount);
-        }
+        needed += &self.volume.quantities();
         if let (Ok(name), false) = (ResourceName::new(PORTS), self.port_names.is_empty()) {
             needed.set(&name, Scalar::from_units(self.port_names.len() as u64));
         }

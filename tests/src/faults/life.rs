@@ -18,7 +18,7 @@ use crate::daemon::free_port;
 use crate::framework::task;
 use crate::{Cluster, Framework, Setup, http, wait};
 
-/// An agent that is killed looks alive until its tracer has let it go, when the master has missed it for that long already.
+/// An agent that is killed looks alive until its tracer has let it go: the master may have missed it for so long by then.
 const DYING: Duration = Duration::from_secs(1);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0), ("disk", 8.0)];
 /// Between two kills of one task, and between two looks at the agent.

@@ -469,7 +469,7 @@ fn a_plan_places_no_more_tasks_than_a_step() {
     while world.deliver() {}
     let mut spec = batch("array", 400_000);
     spec.task.requests.insert("cpus".to_owned(), 0.001);
-    let plan = world.state.plan(&spec, &Quotas::default());
+    let plan = plan_of(&world, &spec);
     assert_eq!((plan.fits, plan.wants), (PLACED_MAX, 400_000));
     assert_eq!(
         plan.obstacles,

@@ -15,7 +15,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Authority, Input, Quotas, Request};
+use super::{Authority, Input, PlanView, Quotas, Request};
 use crate::spec::{
     Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
 };
@@ -121,6 +121,21 @@ fn submit(world: &mut World, spec: JobSpec) {
 
 fn state_of(world: &World, name: &str) -> &'static str {
     world.state.job(name).expect("a job").state
+}
+
+/// The id of the only task of a job.
+fn only_task(world: &World, name: &str) -> String {
+    let tasks = world.state.job(name).expect("a job").tasks;
+    let tasks = tasks.expect("its tasks");
+    let [task] = &tasks[..] else {
+        panic!("one task: {tasks:?}");
+    };
+    task.task_id.clone()
+}
+
+/// A plan where no quotas are known.
+fn plan_of(world: &World, spec: &JobSpec) -> PlanView {
+    world.state.plan(spec, &Quotas::default())
 }
 
 /// Anything at all may happen next, but no agent goes away unless that is said.

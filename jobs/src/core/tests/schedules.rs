@@ -59,12 +59,7 @@ fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before
     assert_eq!(runs_of(&world).last(), Some(&2));
 }
 
-/// The task of the only run, and what became of the runs that are over: whether each was cancelled.
-fn only_task(world: &World) -> String {
-    let tasks = world.state.job("nightly").unwrap().tasks.unwrap();
-    tasks[0].task_id.clone()
-}
-
+/// Of the runs that are over, whether each was cancelled.
 fn cancelled(world: &World) -> Vec<bool> {
     let over = &world.state.jobs["nightly"].record.over;
     over.iter().map(|run| run.cancelled).collect()
@@ -89,7 +84,7 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
     for (overlap, pause) in cases {
         let mut world = started_schedule(overlap);
         world.sync();
-        world.finish_away(&only_task(&world));
+        world.finish_away(&only_task(&world, "nightly"));
         world.sleep(Duration::from_secs(60));
         world.crash();
         // The time is due before the end of the run is told, and in one step with it.
@@ -109,7 +104,7 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
 fn a_run_that_ended_while_the_process_stood_still_keeps_no_later_one_from_starting() {
     for overlap in [Overlap::Skip, Overlap::Replace] {
         let mut world = started_schedule(overlap);
-        world.finish_away(&only_task(&world));
+        world.finish_away(&only_task(&world, "nightly"));
         world.stand_still(Duration::from_secs(60));
         assert_eq!((started(&world), cancelled(&world)), (1, vec![]));
         while world.deliver() {}
@@ -149,7 +144,7 @@ fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_
     for has_ended in [true, false] {
         let mut world = started_schedule(Overlap::Skip);
         world.sync();
-        let task = only_task(&world);
+        let task = only_task(&world, "nightly");
         world.outage(65);
         if has_ended {
             world.finish_away(&task);
@@ -173,7 +168,7 @@ fn a_time_that_is_put_off_is_run_by_the_version_that_is_submitted_meanwhile() {
     let mut world = started_schedule(Overlap::Skip);
     world.sync();
     world.outage(65);
-    world.finish_away(&only_task(&world));
+    world.finish_away(&only_task(&world, "nightly"));
     let why = |world: &World| world.state.job("nightly").expect("a job").why;
     let told = "its run of 2023-11-14T22:15:00Z is put off: it is not known yet whether the one before has ended";
     assert_eq!(why(&world), told);

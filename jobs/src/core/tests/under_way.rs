@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::volumes::database;
 use super::world::World;
-use super::{batch, changed, launch, service, state_of, submit};
+use super::{batch, changed, launch, only_task, service, state_of, submit};
 use crate::core::updates::LAUNCH_GRACE;
 use crate::core::{Input, Request};
 use crate::spec::{HealthCheck, JobSpec, Probe};
@@ -56,19 +56,23 @@ fn instances_that_are_scaled_away_count_until_they_have_ended() {
     assert_eq!(view.tasks.unwrap().len(), 3);
 }
 
-#[test]
-fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
+/// A batch of one task, whose launch is under way.
+fn launching() -> (World, String) {
     let mut world = World::new(1, 1);
     submit(&mut world, batch("array", 1));
     world.make_offers();
     while world.deliver() {}
     world.sync();
+    let id = only_task(&world, "array");
+    (world, id)
+}
+
+#[test]
+fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
+    let (mut world, id) = launching();
     let ids = |world: &World| -> Vec<String> {
         let tasks = world.state.job("array").unwrap().tasks.unwrap();
         tasks.into_iter().map(|task| task.task_id).collect()
-    };
-    let [id] = &ids(&world)[..] else {
-        panic!("a task that is launched");
     };
     let unknown = TaskStatus {
         task_id: TaskId { value: id.clone() },
@@ -77,7 +81,7 @@ fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
         ..TaskStatus::default()
     };
     world.step(Input::Update(Box::new(unknown.clone())));
-    assert_eq!(ids(&world), std::slice::from_ref(id));
+    assert_eq!(ids(&world), [id]);
     world.pass(LAUNCH_GRACE);
     world.step(Input::Update(Box::new(unknown)));
     assert_eq!(ids(&world), [] as [String; 0]);
@@ -87,19 +91,9 @@ fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
 /// questions.
 #[test]
 fn what_an_agent_says_of_a_task_that_never_came_is_believed_at_once() {
-    let mut world = World::new(1, 1);
-    submit(&mut world, batch("array", 1));
-    world.make_offers();
-    while world.deliver() {}
-    world.sync();
-    let tasks = world.state.job("array").unwrap().tasks.unwrap();
-    let [task] = &tasks[..] else {
-        panic!("a task that is launched");
-    };
+    let (mut world, id) = launching();
     world.step(Input::Update(Box::new(TaskStatus {
-        task_id: TaskId {
-            value: task.task_id.clone(),
-        },
+        task_id: TaskId { value: id },
         state: TaskState::TaskDropped.into(),
         reason: Some(Reason::Reconciliation.into()),
         uuid: Some(vec![1; 16]),
@@ -111,21 +105,16 @@ fn what_an_agent_says_of_a_task_that_never_came_is_believed_at_once() {
 
 /// The only task of the service, and the same with a state that it is told to be in.
 fn tell(world: &mut World, state: TaskState, healthy: Option<bool>) -> String {
-    let tasks = world.state.job("web").unwrap().tasks.unwrap();
-    let [task] = &tasks[..] else {
-        panic!("one task: {tasks:?}");
-    };
+    let id = only_task(world, "web");
     let status = TaskStatus {
-        task_id: TaskId {
-            value: task.task_id.clone(),
-        },
+        task_id: TaskId { value: id.clone() },
         state: state.into(),
         healthy,
         ..TaskStatus::default()
     };
     world.step(Input::Update(Box::new(status)));
     world.sync();
-    task.task_id.clone()
+    id
 }
 
 #[test]
@@ -222,17 +211,8 @@ fn away() -> (World, String) {
     }
     while world.deliver() {}
     world.sync();
-    let tasks = world.state.job("web").unwrap().tasks.unwrap();
-    let id = tasks[0].task_id.clone();
+    let id = only_task(&world, "web");
     (world, id)
-}
-
-fn only_task(world: &World) -> String {
-    let tasks = world.state.job("web").unwrap().tasks.unwrap();
-    let [task] = &tasks[..] else {
-        panic!("one task: {tasks:?}");
-    };
-    task.task_id.clone()
 }
 
 #[test]
@@ -253,7 +233,7 @@ fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
         world.calm(1, None);
         world.tell_all();
         world.calm(20, None);
-        assert_eq!(only_task(&world), id, "case {case}");
+        assert_eq!(only_task(&world, "web"), id, "case {case}");
         assert_eq!(world.launches.len(), 1);
     }
     // One that stays away is given up as soon as the master has said so.
@@ -262,7 +242,7 @@ fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
     world.sleep(Duration::from_secs(120));
     world.crash();
     world.calm(20, None);
-    assert_ne!(only_task(&world), id);
+    assert_ne!(only_task(&world, "web"), id);
 }
 
 #[test]

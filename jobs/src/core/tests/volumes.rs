@@ -110,7 +110,7 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
     let mut larger = changed(&database(1), "another");
     for (cpus, fits) in [(1.0, 1), (4.0, 1), (5.0, 0)] {
         larger.task.requests.insert("cpus".to_owned(), cpus);
-        let plan = world.state.plan(&larger, &Quotas::default());
+        let plan = plan_of(&world, &larger);
         assert_eq!((plan.wants, plan.fits), (1, fits), "{cpus} cpus: {plan:?}");
     }
     while world.alive("web") > 0 {
@@ -120,9 +120,7 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
     // Much longer than the task of a service without a volume is waited for.
     world.calm(300, None);
     // Nor does a new version find room.
-    let plan = world
-        .state
-        .plan(&changed(&database(1), "another"), &Quotas::default());
+    let plan = plan_of(&world, &changed(&database(1), "another"));
     assert_eq!((plan.wants, plan.fits), (1, 0), "{plan:?}");
     let job = world.state.job("web").unwrap();
     assert!(
@@ -302,7 +300,7 @@ fn a_purge_that_waits_for_its_tasks_is_taken_back_by_nothing() {
         let refused = matches!(&world.answers[&id], Err(Refusal::Conflict(why)) if why.contains("is being purged"));
         assert!(refused, "{:?}", world.answers[&id]);
     }
-    let refused = world.state.plan(&spec, &Quotas::default()).obstacles;
+    let refused = plan_of(&world, &spec).obstacles;
     assert!(refused[0].contains("is being purged"), "{refused:?}");
     stop(&mut world, false);
     world.is_slow_to_end = false;

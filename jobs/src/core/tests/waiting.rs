@@ -1,12 +1,23 @@
 //! Why jobs wait: agents without room, and roles that the master does not take.
 
-use meseta_resources::{ResourceName, Scalar};
+use meseta_resources::{ResourceName, Resources, Role, Scalar};
 
 use super::volumes::database;
 use super::*;
 use crate::core::RoleQuota;
 use crate::core::job::EVENTS_MAX;
 use crate::core::plan::AFTER_LOOKED_MAX;
+use crate::placement::Offer;
+
+/// The limit of the role's CPUs, and how many of them it uses.
+fn quota(limit: u64, consumed: u64) -> Quotas {
+    let cpus = |amount| [(ResourceName::cpus(), Scalar::from_units(amount))];
+    let quota = RoleQuota {
+        limits: cpus(limit).into_iter().collect(),
+        consumed: cpus(consumed).into_iter().collect(),
+    };
+    Quotas::from_iter([("r".to_owned(), quota)])
+}
 
 #[test]
 fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() {
@@ -18,9 +29,7 @@ fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() 
     assert_eq!((job.running, job.pending), (4, 1));
     assert_eq!(job.obstacles.len(), 1, "{:?}", job.obstacles);
     assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
-    let plan = world
-        .state
-        .plan(&JobSpec { count: 6, ..spec }, &Quotas::default());
+    let plan = plan_of(&world, &JobSpec { count: 6, ..spec });
     assert_eq!((plan.fits, plan.wants), (0, 2), "{plan:?}");
     assert_eq!(plan.obstacles, job.obstacles);
 }
@@ -32,20 +41,9 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
     let spec = service(5, 0, 1);
     submit(&mut world, spec.clone());
     world.calm(100, None);
-    assert!(world.state.waits_for_offers("web"));
-    let cpus = |amount| {
-        let amount = Scalar::from_units(amount);
-        [(ResourceName::cpus(), amount)]
-    };
-    let quota = |limit| {
-        let quota = RoleQuota {
-            limits: cpus(limit).into_iter().collect(),
-            consumed: cpus(4).into_iter().collect(),
-        };
-        Quotas::from_iter([("r".to_owned(), quota)])
-    };
+    assert_eq!(world.state.role_of_waiting("web"), Some("r"));
     let text = "role 'r' has 4 cpus of its limit of 4, and a task needs 1";
-    let job = world.state.job_alone("web", &quota(4)).expect("a job");
+    let job = world.state.job_alone("web", &quota(4, 4)).expect("a job");
     assert_eq!(job.why, format!("a task waits: {text}"));
     // It is told once.
     assert_eq!(job.obstacles, [] as [String; 0]);
@@ -53,14 +51,37 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
         count: 6,
         ..spec.clone()
     };
-    assert_eq!(world.state.plan(&larger, &quota(4)).obstacles, [text]);
+    assert_eq!(world.state.plan(&larger, &quota(4, 4)).obstacles, [text]);
     // Of another version the tasks have what those before it had.
-    let other = world.state.plan(&changed(&spec, "another"), &quota(4));
+    let other = world.state.plan(&changed(&spec, "another"), &quota(4, 4));
     assert_eq!((other.fits, &*other.obstacles), (4, &[text.to_owned()][..]));
     // A limit that is in nobody's way is none of the reasons.
-    let job = world.state.job_alone("web", &quota(5)).expect("a job");
+    let job = world.state.job_alone("web", &quota(5, 4)).expect("a job");
     assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
     assert_eq!(job.why, "a task waits for an offer that it fits");
+}
+
+/// A plan took them for free, and named no limit.
+#[test]
+fn revocable_cpus_of_a_version_that_is_replaced_free_nothing_of_the_quota() {
+    let mut world = World::new(1, 1);
+    let mut spec = batch("array", 1);
+    spec.best_effort = true;
+    submit(&mut world, spec.clone());
+    let cpus = Resources::parse("cpus:1", &Role::star()).expect("cpus");
+    let offer = Offer {
+        id: "o".to_owned(),
+        role: spec.role.clone(),
+        ..Offer::default()
+    };
+    let offer = offer.with_resources(cpus.with_revocable(true));
+    let now = world.now();
+    world.state.step(now, Input::Offers(vec![offer]));
+    assert_eq!(world.state.task_count("array"), 1);
+    spec.best_effort = false;
+    let plan = world.state.plan(&spec, &quota(4, 4));
+    let text = "role 'r' has 4 cpus of its limit of 4, and a task needs 1";
+    assert_eq!((plan.fits, &*plan.obstacles), (0, &[text.to_owned()][..]));
 }
 
 /// A plan named the limit, which has room for what is placed anew.
@@ -71,17 +92,7 @@ fn what_returns_to_its_volume_takes_no_more_of_the_quota() {
     world.calm(30, None);
     let mut larger = changed(&database(2), "another");
     larger.task.requests.insert("cpus".to_owned(), 4.0);
-    let quota = RoleQuota {
-        limits: [(ResourceName::cpus(), Scalar::from_units(8))]
-            .into_iter()
-            .collect(),
-        consumed: [(ResourceName::cpus(), Scalar::from_units(1))]
-            .into_iter()
-            .collect(),
-    };
-    let plan = world
-        .state
-        .plan(&larger, &Quotas::from_iter([("r".to_owned(), quota)]));
+    let plan = world.state.plan(&larger, &quota(8, 1));
     assert_eq!((plan.fits, plan.wants), (1, 2), "{plan:?}");
     assert!(!plan.obstacles[0].contains("limit"), "{plan:?}");
 }
@@ -93,12 +104,10 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
     submit(&mut world, spec.clone());
     world.calm(60, None);
     assert_eq!(state_of(&world, "web"), "healthy");
-    let same = world.state.plan(&spec, &Quotas::default());
+    let same = plan_of(&world, &spec);
     assert_eq!((same.runs, same.wants, same.fits), (8, 0, 0), "{same:?}");
     // Both agents are full of what the new version replaces.
-    let plan = world
-        .state
-        .plan(&changed(&spec, "another"), &Quotas::default());
+    let plan = plan_of(&world, &changed(&spec, "another"));
     assert_eq!((plan.runs, plan.wants, plan.fits), (0, 8, 8), "{plan:?}");
     let places: Vec<_> = plan
         .places
@@ -107,7 +116,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
         .collect();
     assert_eq!(places, [("a0", 4), ("a1", 4)]);
     let other = job("other", 3, service(3, 1, 1).kind);
-    let plan = world.state.plan(&other, &Quotas::default());
+    let plan = plan_of(&world, &other);
     assert_eq!((plan.wants, plan.fits), (3, 0), "{plan:?}");
     // What has ended is free, although no offers come that would show it.
     let name = "web".to_owned();
@@ -118,7 +127,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
         world.sync();
     }
     assert!(world.is_suppressed);
-    let plan = world.state.plan(&other, &Quotas::default());
+    let plan = plan_of(&world, &other);
     assert_eq!((plan.wants, plan.fits), (3, 3), "{plan:?}");
 }
 
@@ -130,7 +139,7 @@ fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
         after: vec![other.to_owned()],
         ..batch(name, 1)
     };
-    let plan = world.state.plan(&after("a", "nope"), &Quotas::default());
+    let plan = plan_of(&world, &after("a", "nope"));
     let unknown = "it starts after nope, of which there is no job yet";
     assert_eq!(plan.obstacles.last().map(String::as_str), Some(unknown));
     submit(&mut world, after("a", "b"));
@@ -170,10 +179,9 @@ fn of_very_many_jobs_that_wait_in_a_row_some_are_looked_at() {
 fn a_plan_of_what_is_refused_says_so() {
     let mut world = World::new(1, 1);
     submit(&mut world, batch("a", 1));
-    let plan = world
-        .state
-        .plan(&job("a", 1, service(1, 1, 1).kind), &Quotas::default());
+    let plan = plan_of(&world, &job("a", 1, service(1, 1, 1).kind));
     assert_eq!((plan.wants, plan.fits), (1, 0));
+    assert!(!plan.may_be_limited);
     let obstacle = "it is refused: \"a\" is of another kind";
     assert!(plan.obstacles[0].starts_with(obstacle), "{plan:?}");
 }

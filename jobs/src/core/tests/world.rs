@@ -479,7 +479,7 @@ impl World {
         self.ahead = ahead;
     }
 
-    fn now(&self) -> Now {
+    pub(super) fn now(&self) -> Now {
         let now = now_at(self.since);
         Now {
             unix: now.unix + self.ahead,

@@ -36,14 +36,11 @@ pub(super) fn template(file: &View<'_>, mistakes: &mut Collector) -> TaskTemplat
 fn command(task: &View<'_>, mistakes: &mut Collector) -> Command {
     match only_one(task, &["command", "argv"], mistakes) {
         Some("argv") => {
-            let argv: Vec<String> = task
-                .texts("argv")
-                .into_iter()
-                .map(|(_, text)| text)
-                .collect();
-            for (at, text) in task.texts("argv") {
-                check_no_nul(("an item of `argv`", &text), at, mistakes);
+            let items = task.texts("argv");
+            for (at, text) in &items {
+                check_no_nul(("an item of `argv`", text), *at, mistakes);
             }
+            let argv: Vec<String> = items.into_iter().map(|(_, text)| text).collect();
             if argv.first().is_none_or(String::is_empty) {
                 let cure = "write the program first, as `[\"/bin/date\", \"-u\"]`";
                 mistakes.add(task.place("argv"), "`argv` names no program", cure);
