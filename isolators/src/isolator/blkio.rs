@@ -46,8 +46,7 @@ impl Isolator for Blkio {
 
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
         let group = source.groups.of(Controller::Blkio);
-        let group = group.filter(|group| source.all && group.version == Version::V1);
-        if let Some(group) = group {
+        if let Some(group) = group.filter(|group| group.version == Version::V1) {
             usage.io = io_v1(source, group);
         }
     }

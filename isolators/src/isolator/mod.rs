@@ -147,7 +147,8 @@ pub trait Isolator: fmt::Debug + Send + Sync {
     fn usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
     /// Fills in, for a container inside another, those of its figures that the kernel leaves out of the figures of the
-    /// groups around: they are added to those of the container that it is in. None unless it says so.
+    /// groups around: they are added to those of the container that it is in. None unless it says so. They are always
+    /// read all, see [`UsageSource::all`].
     fn local_usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
     /// A descriptor that becomes readable (or reports an error) when the container may have run into

@@ -66,9 +66,7 @@ impl Isolator for Pids {
         if is_refusal_local(source, group) {
             usage.pids.refused = refused(source, group);
         }
-        if source.all {
-            usage.pids.processes = processes(source, group);
-        }
+        usage.pids.processes = processes(source, group);
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) enum Stage {
 pub(crate) struct Composed {
     /// A limit or the headroom made it smaller.
     pub(crate) reduction: Option<Reduction>,
-    /// Nothing was left of the kind that this speaks of.
+    /// Nothing was left of the kind that `reduction` names.
     gives_nothing: bool,
     /// Something of it counts toward a guarantee.
     pub(crate) serves_guarantee: bool,
