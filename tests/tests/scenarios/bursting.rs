@@ -4,15 +4,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meseta_tests::framework::task;
-use meseta_tests::{Cluster, Setup, http, kernel, unless_root, wait};
+use meseta_tests::{Cluster, Missing, Setup, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
 meseta_tests::scenarios! {
     unless_root:
         limits_stand_beside_requests,
         limits_that_make_no_sense_are_refused,
-        limits_that_others_change_are_set_again,
+        limits_that_others_change_are_set_again;
+    unless_cgroup_v1:
         limits_whose_group_is_removed_are_told_and_others_held;
+}
+
+/// On cgroup v2 a container has one group, which ends with it.
+fn unless_cgroup_v1() -> Missing {
+    let is_missing = || kernel::groups_of("cpu") == 0;
+    unless_root().or_else(|| is_missing().then(|| "needs cgroup v1".to_owned()))
 }
 
 const MB: u64 = 1 << 20;
@@ -43,18 +50,17 @@ impl ContainerLimits {
         std::fs::write(path.expect("the file"), value).expect("written");
     }
 
-    /// Moves what runs in the group that has this file to the one around it, and removes the group. Whether there is one.
-    fn remove_group_of(&self, file: &str) -> bool {
-        let Some(group) = self.groups.iter().find(|group| group.join(file).exists()) else {
-            return false;
-        };
+    /// Moves what runs in the group that has this file to the one around it, and removes the group.
+    fn remove_group_of(&self, file: &str) {
+        let mut groups = self.groups.iter();
+        let group = groups.find(|group| group.join(file).exists());
+        let group = group.expect("a group with the file");
         let parent = group.parent().expect("a group around it");
         let processes = std::fs::read_to_string(group.join("cgroup.procs")).expect("the processes");
         for process in processes.lines() {
             std::fs::write(parent.join("cgroup.procs"), process).expect("moved");
         }
         std::fs::remove_dir(group).expect("removed");
-        true
     }
 
     /// The first of these files that the container's groups have, as a number; `None` is no limit.
@@ -219,10 +225,7 @@ fn limits_whose_group_is_removed_are_told_and_others_held() {
     let status = framework.run_task(&offer, "t", "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
     let container = status["container_status"]["container_id"]["value"].as_str();
     let limits = ContainerLimits::of(&cluster, container.expect("a container id"));
-    if !limits.remove_group_of("cpu.shares") {
-        // On cgroup v2 a container has one group, which ends with it.
-        return;
-    }
+    limits.remove_group_of("cpu.shares");
     limits.write(&["memory.limit_in_bytes"], "134217728");
     wait::eventually("the other limit is set again", LIMIT, || {
         (limits.hard_memory() == Some(64 * MB)).then_some(())
