@@ -31,9 +31,8 @@ use crate::context::{Context, Unavailable};
 use crate::core::{LaunchPlan, Snapshot, Subject, volumes_among};
 use crate::nested::output::{OutputReceiver, Stream};
 use crate::nested::terminal::WindowSize;
-use crate::nested::{Attached, Found, NestedError, Reader};
+use crate::nested::{Attached, Found, NestedError, Reader, SIGKILL};
 
-const SIGKILL: i32 = 9;
 /// Largest record of a stream of input, where calls may be as large.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Records of output that wait for their connection.

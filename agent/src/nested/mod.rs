@@ -44,7 +44,7 @@ use pipes::{PipeFolder, Pipes, Source, pump};
 use table::NestedTable;
 use terminal::{Terminal, WindowSize};
 
-const SIGKILL: i32 = 9;
+pub(crate) const SIGKILL: i32 = 9;
 
 /// Why a nested container cannot be had.
 #[derive(Debug, thiserror::Error)]

@@ -489,6 +489,10 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
         sent.filter(|frame| matches!(frame, FromAgent::Unregister(_)))
             .count()
     };
+    let exited = |simulation: &Simulation| match simulation.seen.last() {
+        Some(Seen::Exit(reason)) => Some(reason.clone()),
+        _ => None,
+    };
     let mut simulation = Simulation::registered();
     let container = simulation.running(task("t"));
     simulation.step(Input::Unregister);
@@ -499,10 +503,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     // Its end first, which the master hears only of agents that it knows.
     assert_eq!(unregistered(&simulation), 0);
     assert_eq!(simulation.told_states(), [TaskKilled]);
-    assert!(matches!(
-        simulation.seen.last(),
-        Some(Seen::Exit(ExitReason::Unregistered))
-    ));
+    assert_eq!(exited(&simulation), Some(ExitReason::Unregistered));
 
     // Nobody acknowledges it.
     let (mut unheard, container) = Simulation::with_task();
@@ -521,10 +522,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     paused.stand_still(60 * SECOND);
     assert!(!paused.saw(|seen| matches!(seen, Seen::Exit(_))));
     paused.acknowledge_all();
-    assert!(matches!(
-        paused.seen.last(),
-        Some(Seen::Exit(ExitReason::Unregistered))
-    ));
+    assert_eq!(exited(&paused), Some(ExitReason::Unregistered));
 
     // Nothing runs, and there is no master: it ends as well.
     for is_connected in [true, false] {
@@ -539,7 +537,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
             // There is nobody whose answer is waited for.
             false => ExitReason::Stopped,
         };
-        assert!(matches!(idle.seen.last(), Some(Seen::Exit(reason)) if *reason == expected));
+        assert_eq!(exited(&idle), Some(expected));
     }
 
     // The master goes while tasks end.
@@ -548,10 +546,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     cut.link_down();
     cut.end(&container, Exit::Signal(15));
     assert_eq!(unregistered(&cut), 0);
-    assert!(matches!(
-        cut.seen.last(),
-        Some(Seen::Exit(ExitReason::Stopped))
-    ));
+    assert_eq!(exited(&cut), Some(ExitReason::Stopped));
 
     // It is back before they have, or another is.
     let (mut found, container) = Simulation::with_task();
@@ -562,19 +557,13 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert_eq!(found.core.state(), State::Terminating);
     found.end(&container, Exit::Signal(15));
     assert_eq!(found.told_states(), [TaskKilled]);
-    assert!(matches!(
-        found.seen.last(),
-        Some(Seen::Exit(ExitReason::Unregistered))
-    ));
+    assert_eq!(exited(&found), Some(ExitReason::Unregistered));
 
     // Whoever cannot wait for that ends it.
     let (mut impatient, _) = Simulation::with_task();
     impatient.step(Input::Unregister);
     impatient.step(Input::Stop { kill_tasks: false });
-    assert!(matches!(
-        impatient.seen.last(),
-        Some(Seen::Exit(ExitReason::Stopped))
-    ));
+    assert_eq!(exited(&impatient), Some(ExitReason::Stopped));
     assert_eq!(unregistered(&impatient), 0);
 
     // Or has its tasks end, and not what would follow.
@@ -582,10 +571,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     stopped.step(Input::Unregister);
     stopped.step(Input::Stop { kill_tasks: true });
     stopped.end(&container, Exit::Signal(15));
-    assert!(matches!(
-        stopped.seen.last(),
-        Some(Seen::Exit(ExitReason::Stopped))
-    ));
+    assert_eq!(exited(&stopped), Some(ExitReason::Stopped));
     assert_eq!(unregistered(&stopped), 0);
 }
 
