@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::daemon::{Daemon, free_port};
-use crate::masters::{Etcd, FAILOVER_LIMIT};
+use crate::masters::Etcd;
 use crate::wait::eventually;
-use crate::{Cluster, http};
+use crate::{Cluster, http, leadership};
 
 /// One scheduler with its state in the cluster's directory.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub struct Schedulers {
 }
 
 impl Schedulers {
-    /// Starts so many of the cluster's master, and waits until one leads.
+    /// Starts so many of the cluster's master, and waits until one leads and all know it.
     pub fn start(cluster: &Cluster, count: usize) -> Self {
         let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
         let etcd = Etcd::start(dir.path());
@@ -83,7 +83,7 @@ impl Schedulers {
             let started = schedulers.start_one(index, free_port());
             schedulers.all.push(started);
         }
-        schedulers.leader();
+        leadership::until_all_know(&schedulers.all);
         schedulers
     }
 
@@ -104,18 +104,12 @@ impl Schedulers {
 
     /// Which one leads, once one does.
     pub fn leader(&self) -> usize {
-        eventually("a scheduler leads", FAILOVER_LIMIT, || {
-            (0..self.all.len()).find(|index| self.role(*index) == "leading")
-        })
+        leadership::leading(&self.all, |_index| true)
     }
 
     /// What a scheduler says it is; empty if it does not answer.
     pub fn role(&self, index: usize) -> String {
-        let answer = http::try_get(&format!("{}/leader", self.all[index].url));
-        let role = answer.map(|answer| answer.json()["role"].clone());
-        let role = role.ok();
-        let role = role.as_ref().and_then(Value::as_str);
-        role.unwrap_or_default().to_owned()
+        leadership::role(&self.all[index])
     }
 
     /// All addresses, as the command line takes them.

@@ -17,6 +17,7 @@ pub mod http;
 pub mod interrupt;
 pub mod jobs;
 pub mod kernel;
+pub mod leadership;
 pub mod master_kills;
 pub mod masters;
 pub mod mutants;

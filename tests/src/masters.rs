@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::daemon::Daemon;
-use crate::http;
 use crate::wait::eventually;
+use crate::{http, leadership};
 
 /// From the end of a leader until another one is expected at the latest: the lease, and slack for a busy machine.
 pub const FAILOVER_LIMIT: Duration = Duration::from_secs(30);
@@ -102,7 +101,7 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// Starts so many, and waits until one leads.
+    /// Starts so many, and waits until one leads and all know it.
     pub fn start(count: usize, flags: &[&str]) -> Self {
         let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
         let etcd = Etcd::start(dir.path());
@@ -128,7 +127,7 @@ impl Masters {
             let started = masters.start_one(index, ports[0]);
             masters.all.push(started);
         }
-        masters.leader();
+        leadership::until_all_know(&masters.all);
         masters
     }
 
@@ -160,20 +159,11 @@ impl Masters {
 
     /// Which one leads that is not this one, once one does.
     pub fn leader_but(&self, not: Option<usize>) -> usize {
-        eventually("a master leads", FAILOVER_LIMIT, || {
-            let mut candidates = (0..self.all.len()).filter(|index| Some(*index) != not);
-            candidates.find(|index| self.role(*index) == "leading")
-        })
+        leadership::leading(&self.all, |index| Some(index) != not)
     }
 
     /// What a master says it is; empty if it does not answer.
     pub fn role(&self, index: usize) -> String {
-        let answer = http::try_get(&format!("{}/leader", self.all[index].url));
-        let role = answer.map(|answer| answer.json()["role"].clone());
-        role.ok()
-            .as_ref()
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
+        leadership::role(&self.all[index])
     }
 }
