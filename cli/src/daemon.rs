@@ -173,16 +173,51 @@ const BLOCKING_THREADS_IDLE: std::time::Duration = std::time::Duration::from_sec
 /// Threads that a daemon's start needs beside those of the runtime: for blocking work, and its own.
 const THREADS_MORE: usize = 4;
 
+/// How often it is seen to that there is such a thread: so often that one stays.
+const BLOCKING_THREAD_NEEDED: std::time::Duration = std::time::Duration::from_secs(2);
+
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // The runtime makes both for itself, and panics where it cannot.
     std::os::unix::net::UnixStream::pair().context("failed to make a pair of sockets")?;
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     try_threads(workers + THREADS_MORE).context("failed to start the runtime's threads")?;
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_keep_alive(BLOCKING_THREADS_IDLE)
-        .build()
-        .context("failed to start the runtime's threads")
+    ending_where_it_panics(|| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_keep_alive(BLOCKING_THREADS_IDLE)
+            .build()
+            .context("failed to start the runtime's threads")?;
+        drop(runtime.spawn_blocking(|| ()));
+        runtime.spawn(keep_a_blocking_thread());
+        Ok(runtime)
+    })
+}
+
+/// What is short may have been there when it was tried: the runtime then panics, and waits forever for those of its
+/// threads that it has.
+#[expect(
+    clippy::exit,
+    reason = "nothing that has begun can be ended in an orderly way"
+)]
+fn ending_where_it_panics<T>(start: impl FnOnce() -> T) -> T {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|panic| {
+        let why = panic.payload_as_str().unwrap_or("for an unknown reason");
+        eprintln!("meseta: failed to start the runtime's threads: {why}");
+        std::process::exit(1);
+    }));
+    let started = start();
+    std::panic::set_hook(usual);
+    started
+}
+
+/// Where no thread for blocking work is left and none can be made, whatever asks for one panics; where there is one, it
+/// waits for that.
+async fn keep_a_blocking_thread() {
+    loop {
+        tokio::time::sleep(BLOCKING_THREAD_NEEDED).await;
+        let _ = tokio::task::spawn_blocking(|| ()).await;
+    }
 }
 
 /// Starts so many threads at once, and ends them.

