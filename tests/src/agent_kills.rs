@@ -23,6 +23,8 @@ const AT_ONCE: usize = 48;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long what is left over has to show itself after the last task.
 const AFTERWARDS: Duration = Duration::from_secs(5);
+/// How long what has ended has to go away.
+const LEAVING: Duration = Duration::from_secs(30);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0)];
 /// A group of three, and their executor.
 const OF_A_LAUNCH_MAX: usize = 4;
@@ -94,7 +96,7 @@ pub fn run(kills: usize, tasks: usize, mut dice: Dice) -> Outcome {
 fn left_over(cluster: &Cluster) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_empty = || kernel::tasks_below(&cluster.cgroups_root).is_empty();
-    if !wait::holds(AFTERWARDS, is_empty) {
+    if !wait::holds(LEAVING, is_empty) {
         let left = kernel::tasks_below(&cluster.cgroups_root);
         wrong.push(format!("processes are left in containers: {left:?}"));
     }
@@ -104,7 +106,7 @@ fn left_over(cluster: &Cluster) -> Vec<String> {
             let frameworks = state["frameworks"].as_array().cloned();
             frameworks.is_some_and(|all| all.iter().all(has_no_tasks))
         };
-        if !wait::holds(AFTERWARDS, holds_none) {
+        if !wait::holds(LEAVING, holds_none) {
             wrong.push(format!("the {who} still has tasks"));
         }
     }

@@ -17,6 +17,9 @@ use crate::{http, kernel};
 /// For an agent to end its tasks, stubborn ones included.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
+/// For an agent to say whether it is registered.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// What differs from a plain cluster of one agent with `cpus:4;mem:4096`.
@@ -216,9 +219,11 @@ impl Cluster {
         self.master = Daemon::start("master", &self.dir.path().join("master"), &flags);
     }
 
-    /// Waits until this many agents are registered and active.
+    /// Waits until this many agents are registered and active. One that was killed is active to the master until that
+    /// hears of it: those that came after it are asked as well.
     pub fn wait_for_agents(&self, count: usize) {
         eventually("the agents are registered", Duration::from_secs(30), || {
+            (!self.agents.iter().any(is_unregistered)).then_some(())?;
             let answer = http::try_get(&format!("{}/slaves", self.master.url)).ok()?;
             (answer.status == 200).then_some(())?;
             let body = answer.json();
@@ -292,6 +297,16 @@ impl Cluster {
     pub fn scheduler_url(&self) -> String {
         format!("{}/api/v1/scheduler", self.master.url)
     }
+}
+
+/// Whether an agent answers, and not that it is registered: one that recovers has no such metric. One that does not answer,
+/// or not without credentials, says nothing.
+fn is_unregistered(agent: &Daemon) -> bool {
+    let url = format!("{}/metrics/snapshot", agent.url);
+    http::get_within(ASK_LIMIT, &url).is_ok_and(|page| match page.status {
+        200 => page.json()["slave/registered"] != 1.0,
+        status => status == 503,
+    })
 }
 
 impl Drop for Cluster {

@@ -1,10 +1,12 @@
 //! One daemon as a child process: started, found by its endpoint file, killed in several ways.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::stat::{Mode, umask};
@@ -217,10 +219,23 @@ impl Drop for Daemon {
     }
 }
 
-/// A port that nobody listens on.
+/// Ports that the kernel gives to nobody by itself, neither to a connection nor for port 0: they stay free between two
+/// runs of a daemon.
+const FREE_PORTS: Range<u16> = 20_000..30_000;
+
+static PORTS_GIVEN: AtomicUsize = AtomicUsize::new(0);
+
+/// A port that nobody listens on, and that no other test of this process is given.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
+    // Far from those of another suite that was started just before.
+    let first = usize::try_from(std::process::id()).unwrap_or_default() * 97;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut candidates = FREE_PORTS.filter_map(|_| {
+        let next = first + PORTS_GIVEN.fetch_add(1, Ordering::Relaxed);
+        let port = FREE_PORTS.clone().nth(next % FREE_PORTS.len())?;
+        is_free(&port).then_some(port)
+    });
+    candidates.next().expect("a port")
 }
 
 static ORIGINAL_UMASK: OnceLock<Mode> = OnceLock::new();

@@ -180,6 +180,15 @@ impl Framework {
         first
     }
 
+    /// Whether the master has this offer outstanding.
+    pub fn has_outstanding(&self, offer: &Value) -> bool {
+        let master = self.url.trim_end_matches("/api/v1/scheduler");
+        let page = http::get(&format!("{master}/frameworks?framework_id={}", self.id)).json();
+        let offers = page["frameworks"][0]["offers"].as_array();
+        let mut offers = offers.into_iter().flatten();
+        offers.any(|one| one["id"] == offer["id"]["value"])
+    }
+
     /// The next update of a task.
     pub fn update(&mut self, task: &str) -> Value {
         let what = format!("an update of {task}");

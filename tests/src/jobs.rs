@@ -70,7 +70,8 @@ impl Schedulers {
         let flags = vec![
             "--store=etcd".to_owned(),
             format!("--etcd_endpoints={}", etcd.url),
-            "--etcd_lease_ttl=4secs".to_owned(),
+            // One that stands still for some seconds leads on.
+            "--etcd_lease_ttl=8secs".to_owned(),
             format!("--master={}", cluster.master.address()),
         ];
         let mut schedulers = Self {

@@ -1,13 +1,12 @@
 //! Several masters and the etcd that they share, on loopback.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, free_port};
 use crate::wait::eventually;
 use crate::{http, leadership};
 
@@ -25,7 +24,7 @@ pub struct Etcd {
 impl Etcd {
     /// Starts it below a directory and waits until it answers.
     pub fn start(dir: &Path) -> Self {
-        let [client, peer] = free_ports();
+        let (client, peer) = (free_port(), free_port());
         let url = format!("http://127.0.0.1:{client}");
         let peer = format!("http://127.0.0.1:{peer}");
         let flags = vec![
@@ -86,11 +85,6 @@ fn run(flags: &[String]) -> Child {
         .expect("etcd runs")
 }
 
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("an address").port())
-}
-
 /// Masters that share one etcd. The fields end in this order.
 #[derive(Debug)]
 pub struct Masters {
@@ -123,8 +117,7 @@ impl Masters {
             flags: all_flags,
         };
         for index in 0..count {
-            let ports = free_ports::<1>();
-            let started = masters.start_one(index, ports[0]);
+            let started = masters.start_one(index, free_port());
             masters.all.push(started);
         }
         leadership::until_all_know(&masters.all);

@@ -132,18 +132,28 @@ pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Repor
     Ok(report)
 }
 
-/// Stops an agent until the master has given it up for unreachable, and a moment longer.
+/// Stops an agent until the master has given it up for unreachable, and a moment longer. Others may be unreachable as well:
+/// one that came back as another, or that stood still by itself.
 fn cut(cluster: &Cluster, agent: &Daemon) {
     cluster.wait_for_agents(2);
+    eventually("the agent is listed", CUT_LIMIT, || {
+        is_listed(cluster, agent).then_some(())
+    });
     let pid = Pid::from_raw(agent.pid());
     kill(pid, Signal::SIGSTOP).expect("the agent runs");
-    let unreachable = "meseta_master_agents{state=\"unreachable\"} 1";
     eventually("the agent is unreachable", CUT_LIMIT, || {
-        let metrics = cluster.master.page("/metrics").text();
-        metrics.contains(unreachable).then_some(())
+        (!is_listed(cluster, agent)).then_some(())
     });
     std::thread::sleep(CUT);
     kill(pid, Signal::SIGCONT).expect("the agent is there");
+}
+
+/// Whether the master lists the agent that listens at this address, connected or not.
+fn is_listed(cluster: &Cluster, agent: &Daemon) -> bool {
+    let page = cluster.master.page("/slaves").json();
+    let all = page["slaves"].as_array().into_iter().flatten();
+    let mut pids = all.filter_map(|one| one["pid"].as_str());
+    pids.any(|pid| pid.ends_with(agent.address()))
 }
 
 /// How many tasks of the service live, as far as the master knows.

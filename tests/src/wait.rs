@@ -5,26 +5,29 @@ use std::time::{Duration, Instant};
 /// Pause between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until `probe` gives something; panics with `what` when that takes longer than `limit`.
+/// Waits until `probe` gives something; panics with `what` when that takes longer than `limit`. However long this process
+/// stands still, the last look begins after the limit.
 pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
+        let is_last = start.elapsed() >= limit;
         if let Some(found) = probe() {
             return found;
         }
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        assert!(!is_last, "not within {limit:?}: {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until `condition` holds; whether it did within `limit`.
+/// Waits until `condition` holds, the last look as in [`eventually`]; whether it did within `limit`.
 pub fn holds(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
+        let is_last = start.elapsed() >= limit;
         if condition() {
             return true;
         }
-        if start.elapsed() >= limit {
+        if is_last {
             return false;
         }
         std::thread::sleep(POLL_INTERVAL);

@@ -50,8 +50,8 @@ fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_
     let pid = cluster.agents[index].pid();
     kernel::kill(pid, Signal::SIGSTOP);
     let mut told = framework.update("t");
-    // An agent that was stopped before the acknowledgement reached it tells the same update a second time.
-    if told["uuid"] == running["uuid"] {
+    // An agent that was stopped before the acknowledgement reached it tells the same update again.
+    while told["uuid"] == running["uuid"] {
         told = framework.update("t");
     }
     assert_eq!(told["state"], "TASK_UNREACHABLE", "{told}");

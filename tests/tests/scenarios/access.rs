@@ -28,16 +28,11 @@ const ADMIN: (&str, &str) = ("admin", "CANARY-admin-5f1c");
 const READER: (&str, &str) = ("reader", "CANARY-reader-77aa");
 const NODE: (&str, &str) = ("node", "CANARY-node-90be");
 
-const ROOT: &str = "meseta-test-access";
-
 /// What an agent of a test needs to leave nothing behind.
-fn agent_room(verb: &str, work_dir: &Path) -> Vec<String> {
-    if verb == "master" {
-        return Vec::new();
-    }
+fn agent_room(work_dir: &Path, cgroups_root: &str) -> Vec<String> {
     vec![
         format!("--runtime_dir={}", work_dir.join("run").display()),
-        format!("--cgroups_root={ROOT}"),
+        format!("--cgroups_root={cgroups_root}"),
         "--shutdown_tasks_on_exit".to_owned(),
         "--resources=cpus:2;mem:512;disk:512;ports:[31000-31009]".to_owned(),
     ]
@@ -46,6 +41,8 @@ fn agent_room(verb: &str, work_dir: &Path) -> Vec<String> {
 /// All of it as an operator would set it up.
 struct Shut {
     dir: TempDir,
+    /// Of this cluster alone: all groups below are removed with it.
+    cgroups_root: String,
     authority: Authority,
     master: Daemon,
     agents: Vec<Daemon>,
@@ -56,7 +53,7 @@ impl Drop for Shut {
         for agent in &mut self.agents {
             agent.end(Duration::from_secs(10));
         }
-        kernel::remove_groups(ROOT);
+        kernel::remove_groups(&self.cgroups_root);
     }
 }
 
@@ -81,7 +78,9 @@ fn text(path: &Path) -> String {
 
 impl Shut {
     fn start() -> Self {
-        let dir = TempDir::new().expect("a directory");
+        let dir = TempDir::with_prefix("meseta-test-").expect("a directory");
+        let name = dir.path().file_name().expect("a folder").display();
+        let cgroups_root = name.to_string();
         let authority = Authority::new(&dir.path().join("certificates"));
         let people = dir.path().join("people");
         credentials(&people, &[ADMIN, READER, NODE]);
@@ -104,6 +103,7 @@ impl Shut {
         let master = Daemon::start("master", &dir.path().join("master"), &flags);
         Self {
             dir,
+            cgroups_root,
             authority,
             master,
             agents: Vec::new(),
@@ -135,7 +135,7 @@ impl Shut {
         }
         let pair = self.authority.sign(name, certified);
         flags.extend(pair.flags());
-        flags.extend(agent_room("agent", &work_dir));
+        flags.extend(agent_room(&work_dir, &self.cgroups_root));
         Daemon::start("agent", &work_dir, &flags)
     }
 
@@ -473,7 +473,8 @@ fn credentials_are_made_as_the_refusal_says() {
 /// What two readers could understand as different requests is none.
 fn requests_that_say_two_things_are_refused() {
     let dir = TempDir::new().expect("a directory");
-    let master = Daemon::start("master", dir.path(), &["--port=0".to_owned()]);
+    let work_dir = dir.path().join("master");
+    let master = Daemon::start("master", &work_dir, &["--port=0".to_owned()]);
     for head in [
         "Content-Length: 5\r\nContent-Length: 6",
         "Content-Length: +5",

@@ -1,7 +1,7 @@
 //! Bad input on every endpoint of the agent's reference, as `every_endpoint` does it on the master's.
 
 use meseta_tests::raw::Raw;
-use meseta_tests::{Cluster, http};
+use meseta_tests::{Cluster, Framework, http};
 use serde_json::{Value, json};
 
 use crate::anywhere;
@@ -34,11 +34,12 @@ fn endpoints() -> (Vec<&'static str>, Vec<&'static str>) {
     )
 }
 
-/// A cluster whose agent runs a task, so that there is something to change.
-fn busy() -> Cluster {
+/// A cluster whose agent runs a task, so that there is something to change; the framework stays, as its tasks end some time
+/// after it.
+fn busy() -> (Cluster, Framework) {
     let (cluster, mut framework, offer) = Cluster::with_offer();
     framework.run_task(&offer, "t1", "sleep 1000", &[("cpus", 0.1), ("mem", 32.0)]);
-    cluster
+    (cluster, framework)
 }
 
 /// What must not change by a request that is refused.
@@ -50,7 +51,7 @@ fn facts(cluster: &Cluster) -> Value {
 }
 
 fn refuse_wrong_methods_and_say_which_is_right() {
-    let cluster = busy();
+    let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let (read, posted) = endpoints();
     for (paths, taken) in [(read, &["GET", "HEAD", "POST"][..]), (posted, &["POST"])] {
@@ -74,7 +75,7 @@ fn refuse_wrong_methods_and_say_which_is_right() {
 }
 
 fn refuse_parameters_that_make_no_sense() {
-    let cluster = busy();
+    let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let agent = cluster.agent();
     let get = |path: &str| {
@@ -131,7 +132,7 @@ fn refuse_parameters_that_make_no_sense() {
 }
 
 fn refuse_bodies_that_make_no_sense() {
-    let cluster = busy();
+    let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let (_, posted) = endpoints();
     for path in posted {
@@ -160,7 +161,7 @@ fn refuse_bodies_that_make_no_sense() {
 
 /// 100 MB, announced or in chunks.
 fn refuse_bodies_that_are_too_large() {
-    let cluster = busy();
+    let (cluster, _framework) = busy();
     let before = facts(&cluster);
     let (_, posted) = endpoints();
     for path in posted {

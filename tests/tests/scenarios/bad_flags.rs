@@ -64,12 +64,20 @@ fn a_master_that_answers_nothing() {
     ];
     let mut agent = meseta_tests::daemon::Daemon::start("agent", &dir.path().join("agent"), &flags);
     agent.page("/health");
+    // After thirty seconds; that it connects is no complaint.
     wait::eventually(
         "the log names the master that does not answer",
-        Duration::from_secs(30),
-        || agent.log_text().contains(&address).then_some(()),
+        Duration::from_secs(90),
+        || {
+            let log = agent.log_text();
+            let mut warnings = log.lines().filter(|line| line.contains(" WARN "));
+            warnings.any(|line| line.contains(&address)).then_some(())
+        },
     );
     agent.terminate(Duration::from_secs(10));
+    wait::holds(Duration::from_secs(10), || {
+        kernel::groups_below(&root).is_empty()
+    });
     let left = kernel::groups_below(&root);
     kernel::remove_groups(&root);
     let runtime: Vec<_> = std::fs::read_dir(dir.path().join("run"))

@@ -318,10 +318,15 @@ fn execute_uses_what_is_reserved_to_its_role_first() {
     let tasks = cluster.master.page("/tasks").json();
     assert_eq!(tasks["tasks"][0]["resources"]["cpus"], 1.5, "{tasks:#}");
     assert_eq!(tasks["tasks"][0]["role"], "eng");
-    // Somebody else's reservation is not for the taking.
+    // Somebody else's reservation is not for the taking; that is said after three seconds.
     let output = cluster.meseta(
         "execute",
-        &["--role=web", resources, "--command=true", "--timeout=4secs"],
+        &[
+            "--role=web",
+            resources,
+            "--command=true",
+            "--timeout=12secs",
+        ],
     );
     assert_eq!(output.status.code(), Some(124));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -99,10 +99,11 @@ fn exits_with_the_tasks_own_code() {
 
 fn ends_a_task_at_its_timeout() {
     let cluster = Cluster::default();
+    // Of the command, not of the task: by then it has to be launched.
     let args = [
         "--command=sleep 600",
         "--resources=cpus:0.1;mem:32",
-        "--timeout=1secs",
+        "--timeout=8secs",
     ];
     let output = cluster.meseta("execute", &args);
     assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));

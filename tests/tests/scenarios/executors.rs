@@ -21,6 +21,9 @@ meseta_tests::scenarios! {
 /// For the whole conversation, an agent's restart included.
 const LIMIT: Duration = Duration::from_secs(240);
 
+/// For the agent to do what the master has told a framework as done.
+const REST_LIMIT: Duration = Duration::from_secs(30);
+
 /// A cluster whose agent comes back at the same port, which executors look for.
 fn lasting_cluster() -> Cluster {
     let mut setup = Setup {
@@ -85,11 +88,16 @@ fn pymesos_reserves_and_its_executor_writes_on_a_volume() {
         let last = states.as_array().and_then(|states| states.last());
         assert_eq!(last, Some(&Value::from(end)), "{saw}");
     }
-    let left = cluster.agent().page("/state").json()["reserved_resources_full"].clone();
-    assert_eq!(left, serde_json::json!({}));
+    // The master offers what it was told to unreserve before the agent has done it.
+    wait::eventually("nothing is reserved", REST_LIMIT, || {
+        let state = cluster.agent().page("/state").json();
+        (state["reserved_resources_full"] == serde_json::json!({})).then_some(())
+    });
     let volumes = cluster.dir.path().join("agent-0/volumes/roles/dev");
-    let left = std::fs::read_dir(volumes).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "the volume's data is gone");
+    wait::eventually("the volume's data is gone", REST_LIMIT, || {
+        let left = std::fs::read_dir(&volumes).map_or(0, Iterator::count);
+        (left == 0).then_some(())
+    });
 }
 
 fn pymesos_is_executor_and_scheduler() {

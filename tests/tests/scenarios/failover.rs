@@ -136,9 +136,11 @@ fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
     framework.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": [
         {"task_id": {"value": "t1"}}
     ]}}));
-    let told = framework.update("t1");
+    // The agent may tell again what was acknowledged to the leader of before.
+    let is_answer = |event: &Value| event["update"]["status"]["reason"] == "REASON_RECONCILIATION";
+    let told = framework.wait_until("an answer", is_answer)["update"]["status"].clone();
+    assert_eq!(told["task_id"]["value"], "t1", "{told}");
     assert_eq!(told["state"], "TASK_RUNNING", "{told}");
-    assert_eq!(told["reason"], "REASON_RECONCILIATION", "{told}");
     framework.offer();
     // The one that was killed follows when it is back.
     masters.restart(leader);
@@ -179,7 +181,7 @@ fn a_leader_that_stood_still_shows_nothing_and_ends() {
     let log = masters.all[leader].log_text();
     assert!(log.contains("this master leads no more"), "{log}");
     // Not even a heartbeat, of which its stream had one due.
-    let shown = framework.within(Duration::from_secs(1), &|_| true);
+    let shown = framework.within(FAILOVER_LIMIT, &|_| true);
     assert_eq!(shown, Err("the stream has ended"));
     assert_eq!(weights_of(&next_url), [("web".to_owned(), 3.0)]);
 }
@@ -311,7 +313,7 @@ fn a_leader_that_is_shut_down_is_replaced_at_once() {
 }
 
 fn followers_send_clients_to_the_leader() {
-    let masters = Masters::start(2, &[]);
+    let masters = Masters::start(2, &["--etcd_lease_ttl=10secs"]);
     let leader = masters.leader();
     let follower = 1 - leader;
     let (leads, follows) = (&masters.all[leader], &masters.all[follower]);
@@ -331,8 +333,12 @@ fn followers_send_clients_to_the_leader() {
         page["master/elected"].as_f64()
     };
     assert_eq!((elected(leads), elected(follows)), (Some(1.0), Some(0.0)));
-    let stays = || masters.role(leader) == "leading" && masters.role(follower) == "following";
-    assert!(holds(Duration::from_secs(6), stays), "the leadership moved");
+    // For longer than a lease that nobody renews.
+    let has_moved = || masters.role(leader) != "leading" || masters.role(follower) != "following";
+    assert!(
+        !holds(Duration::from_secs(12), has_moved),
+        "the leadership moved"
+    );
 }
 
 /// What `meseta registry` printed, and its complaint if it failed.
@@ -351,7 +357,8 @@ fn registry(masters: &Masters, flags: &[&str]) -> Result<String, String> {
 
 fn a_registry_is_read_filled_and_moved_between_a_file_and_etcd() {
     const ETCD: &str = "--registry=etcd";
-    let mut masters = Masters::start(1, &["--cluster=one"]);
+    // One that is not lost when the machine stands still: the epochs are counted.
+    let mut masters = Masters::start(1, &["--cluster=one", "--etcd_lease_ttl=60secs"]);
     let url = masters.all[0].url.clone();
     assert_eq!(weights(&url, "web", 2.5).status, 200);
     let dir = masters.dir.path().join("embedded");

@@ -231,7 +231,9 @@ fn a_database_returns_to_its_volume_until_it_is_purged() {
         let is_done = reserved().is_null() && volumes == json!({ "volumes": [] });
         is_done.then_some(())
     });
-    assert!(scheduler.job("database").is_none());
+    eventually("the job is forgotten", LIMIT, || {
+        scheduler.job("database").is_none().then_some(())
+    });
     let folder = cluster.dir.path().join("agent-0/volumes/roles/data");
     eventually("the data is gone", LIMIT, || {
         let left = std::fs::read_dir(&folder).map_or(0, Iterator::count);

@@ -160,7 +160,16 @@ fn another_scheduler_goes_on_where_the_leader_was_killed() {
     let done = tempfile::tempdir().expect("a directory");
     let command = format!("sleep 2; echo done >> {}/$INDEX", done.path().display());
     schedulers.submit(&batch("array", count, &command));
-    let updated = schedulers.submit(&service("web", count, "exec sleep 2000"));
+    // Not over before it is seen to be under way, however long that takes.
+    let gate = done.path().join("gate");
+    let mut next = service("web", count, "exec sleep 2000");
+    next["check"] = json!({
+        "command": format!("test -e {}", gate.display()),
+        "interval": "200ms",
+        "grace": "10mins",
+    });
+    next["update"]["progress_deadline"] = json!("10mins");
+    let updated = schedulers.submit(&next);
     eventually("the update is under way", UPDATE_LIMIT, || {
         let job = schedulers.job("web")?;
         (job["state"] == "updating" && job["tasks"].as_array()?.len() > count).then_some(())
@@ -171,6 +180,7 @@ fn another_scheduler_goes_on_where_the_leader_was_killed() {
     let took = began.elapsed();
     assert_ne!(first, second);
     assert!(took <= FAILOVER_LIMIT, "{took:?}");
+    std::fs::write(&gate, "").expect("written");
     let web = schedulers.wait_for("web", "healthy", updated, UPDATE_LIMIT);
     assert_eq!(web["tasks"].as_array().map(Vec::len), Some(count));
     eventually("the batch has ended", UPDATE_LIMIT, || {

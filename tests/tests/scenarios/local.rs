@@ -106,7 +106,8 @@ fn start_with(flags: &[&str], master: &str) -> Local {
 
 /// Runs a task that stays, and gives a word that its command line holds.
 fn occupy(local: &Local) -> String {
-    let word = format!("31{}", std::process::id());
+    // As long as any other: none is the beginning of another cluster's.
+    let word = format!("31{:010}", local.child.id());
     let mut execute = Command::new(binary())
         .args([
             "execute",
@@ -275,7 +276,9 @@ fn of_three_masters_one_leads_after_a_kill() {
     wait::eventually("both agents are back", Duration::from_secs(40), || {
         let leader = (0..names.len()).find(|index| role(*index) == "leading")?;
         let url = format!("http://{}/slaves", addresses[leader]);
-        let agents = http::try_get(&url).ok()?.json()["slaves"].clone();
+        let answer = http::try_get(&url).ok()?;
+        (answer.status == 200).then_some(())?;
+        let agents = answer.json()["slaves"].clone();
         let is_active = |agent: &Value| agent["active"] == true;
         let active = agents.as_array()?.iter().filter(|one| is_active(one));
         (active.count() == 2).then_some(())
@@ -312,12 +315,15 @@ fn the_demonstration_has_racks_teams_and_a_service() {
         };
         tasks.iter().any(runs).then_some(())
     });
-    let mut racks: Vec<_> = list("/slaves", "slaves")
-        .iter()
-        .filter_map(|agent| agent["attributes"]["rack"].as_str().map(str::to_owned))
-        .collect();
-    racks.sort();
-    assert_eq!(racks, ["r1", "r2"]);
+    // One of them is enough for the service.
+    wait::eventually("both racks are there", Duration::from_secs(20), || {
+        let mut racks: Vec<_> = list("/slaves", "slaves")
+            .iter()
+            .filter_map(|agent| agent["attributes"]["rack"].as_str().map(str::to_owned))
+            .collect();
+        racks.sort();
+        (racks == ["r1", "r2"]).then_some(())
+    });
     let roles = list("/roles", "roles");
     let weight = |name: &str| {
         let role = roles.iter().find(|role| role["name"] == name);

@@ -219,15 +219,11 @@ fn two_thousand_children_that_nobody_waits_for_end_with_their_task() {
         began.elapsed()
     );
     nothing_is_left(&cluster);
-    wait::eventually(
-        "the agent has waited for its own",
-        Duration::from_secs(1),
-        || {
-            let mut pids = children(agent).into_iter();
-            let has_zombie = pids.any(|pid| stat(pid).is_some_and(|(state, _)| state == "Z"));
-            (!has_zombie).then_some(())
-        },
-    );
+    wait::eventually("the agent has waited for its own", PATIENCE, || {
+        let mut pids = children(agent).into_iter();
+        let has_zombie = pids.any(|pid| stat(pid).is_some_and(|(state, _)| state == "Z"));
+        (!has_zombie).then_some(())
+    });
 }
 
 fn tasks_that_close_their_output_or_fill_a_pipe_hold_up_nobody() {

@@ -1,6 +1,8 @@
 //! What others do to a node while tasks run: they move processes, stop supervisors and the launcher, take the agent's memory,
 //! break the disk. No task ends of it, and each is told right.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -43,8 +45,13 @@ struct Process {
 
 impl Process {
     fn of(pid: i32) -> Self {
-        let born = kernel::start_time(pid).expect("it lives");
-        Self { pid, born }
+        Self::find(pid).expect("it lives")
+    }
+
+    /// The same, unless it has ended.
+    fn find(pid: i32) -> Option<Self> {
+        let born = kernel::start_time(pid)?;
+        Some(Self { pid, born })
     }
 
     fn is_alive(self) -> bool {
@@ -53,10 +60,14 @@ impl Process {
 
     /// The process that started it: of a task's first, its supervisor.
     fn parent(self) -> Self {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("it lives");
-        let rest = stat.rsplit(") ").next().expect("fields");
-        let parent = rest.split(' ').nth(1).and_then(|pid| pid.parse().ok());
-        Self::of(parent.expect("a parent"))
+        self.find_parent().expect("it lives, and its parent")
+    }
+
+    /// The same, unless either has ended.
+    fn find_parent(self) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let rest = stat.rsplit(") ").next()?;
+        Self::find(rest.split(' ').nth(1)?.parse().ok()?)
     }
 }
 
@@ -92,13 +103,17 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
     let mut framework = cluster.framework();
     let command = "sleep 6000 & sleep 6001 & wait";
     let first = run(&mut framework, "killed", command);
-    run(&mut framework, "exits", "sleep 6002 & sleep 2; exit 3");
+    let gate = cluster.dir.path().join("gate");
+    let made = Command::new("mkfifo").arg(&gate).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    let waits = format!("sleep 6002 & read line < {}; exit 3", gate.display());
+    run(&mut framework, "exits", &waits);
     let supervisor = first.parent();
     let mut moved = vec![supervisor];
     // A shell may begin a process while the others are moved.
     wait::eventually("all are moved", PATIENCE, || {
         let within = kernel::tasks_below(&cluster.cgroups_root).into_iter();
-        let more: Vec<_> = within.map(Process::of).collect();
+        let more: Vec<_> = within.filter_map(Process::find).collect();
         for root in roots() {
             for process in more.iter().chain([&supervisor]) {
                 let _ = std::fs::write(root.join("cgroup.procs"), process.pid.to_string());
@@ -112,6 +127,10 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     assert!(first.is_alive() && supervisor.is_alive());
+    // Opened for both, as one that writes alone would wait for a reader.
+    let open = File::options().read(true).write(true).open(&gate);
+    let mut open = open.expect("a pipe");
+    open.write_all(b"\n").expect("written");
     let status = framework.until_state("exits", "TASK_FAILED");
     assert_eq!(status["message"], "Command exited with status 3");
     framework.kill("killed");
@@ -160,12 +179,11 @@ fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
 
 /// The agent's launcher. Supervisors have its command line too.
 fn launcher(cluster: &Cluster) -> Process {
-    let agent = Process::of(cluster.agent().pid()).pid;
-    let all = kernel::processes_like("--meseta-sealed-launcher");
-    let all = all
-        .into_iter()
-        .filter(|pid| kernel::start_time(*pid).is_some());
-    let mut ours = all.map(Process::of).filter(|one| one.parent().pid == agent);
+    let agent = cluster.agent().pid();
+    // Those of other agents may end meanwhile.
+    let all = kernel::processes_like("--meseta-sealed-launcher").into_iter();
+    let is_ours = |one: &Process| one.find_parent().is_some_and(|parent| parent.pid == agent);
+    let mut ours = all.filter_map(Process::find).filter(is_ours);
     ours.next().expect("there is one")
 }
 

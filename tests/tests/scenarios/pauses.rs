@@ -97,11 +97,11 @@ pub(crate) fn assert_nothing_lost(cluster: &Cluster) {
 }
 
 fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
-    // Frameworks have two seconds, and agents six.
+    // Frameworks have five seconds, and agents six.
     let limits = [
         "--agent_ping_timeout=2secs",
         "--max_agent_ping_timeouts=3",
-        "--agent_reregister_timeout=2secs",
+        "--agent_reregister_timeout=4secs",
         "--agent_removal_rate_limit=none",
     ];
     let mut cluster = Cluster::start(Setup {
@@ -109,7 +109,7 @@ fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
         ..Setup::default()
     });
     let mut info = framework_info("dev");
-    info["failover_timeout"] = json!(2.0);
+    info["failover_timeout"] = json!(5.0);
     let url = cluster.scheduler_url();
     let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
     let offer = framework.offer();
@@ -137,7 +137,7 @@ fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
     // The same while the agent is about to come back to a new master.
     cluster.restart_master();
     kernel::kill(cluster.master.pid(), Signal::SIGSTOP);
-    outlive(&cluster, 5);
+    outlive(&cluster, 7);
     kernel::kill(cluster.master.pid(), Signal::SIGCONT);
     let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
     cluster.wait_for_agents(1);

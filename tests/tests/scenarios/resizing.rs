@@ -94,13 +94,12 @@ fn limits_of_a_group_follow_its_tasks() {
     second.write(WEIGHT, "777");
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
-    assert_eq!(knobs(&outer), (Some(70_000), memory(96, 128)));
-    assert!(
-        (100..=103).contains(&second.shares()),
-        "{}",
-        second.shares()
-    );
-    assert_eq!(knobs(&second), (Some(50_000), memory(32, 64)));
+    wait::eventually("all is set right", PATIENCE, || {
+        let is_right = knobs(&outer) == (Some(70_000), memory(96, 128))
+            && (100..=103).contains(&second.shares())
+            && knobs(&second) == (Some(50_000), memory(32, 64));
+        is_right.then_some(())
+    });
     framework.kill("one");
     framework.until_state("one", "TASK_KILLED");
 }
@@ -269,7 +268,9 @@ fn processes_are_counted_without_their_own_isolator() {
     cluster.wait_for_agents(1);
     wait::eventually("three processes are counted", PATIENCE, || {
         let url = format!("{}/monitor/statistics", cluster.agent().url);
-        let found = http::try_get(&url).ok()?.json()[0]["statistics"].clone();
+        let answer = http::try_get(&url).ok()?;
+        (answer.status == 200).then_some(())?;
+        let found = answer.json()[0]["statistics"].clone();
         (found["processes"] == 3 && found["threads"] == 3).then_some(())
     });
     framework.kill("t");

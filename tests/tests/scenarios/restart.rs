@@ -19,6 +19,9 @@ meseta_tests::scenarios! {
         a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged;
 }
 
+/// For a process to begin or to end.
+const LIMIT: Duration = Duration::from_secs(30);
+
 /// A command that runs until its gate is there.
 struct Waiting {
     gate: std::path::PathBuf,
@@ -44,7 +47,7 @@ fn launch_ending(cluster: &Cluster, framework: &mut Framework, end: &str) -> Wai
     framework.launch_task(&offer, "t1", &command, &[("cpus", 0.1), ("mem", 32.0)]);
     let running = uuid_bytes(&framework.until_state("t1", "TASK_RUNNING"));
     let needle = format!("while [ ! -e {} ]", gate.display());
-    let shell = wait::eventually("the command runs", Duration::from_secs(5), || {
+    let shell = wait::eventually("the command runs", LIMIT, || {
         // The supervisor is a clone of the launcher; the shell is the process that is `sh`.
         kernel::processes_like(&needle).into_iter().find(|pid| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.contains("sh"))
@@ -174,7 +177,7 @@ fn execute_outlives_the_master() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("meseta runs");
-    wait::eventually("the task runs", Duration::from_secs(10), || {
+    wait::eventually("the task runs", LIMIT, || {
         let tasks = cluster.master.page("/tasks").json();
         (tasks["tasks"][0]["state"] == "TASK_RUNNING").then_some(())
     });
@@ -206,7 +209,7 @@ fn a_task_that_ends_while_the_agent_is_down_is_told_truly() {
         let Waiting { gate, shell, .. } = launch_ending(&cluster, &mut framework, end);
         cluster.agents[0].kill();
         std::fs::write(&gate, "").expect("written");
-        wait::eventually("the task ended", Duration::from_secs(10), || {
+        wait::eventually("the task ended", LIMIT, || {
             kernel::start_time(shell).is_none().then_some(())
         });
         cluster.restart_agent(0);

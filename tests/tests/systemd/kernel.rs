@@ -27,10 +27,12 @@ const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
 
 /// The child grows and is killed; the shell that waits for it goes with it (`memory.oom.group`).
 fn memory(node: &mut Node) {
-    let command = "sleep 2; tail -c 500m /dev/zero | tail >/dev/null & wait; sleep 1000";
+    let command = "until [ -e go ]; do sleep 0.1; done; \
+        tail -c 500m /dev/zero | tail >/dev/null & wait; sleep 1000";
     let grower = node.launch("grower", command, SMALL);
     assert_eq!(knob(&grower, "memory.oom.group").trim(), "1");
     assert_eq!(knob(&grower, "memory.max").trim(), (64 << 20).to_string());
+    fs::write(format!("/proc/{}/cwd/go", grower.pid), "").expect("written");
     let end = node.framework.until_state("grower", "TASK_FAILED");
     assert_eq!(
         end["reason"], "REASON_CONTAINER_LIMITATION_MEMORY",

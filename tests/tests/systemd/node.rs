@@ -158,7 +158,8 @@ impl Node {
             let is_of_it = |event: &Value| {
                 event["type"] == "RESCIND" && event["rescind"]["offer_id"] == offer["id"]
             };
-            if self.framework.within(Duration::ZERO, &is_of_it).is_err() {
+            let heard = self.framework.within(Duration::ZERO, &is_of_it);
+            if heard.is_err() && self.framework.has_outstanding(&offer) {
                 return offer;
             }
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use meseta_tests::daemon::free_port;
 use meseta_tests::revocable::{revocable_framework, revocable_task, wait_for_revocable_offer};
 use meseta_tests::{Cluster, Missing, http, unless_installed, wait};
 use serde_json::Value;
@@ -49,8 +50,7 @@ impl Prometheus {
         );
         let config = dir.join("prometheus.yml");
         std::fs::write(&config, text).expect("written");
-        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let address = format!("127.0.0.1:{}", port.expect("a port").port());
+        let address = format!("127.0.0.1:{}", free_port());
         let child = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
             .arg(format!(
