@@ -212,9 +212,11 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_does_not_answer_is_named() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        drop(listener);
+        // Bound and without a listener, so that nobody else comes to answer there.
+        let silent = tokio::net::TcpSocket::new_v4().unwrap();
+        let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        silent.bind(any_port).unwrap();
+        let address = silent.local_addr().unwrap().to_string();
         let error = find(std::slice::from_ref(&address), None)
             .await
             .unwrap_err()

@@ -202,18 +202,24 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (path, whole) = (dir.path().join(STATUS_FILE), dir.path().join("whole"));
         let record = records()[0];
-        fs::write(&whole, record.to_line()).expect("written");
-        // A read of it ends with EIO.
-        std::os::unix::fs::symlink("/proc/self/mem", &path).expect("linked");
-        let before = crate::shortage::repeated();
-        let mender = std::thread::spawn(move || {
-            while crate::shortage::repeated() == before {
-                std::thread::yield_now();
-            }
-            fs::rename(whole, path).expect("in its place");
-        });
-        let read = read_record(dir.path());
-        mender.join().expect("it went on");
+        let read_while_it_is_mended = || {
+            fs::write(&whole, record.to_line()).expect("written");
+            // A read of it ends with EIO.
+            let _ = fs::remove_file(&path);
+            std::os::unix::fs::symlink("/proc/self/mem", &path).expect("linked");
+            let before = crate::shortage::repeated();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while crate::shortage::repeated() == before {
+                        std::thread::yield_now();
+                    }
+                    fs::rename(&whole, &path).expect("in its place");
+                });
+                read_record(dir.path())
+            })
+        };
+        // It is read for half a second, which the other thread may not be given.
+        let read = (0..20).find_map(|_| read_while_it_is_mended().ok());
         assert_eq!(read.expect("read at last"), Some(record));
     }
 }

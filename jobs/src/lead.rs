@@ -233,7 +233,9 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn the_lease_is_renewed_while_the_core_takes_its_time() {
         let etcd = FakeEtcd::start();
-        let (candidacy, acting, handle) = candidacy(&etcd, Duration::from_secs(2));
+        // So long that it does not end while the machine stands still for a moment.
+        let ttl = Duration::from_secs(10);
+        let (candidacy, acting, handle) = candidacy(&etcd, ttl);
         let (fence, stop) = (acting.link.fence.clone(), CancellationToken::new());
         let running = tokio::spawn(candidacy.run(acting, stop.clone()));
         let mut role = handle.standing.role.clone();

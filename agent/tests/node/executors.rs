@@ -136,7 +136,9 @@ fn an_executor_speaks_protobuf() {
 }
 
 fn converse(media: &str) {
-    let (world, mut link) = World::registered(&[]);
+    // It is given the time to end by itself.
+    let grace = "--executor_shutdown_grace_period=1mins";
+    let (world, mut link) = World::registered(&[grace]);
     let running = world.running_in_executor(&mut link, custom("a", media), true);
     assert_eq!(running.source(), Source::Executor);
     // Another task of the same executor, in the same container.
@@ -394,7 +396,7 @@ fn an_id_used_again_in_a_living_group_has_a_folder_of_its_own() {
 
 /// The agent is stopped for longer than executors may take to register, while one subscribes.
 fn an_executor_that_subscribed_while_the_agent_stood_still_is_heard() {
-    let (world, mut link) = World::registered(&["--executor_registration_timeout=5secs"]);
+    let (world, mut link) = World::registered(&["--executor_registration_timeout=10secs"]);
     let mut task = custom("t", "json");
     let command = command_of(&mut task);
     let value = command.value.take().expect("a program");
@@ -408,7 +410,7 @@ fn an_executor_that_subscribed_while_the_agent_stood_still_is_heard() {
     });
     world.send_signal(Signal::STOP);
     std::fs::write(began.with_file_name("go"), "").expect("written");
-    let resumes = std::time::Instant::now() + std::time::Duration::from_secs(7);
+    let resumes = std::time::Instant::now() + std::time::Duration::from_secs(12);
     wait_for("every deadline to pass", || {
         (std::time::Instant::now() >= resumes).then_some(())
     });

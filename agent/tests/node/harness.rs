@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -19,6 +20,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_tests::http::{self, Answer};
 use meseta_tests::{daemon, kernel, wait};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::TcpSocket;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -130,7 +132,9 @@ impl AgentRegistry for Registry {
 pub(crate) struct World {
     pub(crate) runtime: tokio::runtime::Runtime,
     pub(crate) dir: tempfile::TempDir,
-    master: std::net::SocketAddr,
+    master: SocketAddr,
+    /// Of this world alone: agents remove a root that nobody uses, maybe while another begins to.
+    cgroups_root: String,
     links: mpsc::Receiver<Link>,
     agent: Option<Child>,
     pub(crate) flags: Vec<String>,
@@ -149,6 +153,8 @@ pub(crate) fn tasks_of(told: &wire::Reregister) -> Vec<pb::Task> {
 
 impl World {
     pub(crate) fn new(flags: &[&str]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let (links_in, links) = mpsc::channel(8);
         let listener = runtime
@@ -173,6 +179,7 @@ impl World {
             runtime,
             dir,
             master,
+            cgroups_root: format!("meseta-test-node-{}-{number}", std::process::id()),
             links,
             agent: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
@@ -209,7 +216,7 @@ impl World {
             .arg(format!("--master={}", self.master))
             .arg(format!("--work_dir={}", self.work_dir().display()))
             .arg(format!("--runtime_dir={}", runtime_dir.display()))
-            .arg("--cgroups_root=meseta-test")
+            .arg(format!("--cgroups_root={}", self.cgroups_root))
             .arg("--registration_backoff_factor=100ms")
             .args(&self.flags);
         if let Some(trusted) = &self.trusted {
@@ -642,10 +649,16 @@ pub(crate) fn container_of(status: &pb::TaskStatus) -> String {
     container.expect("a container").value.clone()
 }
 
-/// A flag for a port that is free, where executors find their agent again.
+/// A flag for a port where executors find their agent again. It stays bound, without a listener, for as long as the tests
+/// run: nobody else is given it before the agent listens there, or between two lives of the agent.
 pub(crate) fn fixed_port() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    format!("--port={}", free.local_addr().expect("an address").port())
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("shared with the agent");
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(any_port).expect("a port");
+    let port = socket.local_addr().expect("an address").port();
+    std::mem::forget(socket);
+    format!("--port={port}")
 }
 
 /// Polls for what nobody announces: files and the kernel's own state.

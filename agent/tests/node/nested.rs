@@ -19,10 +19,17 @@ pub(crate) const TESTS: &[Test] = tests![
     attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does,
 ];
 
-/// A task that goes on, and its container's id.
+/// A task that goes on and has made its file, and its container's id.
 fn with_task(world: &World, link: &mut Link) -> Value {
     let task = shell("t", "echo made > marker; exec sleep 1000");
-    json!({"value": container_of(&world.running(link, task))})
+    let status = world.running(link, task);
+    // It is told running before its shell has begun.
+    wait_for("its marker", || {
+        let marker = world.sandbox_of("t")?.join("marker");
+        let text = std::fs::read_to_string(marker).ok()?;
+        (text == "made\n").then_some(())
+    });
+    json!({"value": container_of(&status)})
 }
 
 /// A call whose answer is a stream of records in this encoding.

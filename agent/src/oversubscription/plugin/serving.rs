@@ -124,6 +124,17 @@ impl Asked {
         let free = estimate.oversubscribable.expect("something");
         Ok(free.revocable().cpus().map_or(0.0, |cpus| cpus.to_f64()))
     }
+
+    /// The same of one that does not hang, asked again where the machine stood still for longer than an answer may take.
+    async fn answered(&mut self) -> Result<f64, Failure> {
+        for _ in 0..20 {
+            match self.oversubscribes().await {
+                Err(failure) if failure.kind == "deadline" => {}
+                outcome => return outcome,
+            }
+        }
+        panic!("it is never answered in time");
+    }
 }
 
 #[tokio::test]
@@ -131,12 +142,9 @@ async fn a_plug_in_that_comes_goes_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("plugin.sock");
     let mut asked = Asked::at(&socket);
-    assert_eq!(
-        asked.oversubscribes().await.unwrap_err().kind,
-        "unreachable"
-    );
+    assert_eq!(asked.answered().await.unwrap_err().kind, "unreachable");
     let serving = serve(&socket, Manner::Oversubscribes(2.5));
-    assert_eq!(asked.oversubscribes().await, Ok(2.5));
+    assert_eq!(asked.answered().await, Ok(2.5));
     drop(serving);
     // Its connection may outlive it by a moment.
     let failure = loop {
@@ -175,7 +183,7 @@ async fn errors_and_nonsense_are_no_answers() {
         (Manner::Oversubscribes(f64::NAN), "garbage"),
     ] {
         let serving = serve(&socket, manner);
-        let failure = Asked::at(&socket).oversubscribes().await.unwrap_err();
+        let failure = Asked::at(&socket).answered().await.unwrap_err();
         assert_eq!(failure.kind, kind, "{manner:?}: {failure:?}");
         drop(serving);
     }

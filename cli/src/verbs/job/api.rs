@@ -244,8 +244,9 @@ mod tests {
             }),
             runtime: server::runtime().expect("a runtime"),
         };
-        let jobs = scheduler.get("/v1/jobs").expect("the next one's");
-        assert_eq!(jobs, json!({"jobs": []}));
+        // The next one may be late as well while the machine stands still.
+        let jobs = (0..50).find_map(|_| scheduler.get("/v1/jobs").ok());
+        assert_eq!(jobs.expect("the next one's"), json!({"jobs": []}));
         // It may do it once it goes on.
         let told = scheduler.post("/v1/jobs", &json!({})).unwrap_err();
         assert!(told.to_string().contains(&address.to_string()), "{told:#}");

@@ -279,13 +279,19 @@ async fn a_wrong_secret_that_is_given_again_costs_nothing_and_limits_nobody() {
     assert_eq!(authenticator.check(&right, here).await, CheckOutcome::Known);
 }
 
-/// The least of some tries, which other work on the machine does not shorten.
+/// The least of some tries, and of more where other work on the machine has made all of them longer.
 #[tokio::test]
 async fn a_name_that_is_not_there_takes_as_long_as_a_wrong_secret() {
     const TRIES: u32 = 16;
+    const TRIES_MAX: u32 = 20 * TRIES;
     let authenticator = authenticator();
     let mut least = [f64::MAX; 2];
-    for number in 0..TRIES {
+    let ratio = |[wrong, unknown]: [f64; 2]| unknown / wrong;
+    let is_same = |least| (0.7..1.4).contains(&ratio(least));
+    for number in 0..TRIES_MAX {
+        if number >= TRIES && is_same(least) {
+            break;
+        }
         for (who, least) in ["ada", "nobody"].into_iter().zip(&mut least) {
             let began = std::time::Instant::now();
             let got = outcome(&authenticator, who, &format!("guess-{number}")).await;
@@ -293,7 +299,5 @@ async fn a_name_that_is_not_there_takes_as_long_as_a_wrong_secret() {
             *least = least.min(began.elapsed().as_secs_f64());
         }
     }
-    let [wrong, unknown] = least;
-    let ratio = unknown / wrong;
-    assert!((0.7..1.4).contains(&ratio), "{unknown} s and {wrong} s");
+    assert!(is_same(least), "{least:?}: {}", ratio(least));
 }
