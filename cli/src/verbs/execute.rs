@@ -443,14 +443,18 @@ impl Job {
         Ok(code)
     }
 
-    /// Copies what a task that has ended has written; false if that cannot be had, or not all of it is written here.
+    /// Copies what a task that has ended has written; false if that cannot be had, or not all of it is written here, also
+    /// because a signal has come.
     async fn show_the_rest(&mut self) -> bool {
         let mut end = Instant::now() + OUTPUT_TIMEOUT;
         loop {
             let Some(task) = &mut self.launched else {
                 return false;
             };
-            let copied = tokio::time::timeout_at(end, task.copy_to_ours()).await;
+            let copying = tokio::time::timeout_at(end, task.copy_to_ours());
+            let Some(copied) = self.ends.unless_signalled(copying).await else {
+                return false;
+            };
             let copied = copied.unwrap_or_else(|_| Err(anyhow!("its agent does not answer")));
             if self.note_copied(copied) {
                 end = Instant::now() + OUTPUT_TIMEOUT;

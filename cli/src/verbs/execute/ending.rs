@@ -130,6 +130,15 @@ impl Ends {
         }
     }
 
+    /// What a work comes to; nothing once a signal has come.
+    pub(super) async fn unless_signalled<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            _ = self.signal() => None,
+            done = work => Some(done),
+        }
+    }
+
     /// Waits for the framework's end, no longer than the command has time for it. A signal leaves it the time of one who leaves
     /// at once, and not none: it may have come before the end was asked for.
     pub(super) async fn finish(&mut self, patience: Patience, teardown: impl Future) {
@@ -239,6 +248,7 @@ pub(super) async fn until(deadline: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use anyhow::anyhow;
+    use rustix::process::Signal;
 
     use super::*;
 
@@ -308,16 +318,32 @@ mod tests {
         assert!(finished.is_ok());
     }
 
-    /// A signal that came while the last of the output was copied kept the framework from being ended at all.
-    #[tokio::test]
-    async fn a_signal_of_before_leaves_time_to_end_the_framework() {
-        use rustix::process::{Signal, getpid, kill_process};
-        let kind = SignalKind::user_defined2();
+    /// What has been told by a signal that no other test hears.
+    async fn signalled(kind: SignalKind, sent: Signal) -> Ends {
+        use rustix::process::{getpid, kill_process};
         let mut ends = Ends::watch(None).expect("signals");
         ends.interrupt = signal(kind).expect("a signal");
         let mut seen = signal(kind).expect("a signal");
-        kill_process(getpid(), Signal::USR2).expect("sent");
+        kill_process(getpid(), sent).expect("sent");
         seen.recv().await;
+        ends
+    }
+
+    /// Of a task that had written gigabytes the rest was copied to its end, however often it was interrupted.
+    #[tokio::test]
+    async fn a_signal_is_heard_while_the_rest_of_the_output_is_copied() {
+        let mut ends = signalled(SignalKind::user_defined1(), Signal::USR1).await;
+        let mut reads = 0;
+        while ends.unless_signalled(async { reads += 1 }).await.is_some() {}
+        assert_eq!((reads, ends.code()), (0, Some(EXIT_INTERRUPTED)));
+        let read = ends.unless_signalled(async { "more" }).await;
+        assert_eq!(read, Some("more"), "it was one signal");
+    }
+
+    /// A signal that came while the last of the output was copied kept the framework from being ended at all.
+    #[tokio::test]
+    async fn a_signal_of_before_leaves_time_to_end_the_framework() {
+        let mut ends = signalled(SignalKind::user_defined2(), Signal::USR2).await;
         let mut is_ended = false;
         let teardown = async {
             for _ in 0..10 {
