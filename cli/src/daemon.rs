@@ -173,15 +173,15 @@ const BLOCKING_THREADS_IDLE: std::time::Duration = std::time::Duration::from_sec
 /// Threads that a daemon's start needs beside those of the runtime: for blocking work, and its own.
 const THREADS_MORE: usize = 4;
 
-/// How often it is seen to that there is such a thread: so often that one stays.
-const BLOCKING_THREAD_NEEDED: std::time::Duration = std::time::Duration::from_secs(2);
+/// How often a thread for blocking work is given nothing to do: before an idle one ends, so that one stays.
+const BLOCKING_THREAD_INTERVAL: std::time::Duration = std::time::Duration::from_secs(2);
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // The runtime makes both for itself, and panics where it cannot.
     std::os::unix::net::UnixStream::pair().context("failed to make a pair of sockets")?;
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     try_threads(workers + THREADS_MORE).context("failed to start the runtime's threads")?;
-    ending_where_it_panics(|| {
+    exit_on_panic(|| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_keep_alive(BLOCKING_THREADS_IDLE)
@@ -193,17 +193,19 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     })
 }
 
-/// What is short may have been there when it was tried: the runtime then panics, and waits forever for those of its
-/// threads that it has.
+/// A thread that could be made when it was tried may be refused at `start`: the runtime then panics, and its drop waits
+/// forever for those of its threads that it has. Until `start` returns, a panic of any thread ends the process.
 #[expect(
     clippy::exit,
     reason = "nothing that has begun can be ended in an orderly way"
 )]
-fn ending_where_it_panics<T>(start: impl FnOnce() -> T) -> T {
+fn exit_on_panic<T>(start: impl FnOnce() -> T) -> T {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(|panic| {
         let why = panic.payload_as_str().unwrap_or("for an unknown reason");
-        eprintln!("meseta: failed to start the runtime's threads: {why}");
+        // Nothing may panic here, also where standard error is closed.
+        let told = format!("meseta: failed to start the runtime's threads: {why}\n");
+        let _ = std::io::stderr().write_all(told.as_bytes());
         std::process::exit(1);
     }));
     let started = start();
@@ -211,12 +213,13 @@ fn ending_where_it_panics<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Where no thread for blocking work is left and none can be made, whatever asks for one panics; where there is one, it
-/// waits for that.
+/// Where no thread for blocking work is left and none can be made, whatever asks for one panics; where there is one, the
+/// work is queued until a thread is free. That one may be busy for good, as with the core of a scheduler: each request
+/// tries to make another, so it is not waited for. Each is a task of its own, which a panic ends.
 async fn keep_a_blocking_thread() {
     loop {
-        tokio::time::sleep(BLOCKING_THREAD_NEEDED).await;
-        let _ = tokio::task::spawn_blocking(|| ()).await;
+        tokio::time::sleep(BLOCKING_THREAD_INTERVAL).await;
+        tokio::spawn(async { drop(tokio::task::spawn_blocking(|| ())) });
     }
 }
 
