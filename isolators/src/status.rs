@@ -132,6 +132,8 @@ pub enum StatusError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn records() -> Vec<ExitRecord> {
@@ -207,15 +209,17 @@ mod tests {
             // A read of it ends with EIO.
             let _ = fs::remove_file(&path);
             std::os::unix::fs::symlink("/proc/self/mem", &path).expect("linked");
-            let before = crate::shortage::repeated();
+            let (before, over) = (crate::shortage::repeated(), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    while crate::shortage::repeated() == before {
+                    while crate::shortage::repeated() == before && !over.load(Ordering::Relaxed) {
                         std::thread::yield_now();
                     }
                     fs::rename(&whole, &path).expect("in its place");
                 });
-                read_record(dir.path())
+                let read = read_record(dir.path());
+                over.store(true, Ordering::Relaxed);
+                read
             })
         };
         // It is read for half a second, which the other thread may not be given.

@@ -219,8 +219,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Ports that the kernel gives to nobody by itself, neither to a connection nor for port 0: they stay free between two
-/// runs of a daemon.
+/// Ports below those that Linux gives by default to connections and for port 0: they stay free between two runs of a
+/// daemon.
 const FREE_PORTS: Range<u16> = 20_000..30_000;
 
 static PORTS_GIVEN: AtomicUsize = AtomicUsize::new(0);

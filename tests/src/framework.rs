@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::scheduler::{Call, Event};
 use prost::Message as _;
 use serde_json::{Value, json};
 
+use crate::audit::is_terminal;
 use crate::http::{self, Answer};
 
 /// Longest wait for an event that must come, in seconds; more where `MESETA_TEST_PATIENCE` says so, as in
@@ -191,11 +192,30 @@ impl Framework {
 
     /// The next update of a task.
     pub fn update(&mut self, task: &str) -> Value {
-        let what = format!("an update of {task}");
-        let event = self.wait_until(&what, |event| {
+        self.update_within(patience(), task)
+    }
+
+    fn update_within(&mut self, limit: Duration, task: &str) -> Value {
+        let is_of_task = |event: &Value| {
             event["type"] == "UPDATE" && event["update"]["status"]["task_id"]["value"] == task
+        };
+        let event = self.within(limit, &is_of_task).unwrap_or_else(|why| {
+            let kept = &self.kept_events;
+            panic!("an update of {task} did not come: {why}; held: {kept:#?}")
         });
         event["update"]["status"].clone()
+    }
+
+    /// Waits for a task's updates, acknowledging each, until one says that it neither begins nor runs; gives that.
+    /// None may take longer than `limit`.
+    pub fn until_end(&mut self, task: &str, limit: Duration) -> Value {
+        loop {
+            let status = self.update_within(limit, task);
+            self.acknowledge(&status);
+            if is_terminal(&status) {
+                return status;
+            }
+        }
     }
 
     /// Waits for a task's updates, acknowledging each, until this state; gives the last.

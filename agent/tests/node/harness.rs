@@ -32,6 +32,9 @@ pub(crate) fn patience() -> Duration {
     Duration::from_secs(given.unwrap_or(30))
 }
 
+/// How long groups that are busy for a moment are tried to be removed again.
+const SWEEP_MAX: Duration = Duration::from_secs(2);
+
 const AGENT_ID: &str = "agent-S0";
 pub(crate) const FRAMEWORK: &str = "framework-1";
 
@@ -520,6 +523,14 @@ impl Drop for World {
             }
             let _ = sweeper.wait();
         }
+        // The root is of this world alone, so that nobody else removes what a sweeper leaves that could not start.
+        wait::holds(SWEEP_MAX, || {
+            let groups = kernel::groups_below(&self.cgroups_root);
+            for group in &groups {
+                let _ = std::fs::remove_dir(group);
+            }
+            groups.is_empty()
+        });
     }
 }
 

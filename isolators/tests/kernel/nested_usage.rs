@@ -32,7 +32,8 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
 const MB: u64 = 1 << 20;
 const OUTER: &str = "exec sleep 1000";
 
-/// So long at least an end waits for a note of what it counted, which a machine that stands still may take from it.
+/// Less than an end waits for the note of what its container counted: half a second, see `shortage::again`. A machine that
+/// stands still may take that from it.
 const NOTE_WAIT: Duration = Duration::from_millis(400);
 const NOTED_ATTEMPTS: u32 = 20;
 
@@ -282,7 +283,7 @@ fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
             return test_node.destroy(&outer_spec, &outer);
         }
     }
-    Err("the machine stood still each time".into())
+    Err("a sample took as long as the end each time, or the machine stood still".into())
 }
 
 /// Ends a container whose counter works again after a first look that failed, and a sample of all: what the sample said,

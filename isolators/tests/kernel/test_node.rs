@@ -21,7 +21,7 @@ use nix::unistd::Pid;
 /// No test waits longer than this for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How long an end waits for a supervisor that does not hear of it: what has ended before did not wait for that.
+/// As long as `cgroup::destroy` gives a supervisor whose task is gone: what ends sooner did not wait for that.
 pub(crate) const SUPERVISOR_GRACE: Duration = Duration::from_secs(10);
 
 /// Between two looks at something that no descriptor tells of.

@@ -47,16 +47,13 @@ fn short_task(framework: &mut Framework, name: &str) -> Duration {
         let id = format!("{name}-{attempt}");
         let began = Instant::now();
         framework.launch_task(&offer, &id, "true", SMALL);
-        loop {
-            let status = framework.update(&id);
-            framework.acknowledge(&status);
-            match status["state"].as_str().unwrap_or_default() {
-                "TASK_FINISHED" => return began.elapsed(),
-                "TASK_STARTING" | "TASK_RUNNING" => {}
-                "TASK_DROPPED" => break,
-                other => panic!("{id} is {other}: {status:#}"),
-            }
+        let status = framework.until_end(&id, PATIENCE);
+        if status["state"] == "TASK_FINISHED" {
+            return began.elapsed();
         }
+        let has_run_out =
+            status["state"] == "TASK_DROPPED" && status["reason"] == "REASON_INVALID_OFFERS";
+        assert!(has_run_out, "{status:#}");
     }
     panic!("{name} is dropped again and again");
 }

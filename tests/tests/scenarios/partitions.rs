@@ -239,25 +239,6 @@ fn on(host: &Host, arguments: &[&str]) {
     assert!(status.is_ok_and(|status| status.success()), "{arguments:?}");
 }
 
-/// Waits for a task's updates, acknowledging each, until it has failed. What is lost seven times in a row is sent again
-/// after more than twenty seconds.
-fn until_failed(framework: &mut Framework, id: &str) {
-    let of_it = |event: &Value| {
-        event["type"] == "UPDATE" && event["update"]["status"]["task_id"]["value"] == id
-    };
-    loop {
-        let event = framework.within(PATIENCE, &of_it);
-        let event = event.unwrap_or_else(|why| panic!("an update of {id} did not come: {why}"));
-        let status = &event["update"]["status"];
-        framework.acknowledge(status);
-        match status["state"].as_str().unwrap_or_default() {
-            "TASK_FAILED" => return,
-            "TASK_STARTING" | "TASK_RUNNING" => {}
-            other => panic!("{id} is {other}: {status:#}"),
-        }
-    }
-}
-
 /// Launches short tasks one after the other for a while; how many.
 fn short_tasks(framework: &mut Framework, name: &str, lasting: Duration) -> usize {
     let began = Instant::now();
@@ -266,7 +247,9 @@ fn short_tasks(framework: &mut Framework, name: &str, lasting: Duration) -> usiz
         let offer = framework.offer();
         let id = format!("{name}-{count}");
         framework.launch(&offer, &[task(&offer, &id, "exit 3", SMALL)]);
-        until_failed(framework, &id);
+        // A segment that was lost seven times in a row is sent again after more than twenty seconds.
+        let status = framework.until_end(&id, PATIENCE);
+        assert_eq!(status["state"], "TASK_FAILED", "{status:#}");
         count += 1;
     }
     count

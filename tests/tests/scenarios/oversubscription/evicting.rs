@@ -10,7 +10,7 @@ use meseta_tests::revocable::{
 use meseta_tests::{Cluster, Framework, kernel, wait};
 use serde_json::{Value, json};
 
-use super::{PATIENCE, cluster, fixed_flags, machine, metric, set, wait_end};
+use super::{PATIENCE, cluster, fixed_flags, machine, metric, set};
 
 pub(super) const LOAD: &str = r#"{
   "libraries": {
@@ -226,7 +226,7 @@ pub(super) fn pressure_on_memory_stops_offers_and_kills_the_largest_revocable_ta
     );
     // 88 of 100: about 80 MB are too much. The largest of revocable tasks goes first.
     set(&proc, "meminfo", &meminfo(1024 * 12 / 100));
-    let status = wait_end(&mut revocable_framework, "large");
+    let status = revocable_framework.until_end("large", PATIENCE);
     assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(message.contains("mem-watermark"), "{message}");

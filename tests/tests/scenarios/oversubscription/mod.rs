@@ -12,7 +12,7 @@ use std::time::Duration;
 use meseta_tests::framework::task;
 use meseta_tests::revocable::launch_and_decline_rest;
 use meseta_tests::{Cluster, Framework, Setup, unless_root};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::anywhere;
 
@@ -84,18 +84,6 @@ fn set(proc: &Path, file: &str, text: &str) {
     let next = proc.join("next");
     std::fs::write(&next, text).expect("written");
     std::fs::rename(next, proc.join(file)).expect("renamed");
-}
-
-/// The update that ends a task, the others acknowledged.
-fn wait_end(framework: &mut Framework, id: &str) -> Value {
-    loop {
-        let status = framework.update(id);
-        framework.acknowledge(&status);
-        let state = status["state"].as_str().unwrap_or_default();
-        if !["TASK_STARTING", "TASK_RUNNING", "TASK_KILLING"].contains(&state) {
-            return status;
-        }
-    }
 }
 
 /// A `/proc/stat` of eight idle processors.

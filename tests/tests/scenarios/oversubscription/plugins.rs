@@ -9,7 +9,7 @@ use meseta_tests::revocable::{
 };
 use meseta_tests::{Cluster, Missing, kernel, unless_root, wait};
 
-use super::{PATIENCE, Running, cluster, machine, metric, set, wait_end};
+use super::{PATIENCE, Running, cluster, machine, metric, set};
 
 /// Beside the binary under test, where examples are built.
 fn rust_example() -> PathBuf {
@@ -75,7 +75,7 @@ fn lends_and_evicts(cluster: &Cluster, proc: &Path) {
     );
     revocable_framework.until_state("b", "TASK_RUNNING");
     set(proc, "loadavg", "9.00 7.50 1.00 1/80 4242\n");
-    let status = wait_end(&mut revocable_framework, "b");
+    let status = revocable_framework.until_end("b", PATIENCE);
     assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(

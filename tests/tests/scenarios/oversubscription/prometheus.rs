@@ -9,7 +9,7 @@ use meseta_tests::{Cluster, Missing, http, unless_installed, wait};
 use serde_json::Value;
 
 use super::evicting::LOAD;
-use super::{IDLE, PATIENCE, Running, asleep, cluster, machine, set, slack_flags, wait_end};
+use super::{IDLE, PATIENCE, Running, asleep, cluster, machine, set, slack_flags};
 
 pub(super) fn unless_prometheus() -> Missing {
     unless_installed("prometheus").or_else(|| unless_installed("promtool"))
@@ -142,7 +142,7 @@ pub(super) fn prometheus_scrapes_oversubscription_and_alerts_fire() {
     prometheus.until("what is borrowed is scraped", query, |value| value > 0.1);
     set(&proc, "loadavg", "0.10 6.01 0.10 1/80 4242\n");
     for number in 0..EVICTED {
-        let status = wait_end(&mut revocable_framework, &name(number));
+        let status = revocable_framework.until_end(&name(number), PATIENCE);
         assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     }
     let all = |value: f64| (value - 12.0).abs() < 1e-6;
