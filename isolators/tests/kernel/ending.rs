@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use procfs::process::Stat;
 
 use crate::Test;
-use crate::test_node::{PATIENCE, SUPERVISOR_GRACE, TestNode, name, same, wait_pidfd};
+use crate::test_node::{TestNode, name, same, wait_pidfd};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_polite_task_ends_by_its_signal,
@@ -67,14 +67,14 @@ fn a_polite_task_ends_by_its_signal(test_node: &TestNode) -> Result<(), Failed> 
     reaches_nobody(test_node, &launched.supervisor)
 }
 
-/// Launches, waits for "ready", kills, and checks that it died by SIGKILL once the grace was over.
+/// Launches, waits for "ready", kills, and checks that it died by SIGKILL between grace and +2 s.
 fn expect_killed(test_node: &TestNode, command: &str, grace: Duration) -> Result<(), Failed> {
     let (spec, launched) = test_node.launch_until(command, "ready")?;
     let began = Instant::now();
     kill(test_node, &launched, grace)?;
     ended_as_asked(test_node, &spec, &launched, ExitCause::Signaled(9))?;
     let took = began.elapsed();
-    let in_time = took >= grace && took < grace + SUPERVISOR_GRACE;
+    let in_time = took >= grace && took <= grace + Duration::from_secs(2);
     check!(in_time, "took {took:?} with a grace of {grace:?}");
     test_node.destroy(&spec, &launched)
 }
@@ -127,11 +127,17 @@ fn a_stopped_launcher_does_not_hold_the_agent(test_node: &TestNode) -> Result<()
 
 fn a_later_kill_shortens_the_grace(test_node: &TestNode) -> Result<(), Failed> {
     let (spec, launched) = test_node.launch_until(STUBBORN, "ready")?;
-    let long = 10 * PATIENCE;
-    kill(test_node, &launched, long)?;
+    let began = Instant::now();
+    kill(test_node, &launched, Duration::from_secs(600))?;
     kill(test_node, &launched, Duration::from_millis(100))?;
-    kill(test_node, &launched, long)?;
-    test_node.wait_cause(&spec, &launched, ExitCause::Signaled(9))
+    kill(test_node, &launched, Duration::from_secs(600))?;
+    test_node.wait_cause(&spec, &launched, ExitCause::Signaled(9))?;
+    check!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    Ok(())
 }
 
 fn a_kill_for_another_process_reaches_nobody(test_node: &TestNode) -> Result<(), Failed> {
@@ -235,7 +241,11 @@ fn children_that_nobody_waited_for_end_with_their_task(test_node: &TestNode) -> 
     })?;
     let began = Instant::now();
     test_node.destroy(&spec, &launched)?;
-    check!(began.elapsed() < SUPERVISOR_GRACE, "{:?}", began.elapsed());
+    check!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
     same(zombies_of(task), 0)
 }
 
@@ -265,7 +275,11 @@ fn a_frozen_container_is_destroyed(test_node: &TestNode) -> Result<(), Failed> {
     }
     let began = Instant::now();
     test_node.destroy(&spec, &launched)?;
-    check!(began.elapsed() < SUPERVISOR_GRACE, "{:?}", began.elapsed());
+    check!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use meseta_isolators::{Credentials, ExitCause, KillRequest, LaunchStep};
 
 use crate::Test;
-use crate::test_node::{SUPERVISOR_GRACE, TestNode, expect_step, same};
+use crate::test_node::{TestNode, expect_step, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     exit_status_is_persisted,
@@ -57,7 +57,7 @@ fn kill_reaches_daemons(test_node: &TestNode) -> Result<(), Failed> {
     test_node.with(|containers| containers.kill(&launched.supervisor, request))?;
     test_node.wait_cause(&spec, &launched, ExitCause::Signaled(9))?;
     check!(
-        began.elapsed() < request.grace + SUPERVISOR_GRACE,
+        began.elapsed() < Duration::from_millis(2300),
         "{:?}",
         began.elapsed()
     );

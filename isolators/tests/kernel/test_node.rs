@@ -21,9 +21,6 @@ use nix::unistd::Pid;
 /// No test waits longer than this for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// As long as `cgroup::destroy` gives a supervisor whose task is gone: what ends sooner did not wait for that.
-pub(crate) const SUPERVISOR_GRACE: Duration = Duration::from_secs(10);
-
 /// Between two looks at something that no descriptor tells of.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
