@@ -30,6 +30,7 @@ use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::pending::Pending;
 use super::state::reconciliations::{PendingReconcile, UnreadReconciliations};
+use super::state::suspicion::Suspicion;
 use super::timers::{TimerKey, Timers};
 use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
 
@@ -76,9 +77,11 @@ pub struct MasterCore {
     pub(super) readmitting: BTreeSet<AgentId>,
     /// Registered agents without a connection.
     pub(super) disconnected: BTreeSet<AgentId>,
-    /// Agents that are about to be marked unreachable; whether they are so many that it may be this master's fault.
+    /// Agents that are about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
-    pub(super) is_suspect: bool,
+    /// Whether they are so many that it may be this master that is cut off, alone and with those that have not come back.
+    pub(super) silence: Suspicion,
+    pub(super) absence: Suspicion,
     /// When the next agent may be marked unreachable.
     pub(super) next_removal: Moment,
     /// When agents that have not come back are looked for next.

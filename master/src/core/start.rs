@@ -24,6 +24,7 @@ use super::state::paced_messages::PacedMessages;
 use super::state::partial_reregistrations::PartialReregistrations;
 use super::state::persisted::Recovered;
 use super::state::reconciliations::UnreadReconciliations;
+use super::state::suspicion::Suspicion;
 use super::timers::{Timer, Timers};
 use super::views::snapshot::CachedSnapshots;
 
@@ -68,7 +69,8 @@ impl MasterCore {
             readmitting: BTreeSet::new(),
             disconnected: BTreeSet::new(),
             silent: BTreeSet::new(),
-            is_suspect: false,
+            silence: Suspicion::default(),
+            absence: Suspicion::default(),
             next_removal: Moment::ORIGIN,
             reregister_timer: None,
             next_agent: 0,

@@ -118,7 +118,7 @@ impl MasterCore {
             self.silent.remove(id);
         }
         let mut again = interval;
-        if missed >= max && !self.suspects_itself(0) {
+        if missed >= max && !self.suspects_itself() {
             if self.may_remove() {
                 self.mark_unreachable(id);
                 return;
@@ -140,26 +140,38 @@ impl MasterCore {
         self.set_ping(id.clone(), generation, again);
     }
 
-    /// Whether so many agents are silent, and so many have not come back, that it may well be this master that is
-    /// cut off: then it says of none that it is unreachable.
-    fn suspects_itself(&mut self, missing: usize) -> bool {
-        /// Fewer may be one rack.
-        const SILENT_MIN: usize = 10;
-        let silent = self.silent.len() + missing;
-        let all = self.agents.len() + missing;
-        let is_suspect = silent >= SILENT_MIN
-            && silent * 100
-                > all * usize::try_from(self.config.agent_removal_percent).unwrap_or(100);
-        if is_suspect && !self.is_suspect {
-            tracing::error!(
-                silent,
-                all,
-                "most agents are silent, and none is marked unreachable, for it may be this master that is cut off: \
-                 mend the network, mark agents gone that are, or raise --recovery_agent_removal_limit"
-            );
+    /// Whether so many agents are silent that it may well be this master that is cut off: then it says of none that it
+    /// is unreachable.
+    fn suspects_itself(&mut self) -> bool {
+        let now = self.now.moment;
+        self.silence.update(
+            self.silent.len(),
+            self.agents.len(),
+            self.config.agent_removal_percent,
+            now,
+            self.config.total_ping_timeout(),
+        );
+        self.silence.is_held(now)
+    }
+
+    /// The same, of those too that have not come back.
+    fn suspects_itself_without(&mut self, missing: usize) -> bool {
+        let now = self.now.moment;
+        self.absence.update(
+            self.silent.len() + missing,
+            self.agents.len() + missing,
+            self.config.agent_removal_percent,
+            now,
+            self.config.total_ping_timeout(),
+        );
+        self.absence.is_held(now)
+    }
+
+    /// An agent that was about to be given up has answered or come back.
+    pub(super) fn is_heard_again(&mut self, id: &AgentId) {
+        if self.silent.remove(id) {
+            self.suspects_itself();
         }
-        self.is_suspect = is_suspect;
-        is_suspect
     }
 
     /// Takes the turn to mark an agent unreachable, if it has come: a network that fails must not
@@ -225,7 +237,7 @@ impl MasterCore {
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
         let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
-        if self.suspects_itself(missing.len()) {
+        if self.suspects_itself_without(missing.len()) {
             self.expect_returns_until(self.now.moment + self.config.total_ping_timeout());
             return;
         }

@@ -68,13 +68,13 @@ impl MasterCore {
         }
     }
 
-    fn pong(&mut self, agent: &AgentId, pong: &meseta::Pong) {
-        if let Some(agent) = self.agents.get_mut_keeping_view(agent) {
+    fn pong(&mut self, id: &AgentId, pong: &meseta::Pong) {
+        if let Some(agent) = self.agents.get_mut_keeping_view(id) {
             let sequence = pong.sequence.min(agent.ping_sequence);
             agent.pong_sequence = agent.pong_sequence.max(sequence);
             agent.usage = pong.usage.as_ref().and_then(Usage::reported);
             if std::mem::take(&mut agent.missed_pings) > 0 {
-                self.silent.remove(agent.id());
+                self.is_heard_again(id);
             }
         }
     }

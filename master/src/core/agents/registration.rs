@@ -450,7 +450,6 @@ impl MasterCore {
         let previous = agent.connection.replace(connection);
         agent.newest_connection = connection;
         self.disconnected.remove(&id);
-        self.silent.remove(&id);
         agent.generation += 1;
         agent.reregistered = Some(self.now.unix);
         agent.missed_pings = 0;
@@ -463,6 +462,7 @@ impl MasterCore {
         self.keep_description(connection, &profile);
         // What it said on an earlier connection may still wait for the registry.
         self.keep_changed_description(&id);
+        self.is_heard_again(&id);
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);

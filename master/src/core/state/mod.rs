@@ -29,6 +29,7 @@
 //! - `rejection`: why an agent is sent away, and whether it may come again
 //! - `removals`: ids of frameworks that were removed
 //! - `resource_size`: how much resources may say of themselves, and what an agent's take
+//! - `suspicion`: whether it may be this master that is cut off
 //! - `task`: tasks and executors
 //! - `unknown_task_updates`: updates of tasks that the master does not know
 //! - `usage`: what containers use, as agents report it
@@ -62,6 +63,7 @@ pub(super) mod reconciliations;
 pub(super) mod rejection;
 pub(super) mod removals;
 pub(super) mod resource_size;
+pub(super) mod suspicion;
 pub(super) mod task;
 pub(super) mod unknown_task_updates;
 pub(super) mod usage;

@@ -93,6 +93,58 @@ fn a_master_that_almost_nobody_answers_suspects_itself() {
 }
 
 #[test]
+fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first() {
+    let mut world = World::with_config(|config| config.agent_removal_interval = Duration::ZERO);
+    let nodes: Vec<Node> = (0..20)
+        .map(|port| world.agent(port, "cpus:1;mem:64"))
+        .collect();
+    world.advance(600 * SECOND);
+    let (first, last) = nodes.split_at(12);
+    let first: Vec<&Node> = first.iter().collect();
+    // Longer than any of the last waits for its next ping.
+    world.live(60 * SECOND, &first);
+    assert_eq!(world.lost(), 0);
+    for node in last {
+        world.pong(node);
+    }
+    let all: Vec<&Node> = nodes.iter().collect();
+    world.live(600 * SECOND, &all);
+    assert_eq!(world.lost(), 0);
+    // Nothing is left of it for one that falls silent later.
+    world.live(91 * SECOND, &all[1..]);
+    assert_eq!(world.lost(), 1);
+}
+
+#[test]
+fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
+    let record = |number: i32| agent_record(&format!("a{number}"), number);
+    let mut config = config();
+    config.agent_removal_interval = Duration::ZERO;
+    let patience = config.total_ping_timeout();
+    let recovered = Recovered {
+        epoch: 2,
+        agents: (0..30).map(record).collect(),
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    world.advance(7_200 * SECOND);
+    let mut back = Vec::new();
+    for number in 0..16 {
+        let node = Node {
+            connection: ConnectionId(0),
+            id: format!("a{number}"),
+            register: register(number, "cpus:1"),
+        };
+        back.push(world.return_empty(&node));
+    }
+    let living: Vec<&Node> = back.iter().collect();
+    world.live(patience, &living);
+    assert_eq!(world.lost(), 0);
+    world.live(2 * patience, &living);
+    assert_eq!(world.lost(), 14);
+}
+
+#[test]
 fn a_new_master_that_almost_nobody_finds_suspects_itself() {
     let record = |number: i32| agent_record(&format!("a{number}"), number);
     let recovered = Recovered {
