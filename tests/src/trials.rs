@@ -7,7 +7,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use crate::{Missing, daemon};
 
 /// How many tests that only wait are run at once.
-const WAITING_AT_ONCE: usize = 4;
+const WAITING_AT_ONCE: usize = 6;
 
 /// A test: its name, what it needs of the machine, what it does.
 pub type Scenario = (&'static str, fn() -> Missing, fn());
