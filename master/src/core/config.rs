@@ -19,6 +19,9 @@ pub const FRAMEWORKS_MAX: usize = 100_000;
 /// Registry mutations in flight; agents above it are asked to come again.
 pub const PENDING_MUTATIONS_MAX: usize = 8_192;
 
+/// How long an agent takes at most to notice that a connection is gone, wait between two tries (15 s), and connect (10 s).
+const RECONNECT_TIME: Duration = Duration::from_secs(30);
+
 /// Who this master is.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -216,6 +219,12 @@ impl Config {
             quota_semantics: QuotaSemantics::default(),
             allocator: AllocatorConfig::default(),
         }
+    }
+
+    /// How long an agent takes at most to be heard when a network mends: it answers the next ping, or notices that its
+    /// connection is gone and connects anew.
+    pub fn time_to_be_heard(&self) -> Duration {
+        self.total_ping_timeout().saturating_add(RECONNECT_TIME)
     }
 
     /// For how long an agent may be silent before it is unreachable.

@@ -79,8 +79,9 @@ pub struct MasterCore {
     pub(super) disconnected: BTreeSet<AgentId>,
     /// Agents that are about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
-    /// Whether they are so many that it may be this master that is cut off, alone and with those that have not come back.
+    /// Whether they are so many that it may be this master that is cut off.
     pub(super) silence: Suspicion,
+    /// The same of them and those that have not come back together.
     pub(super) absence: Suspicion,
     /// When the next agent may be marked unreachable.
     pub(super) next_removal: Moment,

@@ -14,6 +14,7 @@ use crate::core::master::MasterCore;
 use crate::core::state::framework::Link;
 use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{Mutation, UnreachableRecord};
+use crate::core::state::suspicion::Missing;
 use crate::core::timers::Timer;
 use crate::core::wire::event_of;
 
@@ -118,7 +119,7 @@ impl MasterCore {
             self.silent.remove(id);
         }
         let mut again = interval;
-        if missed >= max && !self.suspects_itself() {
+        if missed >= max && !overslept && !self.suspects_itself() {
             if self.may_remove() {
                 self.mark_unreachable(id);
                 return;
@@ -143,34 +144,48 @@ impl MasterCore {
     /// Whether so many agents are silent that it may well be this master that is cut off: then it says of none that it
     /// is unreachable.
     fn suspects_itself(&mut self) -> bool {
-        let now = self.now.moment;
-        self.silence.update(
-            self.silent.len(),
-            self.agents.len(),
-            self.config.agent_removal_percent,
-            now,
-            self.config.total_ping_timeout(),
-        );
-        self.silence.is_held(now)
+        self.count_silent();
+        let now = self.timers.clock();
+        self.silence.holds_back(self.missing(0), now)
     }
 
-    /// The same, of those too that have not come back.
-    fn suspects_itself_without(&mut self, missing: usize) -> bool {
-        let now = self.now.moment;
-        self.absence.update(
-            self.silent.len() + missing,
-            self.agents.len() + missing,
-            self.config.agent_removal_percent,
-            now,
-            self.config.total_ping_timeout(),
-        );
-        self.absence.is_held(now)
+    /// The same, with those that have not come back to this master.
+    fn suspects_itself_for_absent(&mut self) -> bool {
+        self.count_absent();
+        let missing = self.missing(self.recovered_agents.len());
+        self.absence.holds_back(missing, self.timers.clock())
     }
 
-    /// An agent that was about to be given up has answered or come back.
-    pub(super) fn is_heard_again(&mut self, id: &AgentId) {
-        if self.silent.remove(id) {
-            self.suspects_itself();
+    /// How many of all agents are missing, if so many have not come back.
+    fn missing(&self, absent: usize) -> Missing {
+        Missing {
+            missing: self.silent.len() + absent,
+            all: self.agents.len() + absent,
+            percent_max: self.config.agent_removal_percent,
+        }
+    }
+
+    /// To be called whenever fewer are silent.
+    pub(super) fn count_silent(&mut self) {
+        let patience = self.config.time_to_be_heard();
+        self.silence
+            .update(self.missing(0), self.timers.clock(), patience);
+    }
+
+    /// To be called before an agent is taken for back.
+    pub(super) fn count_absent(&mut self) {
+        let patience = self.config.time_to_be_heard();
+        let missing = self.missing(self.recovered_agents.len());
+        self.absence.update(missing, self.timers.clock(), patience);
+    }
+
+    /// An agent has answered or come back, that may have been about to be given up.
+    pub(super) fn hear_again(&mut self, id: &AgentId) {
+        if self.silent.contains(id) {
+            // There may have been no reason to count while all were silent.
+            self.count_silent();
+            self.silent.remove(id);
+            self.count_silent();
         }
     }
 
@@ -237,7 +252,7 @@ impl MasterCore {
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
         let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
-        if self.suspects_itself_without(missing.len()) {
+        if self.suspects_itself_for_absent() {
             self.expect_returns_until(self.now.moment + self.config.total_ping_timeout());
             return;
         }

@@ -74,7 +74,7 @@ impl MasterCore {
             agent.pong_sequence = agent.pong_sequence.max(sequence);
             agent.usage = pong.usage.as_ref().and_then(Usage::reported);
             if std::mem::take(&mut agent.missed_pings) > 0 {
-                self.is_heard_again(id);
+                self.hear_again(id);
             }
         }
     }

@@ -159,6 +159,7 @@ impl MasterCore {
 
     /// An agent of the registry is expected no more, for it is back.
     pub(super) fn take_returned(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
+        self.count_absent();
         let agent = self.recovered_agents.remove(id)?;
         forget(&mut self.recovered_at, &endpoint(&agent.info), id);
         Some(agent)

@@ -158,7 +158,9 @@ impl MasterCore {
             }
         }
         self.disconnected.remove(id);
-        self.silent.remove(id);
+        if self.silent.remove(id) {
+            self.count_silent();
+        }
         agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
         self.void_offers.extend(rescinded);
         let removed = self.allocator.remove_agent(id);

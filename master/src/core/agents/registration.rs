@@ -462,7 +462,7 @@ impl MasterCore {
         self.keep_description(connection, &profile);
         // What it said on an earlier connection may still wait for the registry.
         self.keep_changed_description(&id);
-        self.is_heard_again(&id);
+        self.hear_again(&id);
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);

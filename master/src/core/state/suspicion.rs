@@ -7,43 +7,115 @@ use meseta_resources::time::Moment;
 /// Fewer may be one rack.
 const MISSING_MIN: usize = 10;
 
-/// Held while most agents are missing, and for as long again as an agent has to answer: when a network mends, agents are
-/// heard one after the other, and the last of them has been silent no longer than the first.
+/// How many of all agents are missing.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct Missing {
+    pub missing: usize,
+    pub all: usize,
+    /// How many in a hundred may be.
+    pub percent_max: u32,
+}
+
+impl Missing {
+    fn are_most(self) -> bool {
+        let limit = self
+            .all
+            .saturating_mul(usize::try_from(self.percent_max).unwrap_or(100));
+        self.missing >= MISSING_MIN && self.missing.saturating_mul(100) > limit
+    }
+}
+
+/// Held while most agents are missing, and for as long again as an agent takes to be heard: when a network mends, agents
+/// are heard one after the other, and the last of them has been silent no longer than the first.
 #[derive(Debug, Default)]
 pub(in crate::core) struct Suspicion {
     most_are_missing: bool,
+    is_logged: bool,
+    /// No agent is unreachable before; by the clock that stands still while the master does not run.
     trusts_itself_at: Option<Moment>,
 }
 
 impl Suspicion {
-    /// Takes in how many of all agents are missing, and how many in a hundred may be; an agent has the time of
-    /// `patience` to answer.
-    pub(in crate::core) fn update(
-        &mut self,
-        missing: usize,
-        all: usize,
-        percent: u32,
-        now: Moment,
-        patience: Duration,
-    ) {
-        let limit = all.saturating_mul(usize::try_from(percent).unwrap_or(100));
-        let most_are_missing = missing >= MISSING_MIN && missing.saturating_mul(100) > limit;
-        if most_are_missing && !self.most_are_missing {
-            tracing::error!(
-                silent = missing,
-                all,
-                "most agents are silent, and none is marked unreachable, for it may be this master that is cut off: \
-                 mend the network, mark agents gone that are, or raise --recovery_agent_removal_limit"
-            );
-        }
+    /// Takes in how many are missing now; an agent takes as long as `patience` at most to be heard.
+    pub(in crate::core) fn update(&mut self, missing: Missing, now: Moment, patience: Duration) {
+        let most_are_missing = missing.are_most();
         if self.most_are_missing && !most_are_missing {
             self.trusts_itself_at = Some(now + patience);
+            if std::mem::take(&mut self.is_logged) {
+                tracing::info!(
+                    silent = missing.missing,
+                    all = missing.all,
+                    seconds = patience.as_secs(),
+                    "most agents are heard again; the others have this time before they are marked unreachable"
+                );
+            }
         }
         self.most_are_missing = most_are_missing;
     }
 
-    /// Whether no agent can be said to be unreachable.
-    pub(in crate::core) fn is_held(&self, now: Moment) -> bool {
+    /// Whether no agent can be said to be unreachable; the first time that this keeps one from it is logged.
+    pub(in crate::core) fn holds_back(&mut self, missing: Missing, now: Moment) -> bool {
+        if self.most_are_missing && !std::mem::replace(&mut self.is_logged, true) {
+            tracing::error!(
+                silent = missing.missing,
+                all = missing.all,
+                "most agents are silent, and none is marked unreachable, for it may be this master that is cut off: \
+                 mend the network, mark agents gone that are, or raise --recovery_agent_removal_limit"
+            );
+        }
         self.most_are_missing || self.trusts_itself_at.is_some_and(|at| now < at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn of_twenty(missing: usize) -> Missing {
+        Missing {
+            missing,
+            all: 20,
+            percent_max: 50,
+        }
+    }
+
+    /// Whether it is held after each of these counts, a minute apart.
+    fn held(counts: &[usize]) -> Vec<bool> {
+        let mut suspicion = Suspicion::default();
+        let mut now = Moment::from_nanos(0);
+        let look = |missing: &usize| {
+            now += PATIENCE;
+            suspicion.update(of_twenty(*missing), now, PATIENCE);
+            suspicion.holds_back(of_twenty(*missing), now)
+        };
+        counts.iter().map(look).collect()
+    }
+
+    #[test]
+    fn is_held_while_most_are_missing_and_once_more() {
+        assert_eq!(held(&[0, 10, 10]), [false, false, false]);
+        assert_eq!(held(&[11, 20, 10, 10, 9]), [true, true, true, false, false]);
+        assert_eq!(
+            held(&[11, 0, 11, 11, 0, 0]),
+            [true, true, true, true, true, false]
+        );
+    }
+
+    #[test]
+    fn few_agents_are_no_reason() {
+        let missing = Missing {
+            missing: 9,
+            all: 9,
+            percent_max: 50,
+        };
+        assert!(!missing.are_most());
+        let all_may_be = Missing {
+            missing: 20,
+            all: 20,
+            percent_max: 100,
+        };
+        assert!(!all_may_be.are_most());
     }
 }

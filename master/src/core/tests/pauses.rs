@@ -41,6 +41,26 @@ fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
 }
 
 #[test]
+fn an_agent_whose_turn_to_be_lost_came_while_the_master_was_stopped_may_answer() {
+    let mut world = World::with_config(|config| config.agent_removal_interval = 60 * SECOND);
+    let nodes: Vec<Node> = (0..2)
+        .map(|port| world.agent(port, "cpus:1;mem:64"))
+        .collect();
+    world.advance(80 * SECOND);
+    let lost = |world: &mut World| world.core.snapshot().unreachable_agents.len();
+    assert_eq!(lost(&mut world), 1);
+    world.pause(90 * SECOND);
+    assert_eq!(lost(&mut world), 1, "its answer may wait to be read");
+    let is_living = |node: &&Node| !world.closed.contains(&node.connection);
+    let living: Vec<&Node> = nodes.iter().filter(is_living).collect();
+    world.live(120 * SECOND, &living);
+    assert_eq!(lost(&mut world), 1);
+    // One that says nothing is lost in the end.
+    world.advance(91 * SECOND);
+    assert_eq!(lost(&mut world), 2);
+}
+
+#[test]
 fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
     let (mut world, node, scheduler) = begin_running();
     let info = own_info(&mut world);

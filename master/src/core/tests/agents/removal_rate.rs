@@ -92,19 +92,30 @@ fn a_master_that_almost_nobody_answers_suspects_itself() {
     assert_eq!(world.lost(), 9);
 }
 
-#[test]
-fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first() {
+/// A master without a limit of its rate, and twenty agents.
+fn with_twenty() -> (World, Vec<Node>) {
     let mut world = World::with_config(|config| config.agent_removal_interval = Duration::ZERO);
-    let nodes: Vec<Node> = (0..20)
+    let nodes = (0..20)
         .map(|port| world.agent(port, "cpus:1;mem:64"))
         .collect();
+    (world, nodes)
+}
+
+/// The same after all were silent, and the first twelve were heard for a minute.
+fn mended() -> (World, Vec<Node>) {
+    let (mut world, nodes) = with_twenty();
     world.advance(600 * SECOND);
-    let (first, last) = nodes.split_at(12);
-    let first: Vec<&Node> = first.iter().collect();
-    // Longer than any of the last waits for its next ping.
+    let first: Vec<&Node> = nodes[..12].iter().collect();
     world.live(60 * SECOND, &first);
+    (world, nodes)
+}
+
+#[test]
+fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first() {
+    // A minute is longer than any of the last waits for its next ping.
+    let (mut world, nodes) = mended();
     assert_eq!(world.lost(), 0);
-    for node in last {
+    for node in &nodes[12..] {
         world.pong(node);
     }
     let all: Vec<&Node> = nodes.iter().collect();
@@ -116,54 +127,109 @@ fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first()
 }
 
 #[test]
-fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
+fn when_a_network_mends_a_pause_of_the_master_takes_none_of_that_time() {
+    let (mut world, nodes) = mended();
+    world.pause(300 * SECOND);
+    let first: Vec<&Node> = nodes[..12].iter().collect();
+    world.live(60 * SECOND, &first);
+    assert_eq!(world.lost(), 0);
+    for node in &nodes[12..] {
+        world.pong(node);
+    }
+    let all: Vec<&Node> = nodes.iter().collect();
+    world.live(600 * SECOND, &all);
+    assert_eq!(world.lost(), 0);
+}
+
+#[test]
+fn the_first_answer_does_not_hide_that_most_were_silent() {
+    let (mut world, nodes) = with_twenty();
+    let living: Vec<&Node> = nodes[..9].iter().collect();
+    // Of the other eleven one is heard just before all are judged.
+    world.live(74 * SECOND, &living);
+    world.pong(&nodes[9]);
+    world.live(5 * SECOND, &living);
+    assert_eq!(world.lost(), 0);
+    let all: Vec<&Node> = nodes.iter().collect();
+    world.live(600 * SECOND, &all);
+    assert_eq!(world.lost(), 0);
+}
+
+#[test]
+fn agents_that_operators_mark_gone_leave_no_suspicion() {
+    let (mut world, nodes) = with_twenty();
+    let living: Vec<&Node> = nodes[12..].iter().collect();
+    world.live(600 * SECOND, &living);
+    for node in &nodes[..12] {
+        let agent_id = node.id.clone();
+        world.administer_done(Administration::MarkAgentGone { agent_id });
+    }
+    world.live(300 * SECOND, &living);
+    assert_eq!(world.lost(), 0);
+    world.live(91 * SECOND, &living[1..]);
+    assert_eq!(world.lost(), 1);
+}
+
+/// A new master without a limit of its rate that thirty agents are to come back to.
+fn expecting_thirty() -> World {
     let record = |number: i32| agent_record(&format!("a{number}"), number);
     let mut config = config();
     config.agent_removal_interval = Duration::ZERO;
-    let patience = config.total_ping_timeout();
     let recovered = Recovered {
         epoch: 2,
         agents: (0..30).map(record).collect(),
         ..Recovered::default()
     };
-    let mut world = World::with(config, recovered);
-    world.advance(7_200 * SECOND);
-    let mut back = Vec::new();
-    for number in 0..16 {
-        let node = Node {
+    World::with(config, recovered)
+}
+
+/// These of them come back.
+fn come_back(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> {
+    let back = |number: i32| {
+        world.return_empty(&Node {
             connection: ConnectionId(0),
             id: format!("a{number}"),
             register: register(number, "cpus:1"),
-        };
-        back.push(world.return_empty(&node));
+        })
+    };
+    numbers.map(back).collect()
+}
+
+#[test]
+fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
+    // Before it has judged once, and after it has.
+    for found_after in [590, 7_200] {
+        let mut world = expecting_thirty();
+        world.advance(found_after * SECOND);
+        let mut back = come_back(&mut world, 0..16);
+        let living: Vec<&Node> = back.iter().collect();
+        world.live(60 * SECOND, &living);
+        assert_eq!(world.lost(), 0, "found after {found_after} s");
+        back.extend(come_back(&mut world, 16..25));
+        let living: Vec<&Node> = back.iter().collect();
+        world.live(300 * SECOND, &living);
+        assert_eq!(world.lost(), 5, "found after {found_after} s");
     }
+}
+
+#[test]
+fn a_new_master_that_was_found_in_time_waits_no_longer_for_the_others() {
+    let mut world = expecting_thirty();
+    world.advance(60 * SECOND);
+    let back = come_back(&mut world, 0..16);
     let living: Vec<&Node> = back.iter().collect();
-    world.live(patience, &living);
+    world.live(538 * SECOND, &living);
     assert_eq!(world.lost(), 0);
-    world.live(2 * patience, &living);
+    world.live(3 * SECOND, &living);
     assert_eq!(world.lost(), 14);
 }
 
 #[test]
 fn a_new_master_that_almost_nobody_finds_suspects_itself() {
-    let record = |number: i32| agent_record(&format!("a{number}"), number);
-    let recovered = Recovered {
-        epoch: 2,
-        agents: (0..30).map(record).collect(),
-        ..Recovered::default()
-    };
-    let mut world = World::with(config(), recovered);
+    let mut world = expecting_thirty();
     world.advance(7_200 * SECOND);
     assert_eq!(world.core.snapshot().recovered_agents.len(), 30);
-    let mut back = Vec::new();
-    for number in 0..16 {
-        let node = Node {
-            connection: ConnectionId(0),
-            id: format!("a{number}"),
-            register: register(number, "cpus:1"),
-        };
-        back.push(world.return_empty(&node));
-    }
+    let back = come_back(&mut world, 0..16);
     let living: Vec<&Node> = back.iter().collect();
     world.live(600 * SECOND, &living);
     assert_eq!(world.core.snapshot().agents.len(), 16);
