@@ -127,6 +127,7 @@ fn main() -> ExitCode {
         return code;
     }
     let groups = meseta_tests::groups![
+        absences,
         execute,
         executors,
         limits,
@@ -162,7 +163,6 @@ fn main() -> ExitCode {
         job_examples,
         leaders,
         pauses,
-        absences,
         bad_flags,
         every_endpoint,
         agent_endpoints,
