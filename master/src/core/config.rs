@@ -19,7 +19,7 @@ pub const FRAMEWORKS_MAX: usize = 100_000;
 /// Registry mutations in flight; agents above it are asked to come again.
 pub const PENDING_MUTATIONS_MAX: usize = 8_192;
 
-/// How long an agent takes at most to notice that a connection is gone, wait between two tries (15 s), and connect (10 s).
+/// In which an agent notices that its connection is gone, waits between two tries (15 s), and connects (10 s).
 const RECONNECT_TIME: Duration = Duration::from_secs(30);
 
 /// Who this master is.
@@ -221,8 +221,8 @@ impl Config {
         }
     }
 
-    /// How long an agent takes at most to be heard when a network mends: it answers the next ping, or notices that its
-    /// connection is gone and connects anew.
+    /// How long an agent is given to be heard when a network mends: it answers one of the next pings, or notices that
+    /// its connection is gone and connects anew.
     pub fn time_to_be_heard(&self) -> Duration {
         self.total_ping_timeout().saturating_add(RECONNECT_TIME)
     }

@@ -81,7 +81,7 @@ pub struct MasterCore {
     pub(super) silent: BTreeSet<AgentId>,
     /// Whether they are so many that it may be this master that is cut off.
     pub(super) silence: Suspicion,
-    /// The same of them and those that have not come back together.
+    /// The same, counting also those that have not come back.
     pub(super) absence: Suspicion,
     /// When the next agent may be marked unreachable.
     pub(super) next_removal: Moment,

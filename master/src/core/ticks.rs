@@ -115,8 +115,6 @@ impl MasterCore {
         // Agents that fell silent together are pinged one after the other: the last of them is one ping behind.
         if missed + 1 >= max && missed > 0 {
             self.silent.insert(id.clone());
-        } else {
-            self.silent.remove(id);
         }
         let mut again = interval;
         if missed >= max && !overslept && !self.suspects_itself() {
@@ -165,15 +163,19 @@ impl MasterCore {
         }
     }
 
-    /// To be called whenever fewer are silent.
-    pub(super) fn count_silent(&mut self) {
+    /// Takes in how many are missing; to be called whenever they become fewer, before and after.
+    pub(super) fn count_missing(&mut self) {
+        self.count_silent();
+        self.count_absent();
+    }
+
+    fn count_silent(&mut self) {
         let patience = self.config.time_to_be_heard();
         self.silence
             .update(self.missing(0), self.timers.clock(), patience);
     }
 
-    /// To be called before an agent is taken for back.
-    pub(super) fn count_absent(&mut self) {
+    fn count_absent(&mut self) {
         let patience = self.config.time_to_be_heard();
         let missing = self.missing(self.recovered_agents.len());
         self.absence.update(missing, self.timers.clock(), patience);
@@ -183,9 +185,9 @@ impl MasterCore {
     pub(super) fn hear_again(&mut self, id: &AgentId) {
         if self.silent.contains(id) {
             // There may have been no reason to count while all were silent.
-            self.count_silent();
+            self.count_missing();
             self.silent.remove(id);
-            self.count_silent();
+            self.count_missing();
         }
     }
 
@@ -252,8 +254,11 @@ impl MasterCore {
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
         let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
+        if missing.is_empty() {
+            return;
+        }
         if self.suspects_itself_for_absent() {
-            self.expect_returns_until(self.now.moment + self.config.total_ping_timeout());
+            self.expect_returns_until(self.now.moment + self.config.time_to_be_heard());
             return;
         }
         let mutations_left = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());

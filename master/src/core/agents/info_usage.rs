@@ -150,7 +150,9 @@ impl MasterCore {
 
     /// An agent of the registry is expected no more, and is lost unless its return waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
+        self.count_missing();
         let agent = self.take_returned(id)?;
+        self.count_missing();
         if !self.readmitting.contains(id) {
             self.agent_info_usage.remove(id);
         }
@@ -159,7 +161,6 @@ impl MasterCore {
 
     /// An agent of the registry is expected no more, for it is back.
     pub(super) fn take_returned(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
-        self.count_absent();
         let agent = self.recovered_agents.remove(id)?;
         forget(&mut self.recovered_at, &endpoint(&agent.info), id);
         Some(agent)

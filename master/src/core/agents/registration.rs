@@ -396,6 +396,7 @@ impl MasterCore {
             self.expect_returns_until(until);
             return;
         }
+        self.count_missing();
         let is_expected = self.take_returned(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
@@ -403,6 +404,7 @@ impl MasterCore {
         if !self.insert_agent(connection, profile, self.now.unix) {
             return;
         }
+        self.count_missing();
         if let Some(agent) = self.agents.get_mut(&id) {
             agent.reregistered = Some(self.now.unix);
             agent.keeps_id = true;

@@ -46,7 +46,7 @@ impl Suspicion {
                     silent = missing.missing,
                     all = missing.all,
                     seconds = patience.as_secs(),
-                    "most agents are heard again; the others have this time before they are marked unreachable"
+                    "fewer agents are silent; the others have this time to be heard before they are marked unreachable"
                 );
             }
         }

@@ -170,14 +170,14 @@ fn agents_that_operators_mark_gone_leave_no_suspicion() {
     assert_eq!(world.lost(), 1);
 }
 
-/// A new master without a limit of its rate that thirty agents are to come back to.
-fn expecting_thirty() -> World {
+/// A new master without a limit of its rate that so many agents are to come back to.
+fn expecting(agents: i32) -> World {
     let record = |number: i32| agent_record(&format!("a{number}"), number);
     let mut config = config();
     config.agent_removal_interval = Duration::ZERO;
     let recovered = Recovered {
         epoch: 2,
-        agents: (0..30).map(record).collect(),
+        agents: (0..agents).map(record).collect(),
         ..Recovered::default()
     };
     World::with(config, recovered)
@@ -199,7 +199,7 @@ fn come_back(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> {
 fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
     // Before it has judged once, and after it has.
     for found_after in [590, 7_200] {
-        let mut world = expecting_thirty();
+        let mut world = expecting(30);
         world.advance(found_after * SECOND);
         let mut back = come_back(&mut world, 0..16);
         let living: Vec<&Node> = back.iter().collect();
@@ -213,20 +213,46 @@ fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
 }
 
 #[test]
+fn the_first_agent_that_finds_a_new_master_does_not_hide_that_none_had() {
+    let mut world = expecting(10);
+    world.advance(590 * SECOND);
+    let first = come_back(&mut world, 0..1);
+    world.live(60 * SECOND, &[&first[0]]);
+    assert_eq!(world.lost(), 0);
+    world.live(60 * SECOND, &[&first[0]]);
+    assert_eq!(world.lost(), 9);
+}
+
+#[test]
+fn a_new_master_that_was_found_and_cut_off_again_waits_for_all() {
+    let mut world = expecting(30);
+    let mut back = come_back(&mut world, 0..16);
+    world.advance(589 * SECOND);
+    let all: Vec<&Node> = back.iter().collect();
+    world.live(12 * SECOND, &all);
+    assert_eq!(world.lost(), 0);
+    back.extend(come_back(&mut world, 16..30));
+    let all: Vec<&Node> = back.iter().collect();
+    world.live(600 * SECOND, &all);
+    assert_eq!(world.lost(), 0);
+}
+
+#[test]
 fn a_new_master_that_was_found_in_time_waits_no_longer_for_the_others() {
-    let mut world = expecting_thirty();
+    let mut world = expecting(30);
     world.advance(60 * SECOND);
-    let back = come_back(&mut world, 0..16);
+    // Just as many as are needed.
+    let back = come_back(&mut world, 0..15);
     let living: Vec<&Node> = back.iter().collect();
     world.live(538 * SECOND, &living);
     assert_eq!(world.lost(), 0);
     world.live(3 * SECOND, &living);
-    assert_eq!(world.lost(), 14);
+    assert_eq!(world.lost(), 15);
 }
 
 #[test]
 fn a_new_master_that_almost_nobody_finds_suspects_itself() {
-    let mut world = expecting_thirty();
+    let mut world = expecting(30);
     world.advance(7_200 * SECOND);
     assert_eq!(world.core.snapshot().recovered_agents.len(), 30);
     let back = come_back(&mut world, 0..16);
