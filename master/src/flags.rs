@@ -123,7 +123,7 @@ pub struct Flags {
 
     /// Part of all agents that may be silent, or not back after a restart of the master, and still be marked
     /// unreachable. Of ten silent agents or more that are a larger part none is, for it may be the master that is
-    /// cut off; nor is any for the time of all pings and 30 seconds after they have become fewer.
+    /// cut off; nor is any for the time of all pings and 30 seconds after they are no longer so many.
     #[arg(
         long,
         alias = "recovery_slave_removal_limit",

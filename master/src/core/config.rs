@@ -19,7 +19,7 @@ pub const FRAMEWORKS_MAX: usize = 100_000;
 /// Registry mutations in flight; agents above it are asked to come again.
 pub const PENDING_MUTATIONS_MAX: usize = 8_192;
 
-/// In which an agent notices that its connection is gone, waits between two tries (15 s), and connects (10 s).
+/// In which an agent that has noticed that its connection is gone waits between two tries (15 s) and connects (10 s).
 const RECONNECT_TIME: Duration = Duration::from_secs(30);
 
 /// Who this master is.

@@ -79,7 +79,7 @@ pub struct MasterCore {
     pub(super) disconnected: BTreeSet<AgentId>,
     /// Agents that are about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
-    /// Whether they are so many that it may be this master that is cut off.
+    /// Whether they are so many, or were so lately, that it may be this master that is cut off.
     pub(super) silence: Suspicion,
     /// The same, counting also those that have not come back.
     pub(super) absence: Suspicion,

@@ -139,22 +139,22 @@ impl MasterCore {
         self.set_ping(id.clone(), generation, again);
     }
 
-    /// Whether so many agents are silent that it may well be this master that is cut off: then it says of none that it
-    /// is unreachable.
+    /// Whether so many agents are silent, or were so lately, that it may well be this master that is cut off: then it says
+    /// of none that it is unreachable.
     fn suspects_itself(&mut self) -> bool {
-        self.count_silent();
+        self.note_silent();
         let now = self.timers.clock();
         self.silence.holds_back(self.missing(0), now)
     }
 
     /// The same, with those that have not come back to this master.
     fn suspects_itself_for_absent(&mut self) -> bool {
-        self.count_absent();
+        self.note_absent();
         let missing = self.missing(self.recovered_agents.len());
         self.absence.holds_back(missing, self.timers.clock())
     }
 
-    /// How many of all agents are missing, if so many have not come back.
+    /// How many of all agents are missing, with so many that have not come back.
     fn missing(&self, absent: usize) -> Missing {
         Missing {
             missing: self.silent.len() + absent,
@@ -163,19 +163,19 @@ impl MasterCore {
         }
     }
 
-    /// Takes in how many are missing; to be called whenever they become fewer, before and after.
-    pub(super) fn count_missing(&mut self) {
-        self.count_silent();
-        self.count_absent();
+    /// Takes in how many of all agents are missing; to be called before and after these become fewer, or all become more.
+    pub(super) fn note_missing(&mut self) {
+        self.note_silent();
+        self.note_absent();
     }
 
-    fn count_silent(&mut self) {
+    fn note_silent(&mut self) {
         let patience = self.config.time_to_be_heard();
         self.silence
             .update(self.missing(0), self.timers.clock(), patience);
     }
 
-    fn count_absent(&mut self) {
+    fn note_absent(&mut self) {
         let patience = self.config.time_to_be_heard();
         let missing = self.missing(self.recovered_agents.len());
         self.absence.update(missing, self.timers.clock(), patience);
@@ -184,10 +184,10 @@ impl MasterCore {
     /// An agent has answered or come back, that may have been about to be given up.
     pub(super) fn hear_again(&mut self, id: &AgentId) {
         if self.silent.contains(id) {
-            // There may have been no reason to count while all were silent.
-            self.count_missing();
+            // Nobody may have looked at how many there are while all were silent.
+            self.note_missing();
             self.silent.remove(id);
-            self.count_missing();
+            self.note_missing();
         }
     }
 
@@ -258,7 +258,7 @@ impl MasterCore {
             return;
         }
         if self.suspects_itself_for_absent() {
-            self.expect_returns_until(self.now.moment + self.config.time_to_be_heard());
+            self.expect_returns_until(self.now.moment + self.config.agent_ping_timeout);
             return;
         }
         let mutations_left = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());

@@ -41,7 +41,7 @@ fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_
     signal(Signal::SIGCONT);
     cluster.wait_for_agents(AGENTS);
     // The master trusts itself again after the eight seconds and thirty more.
-    outlive(&cluster, 39);
+    outlive(&cluster, 42);
     assert_nothing_lost(&cluster);
 
     let ticks = find(cluster.dir.path(), "ticks").expect("what the task writes");

@@ -150,9 +150,9 @@ impl MasterCore {
 
     /// An agent of the registry is expected no more, and is lost unless its return waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
-        self.count_missing();
+        self.note_missing();
         let agent = self.take_returned(id)?;
-        self.count_missing();
+        self.note_missing();
         if !self.readmitting.contains(id) {
             self.agent_info_usage.remove(id);
         }

@@ -159,7 +159,7 @@ impl MasterCore {
         }
         self.disconnected.remove(id);
         if self.silent.remove(id) {
-            self.count_missing();
+            self.note_missing();
         }
         agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
         self.void_offers.extend(rescinded);

@@ -299,6 +299,7 @@ impl MasterCore {
         self.agent_connections.insert(connection, id.clone());
         self.keep_description(connection, &profile);
         self.locations.add(&profile);
+        self.note_missing();
         self.agents.insert(
             id,
             Agent {
@@ -328,6 +329,7 @@ impl MasterCore {
                 keeps_id: false,
             },
         );
+        self.note_missing();
         true
     }
 
@@ -396,7 +398,7 @@ impl MasterCore {
             self.expect_returns_until(until);
             return;
         }
-        self.count_missing();
+        self.note_missing();
         let is_expected = self.take_returned(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
@@ -404,7 +406,6 @@ impl MasterCore {
         if !self.insert_agent(connection, profile, self.now.unix) {
             return;
         }
-        self.count_missing();
         if let Some(agent) = self.agents.get_mut(&id) {
             agent.reregistered = Some(self.now.unix);
             agent.keeps_id = true;

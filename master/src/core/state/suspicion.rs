@@ -53,7 +53,7 @@ impl Suspicion {
         self.most_are_missing = most_are_missing;
     }
 
-    /// Whether no agent can be said to be unreachable; the first time that this keeps one from it is logged.
+    /// Whether no agent can be said to be unreachable; that most are missing is logged when it first keeps one from it.
     pub(in crate::core) fn holds_back(&mut self, missing: Missing, now: Moment) -> bool {
         if self.most_are_missing && !std::mem::replace(&mut self.is_logged, true) {
             tracing::error!(

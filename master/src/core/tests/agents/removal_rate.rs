@@ -238,6 +238,16 @@ fn a_new_master_that_was_found_and_cut_off_again_waits_for_all() {
 }
 
 #[test]
+fn agents_that_are_new_count_among_all_at_once() {
+    let mut world = expecting(30);
+    let mut living = come_back(&mut world, 0..12);
+    living.extend((50..56).map(|port| world.agent(port, "cpus:1")));
+    let living: Vec<&Node> = living.iter().collect();
+    world.live(601 * SECOND, &living);
+    assert_eq!(world.lost(), 18);
+}
+
+#[test]
 fn a_new_master_that_was_found_in_time_waits_no_longer_for_the_others() {
     let mut world = expecting(30);
     world.advance(60 * SECOND);
