@@ -143,15 +143,13 @@ impl MasterCore {
     /// of none that it is unreachable.
     fn suspects_itself(&mut self) -> bool {
         self.note_silent();
-        let now = self.timers.clock();
-        self.silence.holds_back(self.missing(0), now)
+        self.silence.holds_back(self.timers.clock())
     }
 
     /// The same, with those that have not come back to this master.
     fn suspects_itself_for_absent(&mut self) -> bool {
         self.note_absent();
-        let missing = self.missing(self.recovered_agents.len());
-        self.absence.holds_back(missing, self.timers.clock())
+        self.absence.holds_back(self.timers.clock())
     }
 
     /// How many of all agents are missing, with so many that have not come back.

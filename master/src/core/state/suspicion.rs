@@ -8,7 +8,7 @@ use meseta_resources::time::Moment;
 const MISSING_MIN: usize = 10;
 
 /// How many of all agents are missing.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(in crate::core) struct Missing {
     pub missing: usize,
     pub all: usize,
@@ -29,7 +29,7 @@ impl Missing {
 /// are heard one after the other, and the last of them has been silent no longer than the first.
 #[derive(Debug, Default)]
 pub(in crate::core) struct Suspicion {
-    most_are_missing: bool,
+    last: Missing,
     is_logged: bool,
     /// No agent is unreachable before; by the clock that stands still while the master does not run.
     trusts_itself_at: Option<Moment>,
@@ -38,8 +38,8 @@ pub(in crate::core) struct Suspicion {
 impl Suspicion {
     /// Takes in how many are missing now; an agent takes as long as `patience` at most to be heard.
     pub(in crate::core) fn update(&mut self, missing: Missing, now: Moment, patience: Duration) {
-        let most_are_missing = missing.are_most();
-        if self.most_are_missing && !most_are_missing {
+        let were_most = std::mem::replace(&mut self.last, missing).are_most();
+        if were_most && !missing.are_most() {
             self.trusts_itself_at = Some(now + patience);
             if std::mem::take(&mut self.is_logged) {
                 tracing::info!(
@@ -50,20 +50,20 @@ impl Suspicion {
                 );
             }
         }
-        self.most_are_missing = most_are_missing;
     }
 
     /// Whether no agent can be said to be unreachable; that most are missing is logged when it first keeps one from it.
-    pub(in crate::core) fn holds_back(&mut self, missing: Missing, now: Moment) -> bool {
-        if self.most_are_missing && !std::mem::replace(&mut self.is_logged, true) {
+    pub(in crate::core) fn holds_back(&mut self, now: Moment) -> bool {
+        let are_most = self.last.are_most();
+        if are_most && !std::mem::replace(&mut self.is_logged, true) {
             tracing::error!(
-                silent = missing.missing,
-                all = missing.all,
+                silent = self.last.missing,
+                all = self.last.all,
                 "most agents are silent, and none is marked unreachable, for it may be this master that is cut off: \
                  mend the network, mark agents gone that are, or raise --recovery_agent_removal_limit"
             );
         }
-        self.most_are_missing || self.trusts_itself_at.is_some_and(|at| now < at)
+        are_most || self.trusts_itself_at.is_some_and(|at| now < at)
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         let look = |missing: &usize| {
             now += PATIENCE;
             suspicion.update(of_twenty(*missing), now, PATIENCE);
-            suspicion.holds_back(of_twenty(*missing), now)
+            suspicion.holds_back(now)
         };
         counts.iter().map(look).collect()
     }

@@ -47,17 +47,16 @@ fn an_agent_whose_turn_to_be_lost_came_while_the_master_was_stopped_may_answer()
         .map(|port| world.agent(port, "cpus:1;mem:64"))
         .collect();
     world.advance(80 * SECOND);
-    let lost = |world: &mut World| world.core.snapshot().unreachable_agents.len();
-    assert_eq!(lost(&mut world), 1);
+    assert_eq!(world.lost(), 1);
     world.pause(90 * SECOND);
-    assert_eq!(lost(&mut world), 1, "its answer may wait to be read");
+    assert_eq!(world.lost(), 1, "its answer may wait to be read");
     let is_living = |node: &&Node| !world.closed.contains(&node.connection);
     let living: Vec<&Node> = nodes.iter().filter(is_living).collect();
     world.live(120 * SECOND, &living);
-    assert_eq!(lost(&mut world), 1);
+    assert_eq!(world.lost(), 1);
     // One that says nothing is lost in the end.
     world.advance(91 * SECOND);
-    assert_eq!(lost(&mut world), 2);
+    assert_eq!(world.lost(), 2);
 }
 
 #[test]

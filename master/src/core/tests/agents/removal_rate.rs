@@ -110,6 +110,13 @@ fn mended() -> (World, Vec<Node>) {
     (world, nodes)
 }
 
+/// All of them answer from now on, and none is lost.
+fn all_live_on(world: &mut World, nodes: &[Node]) {
+    let all: Vec<&Node> = nodes.iter().collect();
+    world.live(600 * SECOND, &all);
+    assert_eq!(world.lost(), 0);
+}
+
 #[test]
 fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first() {
     // A minute is longer than any of the last waits for its next ping.
@@ -118,11 +125,10 @@ fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first()
     for node in &nodes[12..] {
         world.pong(node);
     }
-    let all: Vec<&Node> = nodes.iter().collect();
-    world.live(600 * SECOND, &all);
-    assert_eq!(world.lost(), 0);
+    all_live_on(&mut world, &nodes);
     // Nothing is left of it for one that falls silent later.
-    world.live(91 * SECOND, &all[1..]);
+    let others: Vec<&Node> = nodes[1..].iter().collect();
+    world.live(91 * SECOND, &others);
     assert_eq!(world.lost(), 1);
 }
 
@@ -136,9 +142,7 @@ fn when_a_network_mends_a_pause_of_the_master_takes_none_of_that_time() {
     for node in &nodes[12..] {
         world.pong(node);
     }
-    let all: Vec<&Node> = nodes.iter().collect();
-    world.live(600 * SECOND, &all);
-    assert_eq!(world.lost(), 0);
+    all_live_on(&mut world, &nodes);
 }
 
 #[test]
@@ -150,9 +154,7 @@ fn the_first_answer_does_not_hide_that_most_were_silent() {
     world.pong(&nodes[9]);
     world.live(5 * SECOND, &living);
     assert_eq!(world.lost(), 0);
-    let all: Vec<&Node> = nodes.iter().collect();
-    world.live(600 * SECOND, &all);
-    assert_eq!(world.lost(), 0);
+    all_live_on(&mut world, &nodes);
 }
 
 #[test]
@@ -232,9 +234,7 @@ fn a_new_master_that_was_found_and_cut_off_again_waits_for_all() {
     world.live(12 * SECOND, &all);
     assert_eq!(world.lost(), 0);
     back.extend(come_back(&mut world, 16..30));
-    let all: Vec<&Node> = back.iter().collect();
-    world.live(600 * SECOND, &all);
-    assert_eq!(world.lost(), 0);
+    all_live_on(&mut world, &back);
 }
 
 #[test]
