@@ -141,6 +141,7 @@ impl Stream {
             let _ = self.begin_file();
         }
         while budget > 0 {
+            self.find_end();
             if self.written >= self.limit.bytes {
                 self.rotate();
             }
@@ -167,6 +168,15 @@ impl Stream {
             budget = budget.saturating_sub(as_u64(moved));
         }
         budget
+    }
+
+    /// Takes the size of the file as the place to write at, as append mode does, which `splice` refuses: somebody
+    /// may have truncated the file, or written to it.
+    fn find_end(&mut self) {
+        let found = self.file.as_ref().map(nix::sys::stat::fstat);
+        if let Some(Ok(stat)) = found {
+            self.written = u64::try_from(stat.st_size).unwrap_or(0);
+        }
     }
 
     /// The full file becomes the first of the older ones, the oldest goes, and a new one begins.

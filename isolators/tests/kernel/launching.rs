@@ -380,7 +380,7 @@ fn refused_stdio(error: Option<LaunchError>, errno: i32) -> Result<(), Failed> {
 }
 
 /// Whether the supervisor carries the output or the task writes it itself.
-fn both_ways() -> [TaskIsolation; 2] {
+pub(crate) fn both_ways() -> [TaskIsolation; 2] {
     let log = LogFile {
         bytes: 1 << 20,
         files: 1,

@@ -31,6 +31,7 @@ mod probe;
 mod resources;
 mod revocable;
 mod sampling;
+mod starting;
 mod test_node;
 
 use std::path::Path;
@@ -59,6 +60,7 @@ const ALL: &[&[(&str, Test)]] = &[
     nested_usage::TESTS,
     revocable::TESTS,
     launching::TESTS,
+    starting::TESTS,
     limits::TESTS,
     ending::TESTS,
     hardening::TESTS,
