@@ -1,9 +1,9 @@
 //! Drives the core: takes inputs from clients, the master, the store and the clock, and carries its effects out.
 //!
 //! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariants: inputs that wait are taken together, so
-//! that a burst is decided on, and written, once; a scheduler that may not act at the moment, or whose calls the master is
-//! slow to take, takes nothing in but questions, and no time passes for its core. Changes that are asked for meanwhile are
-//! held up to a number; however many there are, questions are answered.
+//! that a burst is decided on, and written, once; a scheduler that may not act at the moment, whose calls the master is
+//! slow to take, or whose store is full, takes nothing in but questions, and no time passes for its core. Changes that are
+//! asked for meanwhile are held up to a number; however many there are, questions are answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +45,12 @@ pub(crate) enum FromLink {
         calls: CallQueue,
     },
     Input(Input),
+    /// The answer to a call, which means nothing once its stream has ended.
+    Answer {
+        input: Input,
+        /// Cancelled with the stream.
+        broken: CancellationToken,
+    },
 }
 
 type Reading = Box<dyn FnOnce(&State) + Send>;
@@ -76,7 +82,7 @@ pub(crate) enum Unavailable {
     #[error("this scheduler cannot act at the moment; whether the change is made is not known yet")]
     Unknown,
     #[error(
-        "the master is slow to take the calls of this scheduler, and {HELD_MAX} changes wait for it: this one is not made; ask again"
+        "the master or the store is slow to take what this scheduler has decided, and {HELD_MAX} changes wait for that: this one is not made; ask again"
     )]
     Busy,
 }
@@ -160,7 +166,9 @@ pub(crate) struct Service {
     clock: Clock,
     inbox: Inbox,
     outgoing: Outgoing,
-    /// Requests that came while calls wait for room, which is no time for more.
+    /// The store had no room when that was looked at last.
+    is_store_full: bool,
+    /// Requests that came while calls or writes wait for room, which is no time for more.
     held: Vec<(Request, oneshot::Sender<Answer>)>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     next_request: u64,
@@ -235,6 +243,7 @@ impl Service {
             clock,
             inbox,
             outgoing: Outgoing::default(),
+            is_store_full: false,
             held: Vec::new(),
             waiting: BTreeMap::new(),
             next_request: 0,
@@ -249,14 +258,17 @@ impl Service {
         let mut role = self.inbox.standing.role.clone();
         loop {
             let is_blocked = self.outgoing.is_blocked();
-            let acts = self.inbox.standing.now() == Role::Leading && !is_blocked;
+            self.look_at_store();
+            let leads = self.inbox.standing.now() == Role::Leading && !is_blocked;
+            let acts = leads && !self.is_store_full;
             let mut inputs = match acts {
                 true => self.take_held(),
                 false => Vec::new(),
             };
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Ok(()) = durable.changed(), if acts => {
+                // What a full store makes durable is what ends that.
+                Ok(()) = durable.changed(), if leads => {
                     inputs.push(Input::Stored(*durable.borrow_and_update()));
                 }
                 Some(told) = self.inbox.link.recv(), if acts => self.take(told, &mut inputs),
@@ -274,7 +286,7 @@ impl Service {
             {
                 self.take(told, &mut inputs);
             }
-            self.step(inputs).await;
+            self.step(inputs);
         }
         self.store.close().await;
     }
@@ -282,6 +294,9 @@ impl Service {
     fn take(&mut self, told: FromLink, inputs: &mut Vec<Input>) {
         match told {
             FromLink::Input(input) => inputs.push(input),
+            FromLink::Answer { input, broken } => {
+                inputs.extend((!broken.is_cancelled()).then_some(input));
+            }
             FromLink::Subscribed {
                 framework_id,
                 roles,
@@ -299,14 +314,28 @@ impl Service {
     fn command(&mut self, command: Command, inputs: &mut Vec<Input>) {
         match command {
             Command::Read(look) => self.inbox.busy.during(|| look(&self.state)),
-            Command::Request(request, reply) => match self.outgoing.is_blocked() {
-                true => self.hold(request, reply),
-                false => inputs.push(self.asked(request, reply)),
-            },
+            Command::Request(request, reply) => {
+                match self.outgoing.is_blocked() || self.is_store_full {
+                    true => self.hold(request, reply),
+                    false => inputs.push(self.asked(request, reply)),
+                }
+            }
         }
     }
 
-    /// Holds a change until calls have left, or refuses it where as many are held for clients that still wait.
+    /// Looks whether the store has room for what would be decided.
+    fn look_at_store(&mut self) {
+        let was_full = std::mem::replace(&mut self.is_store_full, self.store.is_full());
+        match (was_full, self.is_store_full) {
+            (false, true) => {
+                tracing::warn!("the store is slow: nothing is decided until it has room")
+            }
+            (true, false) => tracing::info!("the store has room again"),
+            _ => {}
+        }
+    }
+
+    /// Holds a change until calls and writes have left, or refuses it where as many are held for clients that still wait.
     fn hold(&mut self, request: Request, reply: oneshot::Sender<Answer>) {
         if self.held.len() >= HELD_MAX {
             self.held.retain(|(_, reply)| !reply.is_closed());
@@ -333,22 +362,22 @@ impl Service {
         Input::Request { id, request }
     }
 
-    async fn step(&mut self, inputs: Vec<Input>) {
+    fn step(&mut self, inputs: Vec<Input>) {
         if inputs.is_empty() {
             return;
         }
         let (state, now) = (&mut self.state, self.clock.now());
         let effects = (self.inbox.busy).during(|| state.step_all(now, inputs));
         for effect in effects {
-            self.carry_out(effect).await;
+            self.carry_out(effect);
         }
         let registration = self.inbox.registration.borrow().with(&self.state);
         tell(&self.inbox.registration, registration);
     }
 
-    async fn carry_out(&mut self, effect: Effect) {
+    fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Store { id, records } => self.store.write(id, records).await,
+            Effect::Store { id, records } => self.store.write(id, records),
             Effect::Answer { id, answer } => {
                 if let Some(reply) = self.waiting.remove(&id) {
                     // Whoever asked may have left.
@@ -723,5 +752,108 @@ pub(crate) mod tests {
             assert_eq!(kills, 10);
         })
         .await;
+    }
+
+    /// A service on a store that makes nothing durable until it is told, and its parts.
+    fn on_a_stalled_store(
+        stop: &CancellationToken,
+    ) -> (Handle, mpsc::Sender<FromLink>, watch::Sender<u64>) {
+        let (_role, role) = watch::channel(Role::Leading);
+        let fence = Fence::never();
+        let ends = Ends::new(Registration::default(), Standing { role, fence });
+        let (told, durable) = watch::channel(0);
+        let store = Store::new(store::Writer::Stalled(durable));
+        let clock = Clock::new();
+        let service = Service::new(empty_state(clock), store, clock, ends.inbox);
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            // It is the leader for as long as it runs.
+            let _role = _role;
+            service.run(stop).await;
+        });
+        (ends.handle, ends.link, told)
+    }
+
+    /// Seen on a stalled etcd: after 1,024 writes, nothing was answered, `/health` included.
+    #[tokio::test]
+    async fn full_store_leaves_questions_answered() {
+        const WRITES_MAX: usize = 1_024;
+        let stop = CancellationToken::new();
+        let (handle, link, durable) = on_a_stalled_store(&stop);
+        let submit = |number: usize| {
+            let text = format!("name = \"job{number}\"\n[task]\ncommand = \"true\"\n");
+            let spec = crate::file::from_toml(&text).expect("a job");
+            let handle = handle.clone();
+            let request = Request::Submit(Box::new(spec));
+            tokio::spawn(async move { handle.request(request).await })
+        };
+        let read = async || {
+            let read = handle.read(State::job_count);
+            let read = tokio::time::timeout(Duration::from_secs(60), read).await;
+            read.expect("it answers").expect("it is there")
+        };
+        let mut asked = Vec::new();
+        for number in 0..WRITES_MAX + HELD_MAX + 44 {
+            asked.push(submit(number));
+            read().await;
+        }
+        assert_eq!(read().await, WRITES_MAX);
+        // Neither does what the master tells make more.
+        let told = Input::UnreadableOffers(vec!["o".to_owned()]);
+        assert!(link.send(FromLink::Input(told)).await.is_ok());
+        for _ in 0..1_000 {
+            read().await;
+        }
+        let (refused, held): (Vec<_>, Vec<_>) =
+            asked.into_iter().partition(|asked| asked.is_finished());
+        assert_eq!(refused.len(), 44);
+        for refused in refused {
+            assert_eq!(refused.await.expect("an answer"), Err(Unavailable::Busy));
+        }
+        // What was decided is answered, and what was held is decided on, once it is durable.
+        let mut last = 0;
+        for asked in held {
+            while !asked.is_finished() {
+                last += 1;
+                durable.send_replace(last);
+                read().await;
+            }
+            let answer = asked.await.expect("an answer").expect("it is there");
+            assert!(answer.is_ok(), "{answer:?}");
+        }
+        assert_eq!(read().await, WRITES_MAX + HELD_MAX);
+        stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn answer_of_ended_stream_takes_no_role() {
+        let stop = CancellationToken::new();
+        let (handle, link, _durable) = on_a_stalled_store(&stop);
+        let subscribed = Input::Subscribed {
+            framework_id: "f".to_owned(),
+            roles: BTreeSet::new(),
+        };
+        let text = "name = \"a\"\nrole = \"s\"\n[task]\ncommand = \"true\"\n";
+        let spec = crate::file::from_toml(text).expect("a job");
+        let asking = handle.clone();
+        let request = Request::Submit(Box::new(spec));
+        tokio::spawn(async move { asking.request(request).await });
+        while handle.read(State::job_count).await != Ok(1) {}
+        assert!(link.send(FromLink::Input(subscribed)).await.is_ok());
+        let tell = async |is_ended: bool| {
+            let broken = CancellationToken::new();
+            if is_ended {
+                broken.cancel();
+            }
+            let input = Input::RolesAnswered { refused: None };
+            assert!(link.send(FromLink::Answer { input, broken }).await.is_ok());
+            while link.capacity() < link.max_capacity() {
+                assert!(handle.read(|_| ()).await.is_ok());
+            }
+            handle.read(State::roles).await.expect("it answers")
+        };
+        assert_eq!(tell(true).await, BTreeSet::new());
+        assert_eq!(tell(false).await, BTreeSet::from(["s".to_owned()]));
+        stop.cancel();
     }
 }

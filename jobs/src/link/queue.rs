@@ -205,8 +205,11 @@ impl Stream {
             tracing::warn!(%why, "the master refuses roles");
         }
         let refused = refused.as_deref().map(shortened);
-        // There is one update at a time.
-        self.tell(Input::RolesAnswered { refused });
+        // There is one update at a time. What is told late is of no use to the next stream, which asks anew.
+        self.tell(FromLink::Answer {
+            input: Input::RolesAnswered { refused },
+            broken: self.broken.clone(),
+        });
     }
 
     fn tell_accept(&self, accept: call::Accept, reply: &client::Reply) {
@@ -223,15 +226,15 @@ impl Stream {
             refused.tasks.extend(tasks.map(|task| task.task_id.value));
         }
         // As many as there were calls in the queue.
-        self.tell(Input::AcceptRefused(refused));
+        self.tell(FromLink::Input(Input::AcceptRefused(refused)));
     }
 
     /// Beside the queue: the core, which takes this, does not while calls wait for room in it.
-    fn tell(&self, input: Input) {
+    fn tell(&self, from_link: FromLink) {
         let told = self.told.clone();
         tokio::spawn(async move {
             // The scheduler may be ending.
-            let _ = told.send(FromLink::Input(input)).await;
+            let _ = told.send(from_link).await;
         });
     }
 }

@@ -13,7 +13,7 @@ use meseta_daemon::database_file;
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
-use super::{QUEUE_MAX, Records, Store};
+use super::{Records, Store, Writer};
 use crate::core::Record;
 
 const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
@@ -66,7 +66,7 @@ pub enum StoreError {
 /// The way to the thread that writes.
 #[derive(Debug)]
 pub(crate) struct Embedded {
-    queue: Option<mpsc::Sender<(u64, Vec<Record>)>>,
+    queue: Option<mpsc::UnboundedSender<(u64, Vec<Record>)>>,
     durable: watch::Receiver<u64>,
     writer: Option<JoinHandle<()>>,
 }
@@ -88,7 +88,8 @@ pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, St
             Err(error) => return Err(error),
         }
     };
-    let (queue, waiting) = mpsc::channel(usize::from(QUEUE_MAX));
+    // [`Store::is_full`] bounds it.
+    let (queue, waiting) = mpsc::unbounded_channel();
     let (told, durable) = watch::channel(0);
     let path = path.to_owned();
     let writer = std::thread::Builder::new()
@@ -100,14 +101,14 @@ pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, St
         durable,
         writer: Some(writer),
     };
-    Ok((records, Store::Embedded(store)))
+    Ok((records, Store::new(Writer::Embedded(store))))
 }
 
 impl Embedded {
-    pub(super) async fn write(&self, id: u64, records: Vec<Record>) {
+    pub(super) fn write(&self, id: u64, records: Vec<Record>) {
         if let Some(queue) = &self.queue {
             // The writer ends with the process or with this handle.
-            let _ = queue.send((id, records)).await;
+            let _ = queue.send((id, records));
         }
     }
 
@@ -129,7 +130,7 @@ impl Embedded {
 fn write_all(
     database: &Database,
     path: &Path,
-    mut waiting: mpsc::Receiver<(u64, Vec<Record>)>,
+    mut waiting: mpsc::UnboundedReceiver<(u64, Vec<Record>)>,
     told: &watch::Sender<u64>,
 ) {
     while let Some(first) = waiting.blocking_recv() {
@@ -187,14 +188,10 @@ mod tests {
     async fn what_is_told_to_be_durable_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
-        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
+        let (records, mut store) = open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(records, []);
-        store
-            .write(1, vec![put("a", Some("1")), put("b", Some("2"))])
-            .await;
-        store
-            .write(2, vec![put("a", None), put("b", Some("3"))])
-            .await;
+        store.write(1, vec![put("a", Some("1")), put("b", Some("2"))]);
+        store.write(2, vec![put("a", None), put("b", Some("3"))]);
         let mut durable = store.durable();
         durable.wait_for(|last| *last == 2).await.unwrap();
         let error = open(&path, Duration::ZERO).await.unwrap_err();
@@ -214,11 +211,11 @@ mod tests {
 
     /// A store of many records, each longer than a page of the file has room for beside others.
     async fn filled(path: &Path) -> Records {
-        let (_, store) = open(path, Duration::ZERO).await.unwrap();
+        let (_, mut store) = open(path, Duration::ZERO).await.unwrap();
         let text = "a job, or a task of one ".repeat(20);
         let records = (0..60).map(|at| put(&format!("job/{at}"), Some(&text)));
-        store.write(1, records.collect()).await;
-        store.write(2, vec![put("job/7", None)]).await;
+        store.write(1, records.collect());
+        store.write(2, vec![put("job/7", None)]);
         store.close().await;
         let (records, store) = open(path, Duration::ZERO).await.unwrap();
         assert_eq!(records.len(), 59);
@@ -335,8 +332,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         filled(&path).await;
-        let (_, store) = open(&path, Duration::ZERO).await.unwrap();
-        store.write(1, vec![put("job/8", None)]).await;
+        let (_, mut store) = open(&path, Duration::ZERO).await.unwrap();
+        store.write(1, vec![put("job/8", None)]);
         let mut durable = store.durable();
         durable.wait_for(|last| *last == 1).await.unwrap();
         let copy = dir.path().join("copy.redb");

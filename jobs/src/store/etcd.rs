@@ -9,7 +9,7 @@ use meseta_etcd::leadership::election::Elected;
 use meseta_etcd::store::{self, Cluster, Keys, Layout, Opened, Queue, StoreError, Writing};
 use tokio::sync::watch;
 
-use super::{QUEUE_MAX, Records, Store};
+use super::{Records, Store, Writer};
 use crate::core::Record;
 
 const LAYOUT: Layout = Layout {
@@ -67,7 +67,7 @@ pub(crate) async fn open(
         writing,
         ..
     } = opening.await?;
-    let store = Store::Etcd(Etcd { queue, durable });
+    let store = Store::new(Writer::Etcd(Etcd { queue, durable }));
     Ok((values.into_iter().collect(), store, writing))
 }
 
@@ -80,13 +80,8 @@ fn writes(records: &[Record]) -> Vec<store::Write> {
 }
 
 impl Etcd {
-    pub(super) async fn write(&self, id: u64, records: Vec<Record>) {
-        let mut durable = self.durable.clone();
-        let has_room = durable.wait_for(|last| id.saturating_sub(*last) <= u64::from(QUEUE_MAX));
-        // A writer that has ended has told so, and the process ends.
-        if has_room.await.is_ok() {
-            self.queue.send(id, records);
-        }
+    pub(super) fn write(&self, id: u64, records: Vec<Record>) {
+        self.queue.send(id, records);
     }
 
     pub(super) fn durable(&self) -> watch::Receiver<u64> {
@@ -158,14 +153,14 @@ mod tests {
         assert_eq!(first.records, []);
         // More than a transaction takes, and a value that is longer than etcd takes.
         let many = (0..250).map(|index| put(format!("task/{index:03}"), "here"));
-        first.store.write(1, many.collect()).await;
+        first.store.write(1, many.collect());
         let long = "x".repeat(2 << 20);
-        first.store.write(2, vec![put("job/web", &long)]).await;
+        first.store.write(2, vec![put("job/web", &long)]);
         let deleted = Record {
             key: "task/007".to_owned(),
             value: None,
         };
-        first.store.write(3, vec![deleted]).await;
+        first.store.write(3, vec![deleted]);
         let mut durable = first.store.durable();
         durable.wait_for(|last| *last == 3).await.expect("durable");
 
@@ -179,7 +174,7 @@ mod tests {
         );
         assert!(!second.records.iter().any(|(key, _)| key == "task/007"));
 
-        first.store.write(4, vec![put("task/late", "late")]).await;
+        first.store.write(4, vec![put("task/late", "late")]);
         let ended = first
             .writing
             .wait_for(|writing| matches!(writing, Writing::Ended(_)));

@@ -1,52 +1,121 @@
 //! What is durable: a file in the work directory ([`embedded`]), or etcd, which several schedulers share ([`etcd`]).
 //!
-//! Invariant: a write is told to be durable after all before it; what a store no longer takes ends the process, since
-//! what was promised could no longer be kept.
+//! Invariants: a write is told to be durable after all before it; what a store no longer takes ends the process, since
+//! what was promised could no longer be kept; to queue a write never waits. A store that is full ([`Store::is_full`]) says
+//! so, and the scheduler decides nothing more until it has room.
 
 pub(crate) mod embedded;
 pub(crate) mod etcd;
+
+use std::collections::VecDeque;
 
 use tokio::sync::watch;
 
 use crate::core::Record;
 
-/// Writes that may wait to become durable; more hold the scheduler up.
-const QUEUE_MAX: u16 = 1_024;
+/// Writes that may wait to become durable, and their bytes. While more wait, the scheduler decides nothing.
+const WRITES_MAX: usize = 1_024;
+const BYTES_MAX: usize = 64 << 20;
 
 /// All records that a store has.
 pub(crate) type Records = Vec<(String, Vec<u8>)>;
 
-/// The way to whoever writes.
+/// The way to the writer, and the writes that are not durable yet.
 #[derive(Debug)]
-pub(crate) enum Store {
+pub(crate) struct Store {
+    writer: Writer,
+    /// Numbers and bytes, the oldest first.
+    waiting: VecDeque<(u64, usize)>,
+    waiting_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum Writer {
     Embedded(embedded::Embedded),
     Etcd(etcd::Etcd),
+    /// Takes writes, and makes them durable when the test says so.
+    #[cfg(test)]
+    Stalled(watch::Receiver<u64>),
 }
 
 impl Store {
-    /// Queues a write; waits while too many are queued.
-    pub(crate) async fn write(&self, id: u64, records: Vec<Record>) {
-        match self {
-            Self::Embedded(store) => store.write(id, records).await,
-            Self::Etcd(store) => store.write(id, records).await,
+    pub(crate) fn new(writer: Writer) -> Self {
+        Self {
+            writer,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
         }
+    }
+
+    /// Queues a write.
+    pub(crate) fn write(&mut self, id: u64, records: Vec<Record>) {
+        let bytes = records.iter().map(bytes_of).sum();
+        self.waiting.push_back((id, bytes));
+        self.waiting_bytes += bytes;
+        match &self.writer {
+            Writer::Embedded(store) => store.write(id, records),
+            Writer::Etcd(store) => store.write(id, records),
+            #[cfg(test)]
+            Writer::Stalled(_) => {}
+        }
+    }
+
+    /// Whether as many writes wait as may.
+    pub(crate) fn is_full(&mut self) -> bool {
+        let durable = *self.durable().borrow();
+        while let Some((_, bytes)) = self.waiting.pop_front_if(|(id, _)| *id <= durable) {
+            self.waiting_bytes -= bytes;
+        }
+        self.waiting.len() >= WRITES_MAX || self.waiting_bytes >= BYTES_MAX
     }
 
     /// The last write that is durable; changes as more are.
     pub(crate) fn durable(&self) -> watch::Receiver<u64> {
-        match self {
-            Self::Embedded(store) => store.durable(),
-            Self::Etcd(store) => store.durable(),
+        match &self.writer {
+            Writer::Embedded(store) => store.durable(),
+            Writer::Etcd(store) => store.durable(),
+            #[cfg(test)]
+            Writer::Stalled(durable) => durable.clone(),
         }
     }
 
     /// Waits until all that was queued is durable, or cannot become it.
     pub(crate) async fn close(self) {
-        match self {
-            Self::Embedded(store) => {
+        match self.writer {
+            Writer::Embedded(store) => {
                 let _ = tokio::task::spawn_blocking(move || store.close()).await;
             }
-            Self::Etcd(store) => store.close().await,
+            Writer::Etcd(store) => store.close().await,
+            #[cfg(test)]
+            Writer::Stalled(_) => {}
+        }
+    }
+}
+
+fn bytes_of(record: &Record) -> usize {
+    record.key.len() + record.value.as_ref().map_or(0, Vec::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_large_writes_fill_a_store_as_many_small_ones_do() {
+        let record = |bytes: usize| Record {
+            key: String::new(),
+            value: Some(vec![0; bytes]),
+        };
+        for (bytes, most) in [(0, WRITES_MAX), (BYTES_MAX / 4, 4)] {
+            let (told, durable) = watch::channel(0);
+            let mut store = Store::new(Writer::Stalled(durable));
+            for id in 1..=most as u64 {
+                assert!(!store.is_full(), "{id} of {bytes} bytes");
+                store.write(id, vec![record(bytes)]);
+            }
+            assert!(store.is_full(), "{bytes} bytes");
+            told.send_replace(1);
+            assert!(!store.is_full(), "one is durable");
         }
     }
 }
