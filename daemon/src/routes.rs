@@ -259,6 +259,15 @@ impl<H: Copy> Routes<H> {
         }
     }
 
+    /// The segments of a request's path below a route's, with or without the process before it.
+    #[must_use]
+    pub fn segments_below<'a>(&self, route: &str, path: &'a str) -> Vec<&'a str> {
+        let path = self.without_process(path);
+        let below = path.strip_prefix(route.trim_start_matches('/'));
+        let below = below.and_then(|rest| rest.strip_prefix('/'));
+        below.map_or_else(Vec::new, |rest| rest.split('/').collect())
+    }
+
     /// A path without slashes around it and the process before it.
     fn without_process<'a>(&self, path: &'a str) -> &'a str {
         let path = path.trim_start_matches('/').trim_end_matches('/');

@@ -8,6 +8,7 @@ use super::dealt::Dealt;
 use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
 use super::records::{JobRecord, Key, Rollout, RunRecord, Size, Stop, VersionRecord};
+use super::service;
 use super::state::State;
 use super::view::Authority;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
@@ -116,6 +117,15 @@ impl State {
         self.check_count(spec)
     }
 
+    /// The first of these jobs that would be refused, and why.
+    #[must_use]
+    pub fn first_refusal(&self, specs: &[JobSpec]) -> Option<(String, Refusal)> {
+        specs.iter().find_map(|spec| {
+            let refusal = self.check_submission(spec).err()?;
+            Some((spec.name.clone(), refusal))
+        })
+    }
+
     /// # Errors
     /// The job is to be purged once its tasks have ended: what was promised of its volumes is not taken back.
     fn check_no_purge(&self, name: &str) -> Result<(), Refusal> {
@@ -144,6 +154,7 @@ impl State {
             stop: None,
             held: true,
             broken: false,
+            attempts: 0,
             next_run: 1,
             runs: BTreeMap::new(),
             over: Vec::new(),
@@ -351,11 +362,10 @@ impl State {
     fn promote(&mut self, name: &str) -> Result<String, Refusal> {
         let at = self.clock.at;
         let job = self.job_mut(name)?;
-        let Some(rollout) = &mut job.record.rollout else {
-            let text = format!("{name:?} is not being updated");
-            return Err(Refusal::Conflict(text));
-        };
-        rollout.promoted = true;
+        check_canaries(job, at)?;
+        if let Some(rollout) = &mut job.record.rollout {
+            rollout.promoted = true;
+        }
         job.progress.at = at;
         self.save(name);
         self.event(name, None, "canaries promoted");
@@ -432,6 +442,22 @@ impl State {
         self.event(name, None, "purged");
     }
 
+    /// Forgets the slots of instances that a service has no more, once their tasks have ended: what is left of its size is
+    /// for others.
+    pub(super) fn forget_slots_beyond(&mut self, name: &str, count: u32) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let indexes = job.drop_slots(count as usize);
+        if indexes.is_empty() {
+            return;
+        }
+        for index in indexes {
+            self.outbox.write(job.slot_key(0, index).delete());
+        }
+        self.outbox.write_all(job.records());
+    }
+
     /// Deletes what was written of a run's slots: of one that has launched nothing, however large, nothing.
     pub(super) fn forget_slots(&mut self, name: &str, number: u64, run: &Run) {
         for index in run.written() {
@@ -443,6 +469,35 @@ impl State {
             self.outbox.write(key.delete());
         }
     }
+}
+
+/// # Errors
+/// The update of a job has no canaries that could be promoted, or some are not healthy yet.
+fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
+    let (name, rollout) = (&job.name, job.record.rollout.as_ref());
+    let refused = |text: String| Err(Refusal::Conflict(text));
+    let Some(rollout) = rollout else {
+        return refused(format!("{name:?} is not being updated"));
+    };
+    if let Some(why) = &rollout.halted {
+        return refused(format!("the update of {name:?} was given up: {why}"));
+    }
+    let Some((Kind::Service(service), count)) = job.spec().map(|spec| (&spec.kind, spec.count))
+    else {
+        return refused(format!("{name:?} is no service"));
+    };
+    let canaries = service.update.canary.min(count);
+    if rollout.reverting || canaries == 0 {
+        return refused(format!("the update of {name:?} has no canaries"));
+    }
+    let plan = service::plan(job, at);
+    if rollout.promoted || plan.awaits_promotion {
+        return Ok(());
+    }
+    let healthy = plan.new_healthy;
+    refused(format!(
+        "{healthy} of {canaries} canaries of {name:?} are healthy: promote it once all are"
+    ))
 }
 
 fn same_kind(job: &Job, spec: &JobSpec) -> Option<()> {

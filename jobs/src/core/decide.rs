@@ -33,6 +33,8 @@ impl State {
                 self.outbox.write_all(job.records());
             }
             let plan = service::plan(job, self.clock.at);
+            let count = job.spec().map_or(0, |spec| spec.count);
+            self.forget_slots_beyond(name, count);
             self.follow(name, plan);
         } else {
             self.decide_runs(name);
@@ -53,6 +55,7 @@ impl State {
             return;
         }
         self.end_cancelled_runs(name);
+        self.forget_slots_beyond(name, 0);
         let stop = self.jobs.get(name).and_then(|job| job.record.stop);
         if stop.is_some_and(|stop| stop.purge) {
             self.purge(name);

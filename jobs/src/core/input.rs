@@ -43,6 +43,8 @@ pub enum Input {
     UnreadableOffers(Vec<String>),
     /// The id of an offer that is gone.
     Rescinded(String),
+    /// The id of an agent that the master has removed.
+    AgentLost(String),
     Update(Box<TaskStatus>),
     /// The master takes an ACCEPT not at all: nothing of it was done.
     AcceptRefused(RefusedAccept),

@@ -107,9 +107,19 @@ pub(super) struct Run {
     pub(super) live: u32,
     pub(super) succeeded: u32,
     pub(super) failed: u32,
+    /// Attempts that a slot begins above: those of slots that were dropped.
+    attempts: u32,
 }
 
 impl Run {
+    /// The run of a service, of which slots were dropped that had so many attempts.
+    pub(super) fn after(attempts: u32) -> Self {
+        Self {
+            attempts,
+            ..Self::default()
+        }
+    }
+
     /// A run of which every slot waits.
     pub(super) fn new(count: u32) -> Self {
         Self {
@@ -122,19 +132,28 @@ impl Run {
     pub(super) fn slot_mut(&mut self, index: u32) -> &mut Slot {
         let index = index as usize;
         if self.slots.len() <= index {
-            self.slots.resize(index + 1, Slot::default());
+            self.slots.resize(index + 1, self.new_slot());
         }
         &mut self.slots[index]
     }
 
     pub(super) fn slot(&self, index: u32) -> Slot {
-        self.slots.get(index as usize).copied().unwrap_or_default()
+        let slot = self.slots.get(index as usize).copied();
+        slot.unwrap_or_else(|| self.new_slot())
+    }
+
+    fn new_slot(&self) -> Slot {
+        Slot {
+            attempt: self.attempts,
+            ..Slot::default()
+        }
     }
 
     /// The indexes of which a slot was made durable: none of these is as one is made.
     pub(super) fn written(&self) -> impl Iterator<Item = u32> {
         let slots = (0_u32..).zip(&self.slots);
-        let written = slots.filter(|(_, slot)| **slot != Slot::default());
+        let new = self.new_slot();
+        let written = slots.filter(move |(_, slot)| **slot != new);
         written.map(|(index, _)| index)
     }
 
@@ -347,6 +366,22 @@ impl Job {
         let count = self.spec().filter(|_| self.record.stop.is_none());
         let count = count.map_or(0, |spec| u64::from(spec.count));
         count.max(slots as u64)
+    }
+
+    /// Drops the slots of a service beyond its count and its last task; gives the indexes of those that were written.
+    pub(super) fn drop_slots(&mut self, count: usize) -> Vec<u32> {
+        let Some(run) = self.runs.get_mut(&0).filter(|run| run.slots.len() > count) else {
+            return Vec::new();
+        };
+        let used = self.tasks.values().map(|task| task.name.index as usize + 1);
+        let kept = used.max().unwrap_or_default().max(count);
+        let kept_index = u32::try_from(kept).unwrap_or(u32::MAX);
+        let written: Vec<u32> = run.written().filter(|index| *index >= kept_index).collect();
+        let dropped = run.slots.drain(kept.min(run.slots.len())..);
+        let attempts = dropped.map(|slot| slot.attempt).max().unwrap_or_default();
+        run.attempts = run.attempts.max(attempts);
+        self.record.attempts = run.attempts;
+        written
     }
 
     /// The volume to which an instance returns, if it has one.

@@ -192,11 +192,7 @@ impl State {
             if let Some(held) = self.offers.get_mut(&accept.offer.id) {
                 held.is_committed = true;
             }
-            let key = (accept.offer.agent_id.clone(), accept.offer.role.clone());
-            if let Some(seen) = self.seen.get_mut(&key) {
-                // What is left of it.
-                seen.clone_from(&accept.offer);
-            }
+            self.seen.left(&accept.offer);
         }
         if !accepts.is_empty() {
             self.outbox.defer(Deferred::Launch { accepts, is_gang });
@@ -440,6 +436,8 @@ impl State {
         if std::mem::take(&mut job.record.held) {
             self.outbox.write_all(job.records());
         }
+        self.next_ports.used(&offer.agent_id, &placement.ports);
+        offer.ports_from = self.next_ports.of(&offer.agent_id);
         let key = job.slot_key(wanted.run, wanted.index);
         let run = job.runs.entry(wanted.run).or_default();
         let slot = run.slot_mut(wanted.index);

@@ -16,8 +16,6 @@ use super::volume::Volume;
 use crate::placement::{self, Offer, Placed, Why};
 use crate::spec::JobSpec;
 
-/// Offers that are remembered after they were answered, for plans.
-pub(super) const SEEN_MAX: usize = 1_000;
 /// Obstacles that are named.
 const OBSTACLES_MAX: usize = 20;
 /// Names in `after` of other jobs that are looked at for each job that waits: a list has 10,000 jobs, which may wait in one row.
@@ -193,10 +191,7 @@ impl State {
             return;
         }
         let freed = placement::requested(spec);
-        let key = (agent_id.to_owned(), spec.role.clone());
-        if let Some(seen) = self.seen.get_mut(&key) {
-            seen.resources += &freed;
-        }
+        self.seen.freed(agent_id, &spec.role, &freed);
     }
 
     /// What keeps the tasks that a job wants now from the offers seen last; empty where another one would fit.
@@ -264,8 +259,7 @@ impl State {
     }
 
     fn seen_in(&self, role: &str) -> Vec<Offer> {
-        let of_role = self.seen.values().filter(|offer| offer.role == role);
-        of_role.cloned().collect()
+        self.seen.in_role(role).cloned().collect()
     }
 
     /// Where the tasks are that a submission leaves as they are: those of a service that is changed in size alone.

@@ -48,6 +48,9 @@ pub(super) struct JobRecord {
     /// A task of a service's gang has ended: the others end before all start anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) broken: bool,
+    /// The attempts of indexes that a service has no more: an index that comes anew counts from there on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) attempts: u32,
     /// The number of the next run.
     pub(super) next_run: u64,
     pub(super) runs: BTreeMap<u64, RunRecord>,
@@ -58,6 +61,11 @@ pub(super) struct JobRecord {
     /// All of its times that were dealt with, also those that lie ahead of a clock that was set back.
     #[serde(default, skip_serializing_if = "Dealt::is_empty")]
     pub(super) dealt: Dealt,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,11 +11,12 @@ use super::commands::JOBS_MAX;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
 use super::kills::{KILLS_MAX, Strays};
+use super::next_ports::NextPorts;
 use super::outbox::{Deferred, Outbox};
-use super::plan::SEEN_MAX;
 use super::pool::{AcceptLimits, STEP_WORK_MAX};
 use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::Roles;
+use super::seen_offers::SeenOffers;
 use super::task_name::TaskName;
 use super::totals::Totals;
 use super::versions::SPEC_BYTES_MAX;
@@ -75,7 +76,10 @@ pub struct State {
     pub(super) offers: BTreeMap<String, HeldOffer>,
     pub(super) accept_limits: AcceptLimits,
     /// What is left of the last offer of each agent to a role, to say where tasks would fit: it has mostly been answered.
-    pub(super) seen: BTreeMap<(String, String), Offer>,
+    pub(super) seen: SeenOffers,
+    /// The port from which an agent's next ones are taken: a port that has become free is not in use again at once, while
+    /// others have its address.
+    pub(super) next_ports: NextPorts,
     pub(super) roles: Roles,
     /// Jobs that there may be.
     pub(super) jobs_max: usize,
@@ -157,7 +161,8 @@ impl State {
             away_since: Some(clock.at),
             offers: BTreeMap::new(),
             accept_limits: AcceptLimits::default(),
-            seen: BTreeMap::new(),
+            seen: SeenOffers::default(),
+            next_ports: NextPorts::default(),
             roles: Roles::default(),
             jobs_max: JOBS_MAX,
             spec_bytes_max: SPEC_BYTES_MAX,
@@ -183,6 +188,9 @@ impl State {
             job.runs = runs
                 .map(|(number, run)| (*number, Run::new(run.count)))
                 .collect();
+            if job.record.attempts > 0 {
+                job.runs.insert(0, Run::after(job.record.attempts));
+            }
             self.dirty.insert(name.clone());
             self.jobs.insert(name, job);
         }
@@ -214,6 +222,7 @@ impl State {
             });
             let (name, job) = job.ok_or_else(|| orphan(&Key::Task(id.clone())))?;
             self.reconciler.track(&id, Some(&record.agent_id));
+            self.next_ports.used(&record.agent_id, &record.ports);
             let mut task = Task::new(name, record, Phase::Launched);
             task.is_unheard = true;
             task.message = "not heard of since the scheduler started".to_owned();
@@ -320,7 +329,9 @@ impl State {
             Input::UnreadableOffers(offers) => self.decline_unreadable(offers),
             Input::Rescinded(id) => {
                 self.offers.remove(&id);
+                self.seen.rescinded(&id);
             }
+            Input::AgentLost(agent_id) => self.seen.agent_lost(&agent_id),
             Input::AcceptRefused(refused) => self.accept_refused(refused),
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
@@ -420,11 +431,9 @@ impl State {
                 .get("@region")
                 .zip(self.master_region.as_ref());
             offer.is_remote = regions.is_some_and(|(theirs, ours)| theirs != ours);
+            offer.ports_from = self.next_ports.of(&offer.agent_id);
             self.observe_volumes(&offer);
-            let key = (offer.agent_id.clone(), offer.role.clone());
-            if self.seen.len() < SEEN_MAX || self.seen.contains_key(&key) {
-                self.seen.insert(key, offer.clone());
-            }
+            self.seen.insert(offer.clone());
             let held = HeldOffer {
                 offer,
                 is_committed: false,

@@ -58,6 +58,7 @@ impl State {
             false => reason_of(status),
         };
         task.message = status.message.clone().unwrap_or_default();
+        let agent_id = task.record.agent_id.clone();
         let has_run = task.record.running.is_some();
         self.reconciler.observe(self.moment, status);
         let name: TaskName = match id.parse() {
@@ -66,6 +67,12 @@ impl State {
         };
         if self.is_prompt(&name.job) {
             self.dirty.insert(name.job.clone());
+        }
+        if matches!(
+            state,
+            TaskState::TaskUnreachable | TaskState::TaskGoneByOperator
+        ) {
+            self.seen.agent_lost(&agent_id);
         }
         match end_of(state, status, has_run) {
             Some(end) => self.ended(&name, end),

@@ -1,7 +1,7 @@
 //! Reads the files of clients beside the runtime: a megabyte takes as long as its author wants it to.
 //!
-//! Entered through [`FileReader::read`]. Invariant: two files are read at a time, of one principal one, and those that
-//! wait are bounded.
+//! Entered through [`FileReader::read`]. Invariant: two files are read at a time, of one principal one, or of one network
+//! where nobody authenticates, and those that wait are bounded.
 
 use http::StatusCode;
 use meseta_daemon::authentication::Caller;
@@ -12,8 +12,8 @@ use crate::file::Mistakes;
 
 /// Files that are read at a time.
 const READING_MAX: usize = 2;
-/// Files that wait, of one principal and of all together.
-const WAITING_OF_PRINCIPAL_MAX: usize = 8;
+/// Files that wait, of one group of callers and of all together.
+const WAITING_OF_GROUP_MAX: usize = 8;
 const WAITING_MAX: usize = 64;
 
 /// See the module. Cheap to clone.
@@ -27,7 +27,7 @@ impl FileReader {
             leaves_half: true,
             stall_timeout: None,
             newest_first: false,
-            waiting_of_group_max: WAITING_OF_PRINCIPAL_MAX,
+            waiting_of_group_max: WAITING_OF_GROUP_MAX,
             waiting_max: WAITING_MAX,
         }))
     }
@@ -39,8 +39,7 @@ impl FileReader {
         text: String,
         read: fn(&str) -> Result<T, Mistakes>,
     ) -> Result<T, Reply> {
-        let principal = caller.approver.principal().unwrap_or_default();
-        let permit = self.0.take(principal.into(), 1).await;
+        let permit = self.0.take(caller.group().into(), 1).await;
         let permit = permit.map_err(|_| Reply::later("too many files wait to be read"))?;
         let reading = tokio::task::spawn_blocking(move || {
             let read = read(&text);
@@ -69,12 +68,17 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::http) fn caller(principal: &str) -> Caller {
+        caller_of(Some(principal), None)
+    }
+
+    fn caller_of(principal: Option<&str>, address: Option<&str>) -> Caller {
         let acls = Acls::parse("{}").expect("ACLs");
-        let approver = Authorizer::new(acls, true).approver(Some(principal.to_owned()));
+        let approver = Authorizer::new(acls, true).approver(principal.map(str::to_owned));
+        let address = address.map(|address| address.parse().expect("an address"));
         Caller {
             approver,
             certificate: None,
-            address: None,
+            address,
             connection: None,
             container: None,
             user: None,
@@ -92,11 +96,21 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn one_principal_keeps_no_other_from_having_its_file_read() {
+    async fn one_caller_keeps_no_other_from_having_its_file_read() {
+        let anonymous = |address| caller_of(None, Some(address));
+        for callers in [
+            (caller("ann"), caller("bob")),
+            // Where nobody authenticates, all had one place.
+            (anonymous("10.1.2.3:1"), anonymous("10.4.5.6:1")),
+        ] {
+            second_is_read_beside_first(callers).await;
+        }
+    }
+
+    async fn second_is_read_beside_first((ann, bob): (Caller, Caller)) {
         let (go_on, waiting) = mpsc::channel();
         *GO_ON.lock().expect("no panic") = Some(waiting);
         let reader = FileReader::new();
-        let (ann, bob) = (caller("ann"), caller("bob"));
         let first = reader.read(&ann, String::new(), wait);
         let second = reader.read(&ann, String::new(), wait);
         let of_another = async {

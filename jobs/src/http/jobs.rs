@@ -5,12 +5,17 @@ use meseta_daemon::authentication::Caller;
 use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
+use super::routes::ROUTES;
 use super::{Context, Permitted, Reply, permission, shown};
 use crate::core::{Accepted, Authority, Quotas, Refusal, Request, State};
 use crate::file::{self, Mistakes, Submission};
+use crate::spec::JobSpec;
 
 /// Bytes of the body of a change other than a job's file.
 const CHANGE_BYTES_MAX: usize = 4_096;
+
+/// The path of all jobs.
+pub(super) const PATH: &str = "/v1/jobs";
 
 /// What can be done to a job, below its path.
 pub(super) const ACTIONS: [&str; 6] = ["scale", "restart", "stop", "revert", "promote", "release"];
@@ -54,8 +59,8 @@ struct Revert {
 pub(super) struct Nothing {}
 
 pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
-    let path = permitted.request.uri().path().trim_matches('/').to_owned();
-    let below: Vec<&str> = path.split('/').skip(2).collect();
+    let path = permitted.request.uri().path().to_owned();
+    let below = ROUTES.segments_below(PATH, &path);
     let is_read = permitted.request.method() != Method::POST;
     match (is_read, below.as_slice()) {
         (true, []) => shown::list(permitted).await,
@@ -65,7 +70,7 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
         (false, ["plan"]) => plan(permitted).await,
         (false, [name, action]) => change(permitted, name, action).await,
         _ => {
-            let text = format!("/{path} is not answered to this method");
+            let text = format!("{path} is not answered to this method");
             Err(Reply::error(StatusCode::NOT_FOUND, &text))
         }
     }
@@ -92,6 +97,21 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
             permission::change(&caller.approver, present)?;
         }
         permitted.push((spec, seen));
+    }
+    // None is taken where it is known already that another one is refused.
+    let specs: Vec<JobSpec> = permitted.iter().map(|(spec, _)| spec.clone()).collect();
+    if let Some((name, refusal)) = (context.handle)
+        .read(move |state| state.first_refusal(&specs))
+        .await?
+    {
+        caller.audit("submit", &name, "refused");
+        return Err(match is_list {
+            false => refusal.into(),
+            true => {
+                let text = format!("{name:?}: {refusal}; no job of the list is taken");
+                Reply::error(Reply::from(refusal).status(), &text)
+            }
+        });
     }
     let mut jobs = Vec::new();
     for (spec, seen) in permitted {

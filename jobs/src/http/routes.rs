@@ -13,7 +13,7 @@ type Route = routes::Route<fn(Permitted) -> Answer>;
 
 static LIST: &[Route] = &[
     Route::change(
-        "/v1/jobs",
+        jobs::PATH,
         &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
         "jobs; below it `plan`, `NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history` and `NAME/ACTION` (scale, restart, stop, revert, promote, release)",

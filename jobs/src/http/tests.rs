@@ -288,3 +288,28 @@ async fn an_answer_counts_while_it_is_made_though_its_client_has_left_and_until_
     assert_eq!(body.expect("all of it").len(), held);
     assert_eq!(context.readers.used(), (0, 0));
 }
+
+/// Seen with the prefix that older clients know: the list was answered to every path below it.
+#[tokio::test]
+async fn process_prefix_changes_no_route() {
+    let (_role, context) = scheduler_of(state_of(1), Role::Leading, Fence::never());
+    for path in [
+        "/v1/jobs",
+        "/v1/jobs/many",
+        "/v1/jobs/many/history",
+        "/v1/jobs/none",
+    ] {
+        let with = format!("/scheduler{path}");
+        let [plain, prefixed] = [path, &with];
+        let status = ask(&context, Method::GET, plain).await.status();
+        assert_eq!(ask(&context, Method::GET, prefixed).await.status(), status);
+        if status.is_success() {
+            assert_eq!(
+                text_of(&context, prefixed).await,
+                text_of(&context, plain).await
+            );
+        }
+    }
+    let planned = ask(&context, Method::POST, "/scheduler/v1/jobs/plan").await;
+    assert_eq!(planned.status(), StatusCode::BAD_REQUEST, "no file");
+}

@@ -247,6 +247,11 @@ fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
         event::Type::Rescind => event
             .rescind
             .map(|rescind| Input::Rescinded(rescind.offer_id.value)),
+        // Without an executor, it is the agent that is gone.
+        event::Type::Failure => event
+            .failure
+            .filter(|failure| failure.executor_id.is_none())
+            .and_then(|failure| Some(Input::AgentLost(failure.agent_id?.value))),
         event::Type::Update => event
             .update
             .map(|update| Input::Update(Box::new(update.status))),

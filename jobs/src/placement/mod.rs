@@ -97,7 +97,7 @@ pub fn place_within(
             layout.exhausted();
             continue;
         }
-        match demand.take(offer, left) {
+        match demand.take((offer, offers[offer].ports_from), left) {
             Ok(placement) => {
                 layout.took(&placement);
                 counts[offer] += 1;
@@ -182,7 +182,7 @@ fn fits_by(
 ) -> Result<Placement, Why> {
     rules.check(offer)?;
     counts.check(offer)?;
-    demand.take(index, &offer.resources)
+    demand.take((index, offer.ports_from), &offer.resources)
 }
 
 /// What is in the way of each offer in which no further task fits, with the offer's index.

@@ -37,6 +37,8 @@ pub struct Offer {
     pub attributes: BTreeMap<String, String>,
     /// The agent is in another region than the master.
     pub is_remote: bool,
+    /// The port from which those of its next task are taken.
+    pub ports_from: u16,
     /// What is offered to any task, without allocations to roles.
     pub resources: Resources,
     /// What is offered and held for one instance of a job, by the id of its volume.

@@ -47,15 +47,22 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Takes a new task's resources of what is left of the offer with this index: what is reserved first.
+    /// Takes a new task's resources of what is left of the offer with this index: what is reserved first, and ports from a
+    /// number on.
     ///
     /// # Errors
     /// [`Why::Short`] when there is too little.
-    pub(super) fn take(&self, offer: usize, left: &Resources) -> Result<Placement, Why> {
+    pub(super) fn take(
+        &self,
+        (offer, ports_from): (usize, u16),
+        left: &Resources,
+    ) -> Result<Placement, Why> {
         #[cfg(test)]
         TAKEN.set(TAKEN.get() + 1);
         let short = || self.short(left);
-        let mut placement = self.take_task(offer, left).ok_or_else(short)?;
+        let mut placement = self
+            .take_amount((offer, ports_from), &self.plain, left)
+            .ok_or_else(short)?;
         if !self.volume.is_empty() {
             let rest = left - &placement.resources;
             placement.new_volume = self.new_volume(&rest).ok_or_else(short)?;
@@ -89,7 +96,7 @@ impl<'a> Demand<'a> {
         surplus -= &used;
         let short = || self.short_beside(&offer.resources, held);
         let mut placement = self
-            .take_amount(index, &missing, &offer.resources)
+            .take_amount((index, offer.ports_from), &missing, &offer.resources)
             .ok_or_else(short)?;
         placement.returned = Some(Returned {
             id: id.to_owned(),
@@ -115,12 +122,13 @@ impl<'a> Demand<'a> {
         Some(disk.with_value(Value::Scalar(size)).into())
     }
 
-    fn take_task(&self, offer: usize, left: &Resources) -> Option<Placement> {
-        self.take_amount(offer, &self.plain, left)
-    }
-
     /// Takes so much of what is guaranteed, and ports and revocable CPUs as each task does.
-    fn take_amount(&self, offer: usize, plain: &Resources, left: &Resources) -> Option<Placement> {
+    fn take_amount(
+        &self,
+        (offer, ports_from): (usize, u16),
+        plain: &Resources,
+        left: &Resources,
+    ) -> Option<Placement> {
         let mut resources = left.cover(plain)?;
         if !self.revocable.is_empty() {
             let revocable = left.revocable().with_revocable(false);
@@ -128,7 +136,7 @@ impl<'a> Demand<'a> {
         }
         let mut ports = BTreeMap::new();
         if !self.port_names.is_empty() {
-            let numbers = ports_of(left, self.port_names.len())?;
+            let numbers = ports_of(left, ports_from, self.port_names.len())?;
             let ranges: Ranges = numbers
                 .iter()
                 .map(|number| Range::single(u64::from(*number)))
@@ -220,18 +228,24 @@ fn scalar(name: &str, amount: f64) -> Option<Resource> {
     Some(Resource::plain(name, Value::Scalar(amount)))
 }
 
-/// The lowest ports, reserved ones first.
-fn ports_of(left: &Resources, count: usize) -> Option<Vec<u16>> {
+/// The lowest ports from a number on, then those below it; reserved ones first.
+fn ports_of(left: &Resources, from: u16, count: usize) -> Option<Vec<u16>> {
     let left = left.named(PORTS).unrevocable();
-    let all = [left.reserved(None), left.unreserved()];
-    let ranges = all.iter().filter_map(|one| one.ports());
-    let numbers = ranges.flat_map(|ranges| {
-        let ranges: Vec<Range> = ranges.iter().collect();
-        ranges
-            .into_iter()
-            .flat_map(|range| range.begin().max(1)..=range.end().min(u64::from(u16::MAX)))
-    });
-    let numbers = numbers.filter_map(|number| u16::try_from(number).ok());
-    let numbers: Vec<u16> = numbers.take(count).collect();
+    let from = u64::from(from);
+    let mut numbers: Vec<u16> = Vec::new();
+    for part in [left.reserved(None), left.unreserved()] {
+        let ranges = part.ports();
+        let ranges: Vec<Range> = ranges.iter().flat_map(Ranges::iter).collect();
+        for (low, high) in [
+            (from.max(1), u64::from(u16::MAX)),
+            (1, from.saturating_sub(1)),
+        ] {
+            let within = ranges
+                .iter()
+                .flat_map(|range| range.begin().max(low)..=range.end().min(high));
+            let within = within.filter_map(|number| u16::try_from(number).ok());
+            numbers.extend(within.take(count - numbers.len()));
+        }
+    }
     (numbers.len() == count).then_some(numbers)
 }

@@ -190,8 +190,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let specs = read(&options.file)?;
     let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
     let mut followed = Vec::new();
-    for spec in &specs {
-        let submitted = scheduler.post("/v1/jobs", &file::to_json(spec))?;
+    for (spec, submitted) in specs.iter().zip(submit(&scheduler, &specs)?) {
         let version = submitted.get("version").and_then(Value::as_u64);
         let version = version.context("the scheduler does not say which version the job is now")?;
         // A cron job waits for its time; there is nothing to follow.
@@ -210,6 +209,23 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Submits all jobs of a file at once, so that none is taken where another one is refused; gives the answer to each.
+fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>> {
+    if let [spec] = specs {
+        return Ok(vec![scheduler.post("/v1/jobs", &file::to_json(spec))?]);
+    }
+    let jobs: Vec<Value> = specs.iter().map(file::to_json).collect();
+    let answer = scheduler.post("/v1/jobs", &json!({ "jobs": jobs }))?;
+    let submitted = super::items(&answer, "jobs").to_vec();
+    if submitted.len() != specs.len() {
+        bail!(
+            "the scheduler has not answered for each of the {} jobs",
+            specs.len()
+        );
+    }
+    Ok(submitted)
 }
 
 pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {

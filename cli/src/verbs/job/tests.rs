@@ -302,3 +302,34 @@ fn the_volume_that_is_released_is_the_one_that_was_named_or_shown() {
     // The scheduler says why not.
     assert_eq!(request("web", 1, None), json!({"index": 1}));
 }
+
+/// The first job stayed where the second was refused, and nothing was said of it.
+#[test]
+fn run_submits_all_jobs_of_a_file_at_once() {
+    let specs = meseta_jobs::file::all_from_text(
+        "[[jobs]]\nname = \"a\"\n[jobs.task]\ncommand = \"true\"\n[[jobs]]\nname = \"b\"\n[jobs.task]\ncommand = \"true\"\n",
+    )
+    .expect("two jobs");
+    let taken = json!({"jobs": [{"name": "a", "version": 1}, {"name": "b", "version": 4}]});
+    let (address, asked) = scheduler_with(&[("POST /v1/jobs", 200, taken.clone())]);
+    let scheduler = Scheduler::at(&address).expect("a scheduler");
+    let submitted = super::submit(&scheduler, &specs).expect("taken");
+    assert_eq!(json!(submitted), taken["jobs"]);
+    let (request, body) = asked.iter().next().expect("a request");
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(request, "POST /v1/jobs");
+    assert_eq!(body["jobs"][1]["name"], "b");
+    // One alone is no list.
+    let (address, asked) = scheduler_with(&[("POST /v1/jobs", 200, taken["jobs"][0].clone())]);
+    let scheduler = Scheduler::at(&address).expect("a scheduler");
+    let submitted = super::submit(&scheduler, &specs[..1]).expect("taken");
+    assert_eq!(json!(submitted), json!([{"name": "a", "version": 1}]));
+    assert!(
+        asked
+            .iter()
+            .next()
+            .expect("a request")
+            .1
+            .contains("\"name\":\"a\"")
+    );
+}

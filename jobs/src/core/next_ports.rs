@@ -1,0 +1,64 @@
+//! From which port on an agent's next ones are taken, so that each has its turn before one is used again.
+//!
+//! Not durable: at a start it goes on behind the ports of the tasks that there are.
+
+use std::collections::BTreeMap;
+
+/// Agents of which that is remembered. The lowest ports of others are used again sooner.
+const AGENTS_MAX: usize = 20_000;
+
+#[derive(Debug, Default)]
+pub(super) struct NextPorts(BTreeMap<String, u16>);
+
+impl NextPorts {
+    /// A task has these ports.
+    pub(super) fn used(&mut self, agent_id: &str, ports: &BTreeMap<String, u16>) {
+        let from = self.of(agent_id);
+        // The last in turn, where the highest is followed by the lowest.
+        let last = ports.values().max_by_key(|port| port.wrapping_sub(from));
+        let Some(last) = last else {
+            return;
+        };
+        if self.0.len() >= AGENTS_MAX && !self.0.contains_key(agent_id) {
+            self.0.pop_first();
+        }
+        self.0.insert(agent_id.to_owned(), last.wrapping_add(1));
+    }
+
+    pub(super) fn of(&self, agent_id: &str) -> u16 {
+        self.0.get(agent_id).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_go_on_behind_the_last_and_begin_anew_behind_the_highest() {
+        let ports = |numbers: &[u16]| -> BTreeMap<String, u16> {
+            let named = numbers.iter().map(|number| (format!("p{number}"), *number));
+            named.collect()
+        };
+        let mut next = NextPorts::default();
+        assert_eq!(next.of("a"), 0);
+        next.used("a", &ports(&[31_000, 31_001]));
+        assert_eq!((next.of("a"), next.of("b")), (31_002, 0));
+        next.used("a", &ports(&[31_999, 31_000]));
+        assert_eq!(next.of("a"), 31_001);
+        next.used("a", &ports(&[]));
+        assert_eq!(next.of("a"), 31_001);
+        next.used("a", &ports(&[u16::MAX]));
+        assert_eq!(next.of("a"), 0);
+    }
+
+    #[test]
+    fn agents_that_are_remembered_are_bounded() {
+        let mut next = NextPorts::default();
+        let ports = BTreeMap::from([("p".to_owned(), 1)]);
+        for number in 0..AGENTS_MAX + 10 {
+            next.used(&number.to_string(), &ports);
+        }
+        assert_eq!(next.0.len(), AGENTS_MAX);
+    }
+}

@@ -1,0 +1,90 @@
+//! The last offer of each agent to each role, with the rest that its answer has left: for plans and reasons.
+//!
+//! Invariant: at most [`SEEN_MAX`] offers, the newest; none that was rescinded, and none of an agent that is known to be
+//! gone.
+
+use std::collections::BTreeMap;
+
+use meseta_resources::Resources;
+
+use crate::placement::Offer;
+
+/// Agents and roles of which the last offer is remembered.
+pub(super) const SEEN_MAX: usize = 10_000;
+
+/// An agent and a role.
+type Key = (String, String);
+
+#[derive(Debug, Default)]
+pub(super) struct SeenOffers {
+    /// With the number of each, which grows with its age.
+    by_key: BTreeMap<Key, (u64, Offer)>,
+    by_number: BTreeMap<u64, Key>,
+    by_offer: BTreeMap<String, Key>,
+    last: u64,
+}
+
+impl SeenOffers {
+    pub(super) fn insert(&mut self, offer: Offer) {
+        let key = (offer.agent_id.clone(), offer.role.clone());
+        self.remove(&key);
+        if self.by_key.len() >= SEEN_MAX
+            && let Some((_, oldest)) = self.by_number.first_key_value()
+        {
+            self.remove(&oldest.clone());
+        }
+        self.last += 1;
+        self.by_number.insert(self.last, key.clone());
+        self.by_offer.insert(offer.id.clone(), key.clone());
+        self.by_key.insert(key, (self.last, offer));
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some((number, offer)) = self.by_key.remove(key) {
+            self.by_number.remove(&number);
+            self.by_offer.remove(&offer.id);
+        }
+    }
+
+    /// The master has taken an offer back: its agent is gone, or others have what was offered.
+    pub(super) fn rescinded(&mut self, offer_id: &str) {
+        if let Some(key) = self.by_offer.get(offer_id) {
+            self.remove(&key.clone());
+        }
+    }
+
+    /// Nothing of an agent is there any more.
+    pub(super) fn agent_lost(&mut self, agent_id: &str) {
+        let of_agent = self.by_key.range((agent_id.to_owned(), String::new())..);
+        let of_agent = of_agent.take_while(|((agent, _), _)| agent == agent_id);
+        let keys: Vec<Key> = of_agent.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.remove(&key);
+        }
+    }
+
+    /// The rest of an offer that was accepted.
+    pub(super) fn left(&mut self, offer: &Offer) {
+        let key = self.by_offer.get(&offer.id);
+        if let Some((_, seen)) = key.and_then(|key| self.by_key.get_mut(key)) {
+            seen.clone_from(offer);
+        }
+    }
+
+    /// Resources of an agent have become free, of which no offer tells.
+    pub(super) fn freed(&mut self, agent_id: &str, role: &str, resources: &Resources) {
+        let key = (agent_id.to_owned(), role.to_owned());
+        if let Some((_, seen)) = self.by_key.get_mut(&key) {
+            seen.resources += resources;
+        }
+    }
+
+    pub(super) fn in_role(&self, role: &str) -> impl Iterator<Item = &Offer> {
+        let offers = self.by_key.values().map(|(_, offer)| offer);
+        offers.filter(move |offer| offer.role == role)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
