@@ -227,7 +227,6 @@ impl State {
                 true => Vec::new(),
                 false => job.tasks.values().map(placed_of).collect(),
             };
-            pool.work.prepare(&spec);
             let bytes = wanted.first().map(|one| task_bytes(name, &spec, one));
             let Some(bytes) = bytes else {
                 continue;

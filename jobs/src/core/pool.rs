@@ -13,7 +13,6 @@ use super::input::Launch;
 use super::job::Job;
 use crate::placement::{self, Offer};
 use crate::spec::JobSpec;
-use crate::spec::pattern::kept;
 
 /// Tasks of one job that are placed in one step, so that a step stays short.
 pub(super) const PLACED_MAX: usize = 20_000;
@@ -84,8 +83,6 @@ impl AcceptLimits {
 
 /// What may be looked at in one step, in jobs times offers: some tenths of a second. Where it ends, the next step goes on.
 pub(super) const STEP_WORK_MAX: usize = 200_000;
-/// To compile a pattern takes as long as so many offers.
-const PATTERN_WORK: usize = 1_000;
 /// So many comparisons of where tasks are take as long as an offer.
 const LAYOUT_WORK: usize = 16;
 
@@ -117,12 +114,6 @@ impl Work {
         self.0 = self.0.saturating_sub(work);
     }
 
-    /// Compiles what a job's constraints match, where that is not kept.
-    pub(super) fn prepare(&mut self, spec: &JobSpec) {
-        let compiled = spec.patterns().filter(|pattern| kept(pattern).1).count();
-        self.spend(compiled * PATTERN_WORK);
-    }
-
     /// How many tasks of a job may be placed in so many offers: where each depends on the others, they are all compared.
     pub(super) fn tasks_max(self, spec: &JobSpec, offers: usize) -> usize {
         match spec.is_laid_out() {
@@ -135,7 +126,8 @@ impl Work {
     pub(super) fn placed(&mut self, spec: &JobSpec, tasks: usize, present: usize, offers: usize) {
         let by_layout = tasks.saturating_mul(offers) / LAYOUT_WORK;
         let by_layout = if spec.is_laid_out() { by_layout } else { 0 };
-        self.spend(offers + present + by_layout);
+        let by_constraints = offers.saturating_mul(spec.constraints.len());
+        self.spend(offers + present + by_layout + by_constraints);
     }
 }
 

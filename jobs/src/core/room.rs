@@ -80,7 +80,7 @@ impl State {
     /// How many bytes too many the specifications of its role have with a new one, and why they may have no more.
     fn bytes_beyond(&self, spec: &JobSpec) -> Option<(usize, String)> {
         let is_in_role = |job: &Job| job.role() == spec.role;
-        let (mut of_role, mut of_others) = (spec.stored_bytes(), 0);
+        let (mut of_role, mut of_others) = (spec.stored_bytes() + spec.pattern_bytes(), 0);
         for (name, job) in &self.jobs {
             let is_own = *name == spec.name;
             let bytes = match is_own {

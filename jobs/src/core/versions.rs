@@ -27,6 +27,13 @@ pub(super) struct Written {
     apart: Option<Arc<JobSpec>>,
 }
 
+impl Written {
+    /// Bytes that the role of the job is charged for this version: its record and its compiled patterns.
+    fn charged(&self) -> usize {
+        self.bytes + self.spec.pattern_bytes()
+    }
+}
+
 impl Job {
     /// Takes in a version that was found under a key of its own.
     pub(super) fn restore_version(&mut self, number: u64, mut version: VersionRecord) {
@@ -112,7 +119,7 @@ impl Job {
 
     /// The bytes of its specifications as they are stored.
     pub(super) fn spec_bytes(&self) -> usize {
-        self.written.values().map(|one| one.bytes).sum()
+        self.written.values().map(Written::charged).sum()
     }
 
     /// The bytes of the versions that a new one lets go.
@@ -120,7 +127,7 @@ impl Job {
         let kept = kept_versions(self, VERSIONS_MAX - 1);
         let written = self.written.iter();
         let gone = written.filter(|(number, _)| !kept.contains(number));
-        gone.map(|(_, one)| one.bytes).sum()
+        gone.map(|(_, one)| one.charged()).sum()
     }
 }
 

@@ -35,7 +35,6 @@ impl State {
             return;
         };
         let bytes = bytes + OPERATIONS_BYTES;
-        pool.work.prepare(spec);
         self.adopt_offered(name, wanted, pool.open());
         let offered = by_agent(pool.open());
         let mut launchable = None;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::pattern::whole_value;
+use crate::spec::pattern::Pattern;
 
 /// One mistake, as the command line prints and the HTTP API answers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,12 +54,21 @@ pub const MISTAKES_MAX: usize = 100;
 /// Different regular expressions of one file: each is compiled.
 pub(super) const PATTERNS_MAX: usize = 256;
 
+/// Why a text cannot be a pattern of a constraint.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PatternMistake {
+    /// The text is not a regular expression, or too large a one.
+    Invalid,
+    /// The file has [`PATTERNS_MAX`] other patterns.
+    TooMany,
+}
+
 /// Collects mistakes by their byte in the text.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     found: Vec<(usize, String, String)>,
-    /// Those that were read, and whether they are regular expressions.
-    patterns: HashMap<String, bool>,
+    /// The different texts of `matches` in the file; `None` for an invalid one.
+    patterns: HashMap<String, Option<Pattern>>,
 }
 
 impl Collector {
@@ -74,17 +83,20 @@ impl Collector {
         self.found.len() >= MISTAKES_MAX
     }
 
-    /// Whether a text is a regular expression; none where there were too many to tell.
-    pub(super) fn is_pattern(&mut self, text: &str) -> Option<bool> {
-        if let Some(known) = self.patterns.get(text) {
-            return Some(*known);
+    /// Compiles a regular expression of the file.
+    ///
+    /// # Errors
+    /// The text is invalid, or the file has too many different patterns.
+    pub(super) fn pattern(&mut self, text: &str) -> Result<Pattern, PatternMistake> {
+        if !self.patterns.contains_key(text) {
+            if self.patterns.len() >= PATTERNS_MAX {
+                return Err(PatternMistake::TooMany);
+            }
+            self.patterns
+                .insert(text.to_owned(), Pattern::parse(text).ok());
         }
-        if self.patterns.len() >= PATTERNS_MAX {
-            return None;
-        }
-        let is_pattern = whole_value(text).is_ok();
-        self.patterns.insert(text.to_owned(), is_pattern);
-        Some(is_pattern)
+        let known = self.patterns.get(text).cloned().flatten();
+        known.ok_or(PatternMistake::Invalid)
     }
 
     pub(super) const fn is_empty(&self) -> bool {

@@ -155,7 +155,7 @@ fn constraint(constraint: &Constraint) -> Value {
         Rule::Equals(value) => ("equals", json!(value)),
         Rule::NotEquals(value) => ("not_equals", json!(value)),
         Rule::In(values) => ("in", json!(values)),
-        Rule::Matches(pattern) => ("matches", json!(pattern)),
+        Rule::Matches(pattern) => ("matches", json!(pattern.as_str())),
         Rule::Exists => ("exists", json!(true)),
         Rule::NotExists => ("exists", json!(false)),
         Rule::Distinct(most) => ("distinct", json!(most)),

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use regex::Regex;
-
 use super::{Offer, Placed, Why};
-use crate::spec::pattern::kept;
 use crate::spec::{Constraint, JobSpec, Rule};
 
 /// The attribute that has the region of an agent.
@@ -50,28 +47,21 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The role and the rules of a job, with its patterns compiled.
+/// The role and the rules of a job.
 #[derive(Debug)]
 pub(super) struct Rules<'a> {
     role: &'a str,
     /// A rule says something of regions; else the tasks stay in the master's.
     names_region: bool,
-    constraints: Vec<(&'a Constraint, Option<Regex>)>,
+    constraints: &'a [Constraint],
 }
 
 impl<'a> Rules<'a> {
     pub(super) fn new(spec: &'a JobSpec) -> Self {
-        let with_pattern = |constraint: &'a Constraint| {
-            let pattern = match &constraint.rule {
-                Rule::Matches(pattern) => kept(pattern).0,
-                _ => None,
-            };
-            (constraint, pattern)
-        };
         Self {
             role: &spec.role,
             names_region: spec.constraints.iter().any(|one| one.attribute == REGION),
-            constraints: spec.constraints.iter().map(with_pattern).collect(),
+            constraints: &spec.constraints,
         }
     }
 
@@ -89,11 +79,11 @@ impl<'a> Rules<'a> {
                 region: offer.attributes.get(REGION).cloned().unwrap_or_default(),
             });
         }
-        for (constraint, pattern) in &self.constraints {
+        for constraint in self.constraints {
             let value = Place::from(offer).value(&constraint.attribute);
-            if !is_met(&constraint.rule, pattern.as_ref(), value) {
+            if !is_met(&constraint.rule, value) {
                 return Err(Why::Constraint {
-                    constraint: (*constraint).clone(),
+                    constraint: constraint.clone(),
                     value: value.map(str::to_owned),
                 });
             }
@@ -102,12 +92,12 @@ impl<'a> Rules<'a> {
     }
 }
 
-fn is_met(rule: &Rule, pattern: Option<&Regex>, value: Option<&str>) -> bool {
+fn is_met(rule: &Rule, value: Option<&str>) -> bool {
     match (rule, value) {
         (Rule::Equals(expected), Some(value)) => value == expected,
         (Rule::NotEquals(other), value) => value != Some(other.as_str()),
         (Rule::In(values), Some(value)) => values.iter().any(|one| one == value),
-        (Rule::Matches(_), Some(value)) => pattern.is_some_and(|pattern| pattern.is_match(value)),
+        (Rule::Matches(pattern), Some(value)) => pattern.is_match(value),
         (Rule::Exists | Rule::Distinct(_), value) => value.is_some(),
         (Rule::NotExists, value) => value.is_none(),
         (Rule::Spread, _) => true,

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use pattern::Pattern;
+
 /// Tasks of one job at most: more is no longer one array but several jobs.
 pub const COUNT_MAX: u32 = 1_000_000;
 /// Tasks of a gang at most: they are all placed at once.
@@ -62,13 +64,13 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
-    /// The regular expressions of its constraints.
-    pub(crate) fn patterns(&self) -> impl Iterator<Item = &str> {
-        let rules = self.constraints.iter().map(|constraint| &constraint.rule);
-        rules.filter_map(|rule| match rule {
-            Rule::Matches(pattern) => Some(pattern.as_str()),
-            _ => None,
-        })
+    /// Bytes that the compiled patterns of its constraints take in memory, at most.
+    pub(crate) fn pattern_bytes(&self) -> usize {
+        let bytes = self.constraints.iter().map(|one| match &one.rule {
+            Rule::Matches(pattern) => pattern.compiled_bytes(),
+            _ => 0,
+        });
+        bytes.sum()
     }
 
     /// The bytes that it is stored in.
@@ -255,7 +257,7 @@ pub enum Rule {
     NotEquals(String),
     In(Vec<String>),
     /// A regular expression that must match the whole value.
-    Matches(String),
+    Matches(Pattern),
     Exists,
     NotExists,
     /// At most this many tasks of the job on one value.

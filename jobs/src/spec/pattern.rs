@@ -1,118 +1,162 @@
 //! Regular expressions of constraints, which match a whole value or not at all.
+//!
+//! [`Pattern::parse`] compiles the pattern of a file where the file is read, outside the core; a pattern of a stored job is
+//! compiled when its record is read. Patterns with the same text share one compiled form for as long as a job has it.
+//! Invariant: a pattern never compiles when it is used, so that matching in the core costs no more than its value is long.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
 
-/// Bytes of a compiled pattern at most: patterns come from users.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
-/// What most patterns take at most.
-const SMALL_BYTES: usize = 32 << 10;
-/// What the patterns take that are kept compiled, in units of [`SMALL_BYTES`]: 128 MB.
-const KEPT_MAX: usize = 4_096;
+/// Size limits that a pattern is compiled with, the smallest first. Patterns come from users, so the last one is the end;
+/// the earlier ones tell how much a pattern is charged.
+const SIZE_LIMITS: [usize; 4] = [8 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// A compiled pattern has an automaton for each direction and a cache for each, all within the size limit.
+const AUTOMATA: usize = 4;
 
-/// Patterns that are kept compiled, the least recently used until there is no more room. It is asked for the same ones
-/// with each offer, and compiling one takes as long as to compare thousands of values.
-static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
+/// The compiled forms in use, by text.
+static COMPILED: LazyLock<Mutex<HashMap<String, Weak<Compiled>>>> = LazyLock::new(Mutex::default);
 
-#[derive(Debug, Default)]
-struct Kept {
-    by_text: HashMap<String, Compiled>,
-    /// By when they were used last.
-    by_use: BTreeMap<u64, String>,
-    used: u64,
-    size: usize,
-}
+/// A regular expression that matches whole values. Cheap to clone.
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(from = "String", into = "String")]
+pub struct Pattern(Arc<Compiled>);
 
 #[derive(Debug)]
 struct Compiled {
-    /// None of what is no regular expression, or too large a one.
-    pattern: Option<Regex>,
-    size: usize,
-    used: u64,
+    text: String,
+    /// `None` for a stored text that this version of the product refuses to compile; it matches no value.
+    regex: Option<Regex>,
+    /// Upper bound of the memory of `regex`.
+    bytes: usize,
 }
 
-impl Kept {
-    fn get(&mut self, text: &str) -> Option<Option<Regex>> {
-        let compiled = self.by_text.get_mut(text)?;
-        self.used += 1;
-        let before = std::mem::replace(&mut compiled.used, self.used);
-        if let Some(text) = self.by_use.remove(&before) {
-            self.by_use.insert(self.used, text);
-        }
-        Some(compiled.pattern.clone())
-    }
-
-    fn put(&mut self, text: &str, pattern: Option<Regex>, size: usize) {
-        self.used += 1;
-        let used = self.used;
-        let compiled = Compiled {
-            pattern,
-            size,
-            used,
-        };
-        self.size += size;
-        self.by_use.insert(used, text.to_owned());
-        if let Some(before) = self.by_text.insert(text.to_owned(), compiled) {
-            self.by_use.remove(&before.used);
-            self.size -= before.size;
-        }
-        while self.size > KEPT_MAX
-            && let Some((_, text)) = self.by_use.pop_first()
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have compiled the same text anew.
+        if compiled
+            .get(&self.text)
+            .is_some_and(|one| one.strong_count() == 0)
         {
-            let forgotten = self.by_text.remove(&text);
-            self.size -= forgotten.map_or(0, |one| one.size);
+            compiled.remove(&self.text);
         }
     }
 }
 
-#[cfg(test)]
-thread_local! {
-    /// How many patterns were compiled.
-    pub(crate) static COMPILED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// The same as [`whole_value`], compiled once for as long as it is used; none of what is no pattern. And whether it was
-/// compiled now.
-pub(crate) fn kept(text: &str) -> (Option<Regex>, bool) {
-    let lock = || KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = lock().get(text) {
-        return (known, false);
-    }
-    let (pattern, size) = match limited(text, SMALL_BYTES) {
-        Ok(small) => (Some(small), 1),
-        Err(regex::Error::CompiledTooBig(_)) => {
-            let large = limited(text, PATTERN_BYTES_MAX);
-            (large.ok(), PATTERN_BYTES_MAX / SMALL_BYTES)
+impl Pattern {
+    /// Compiles a pattern, or shares the compiled form of the same text.
+    ///
+    /// # Errors
+    /// Returns the error of a text that is not a regular expression, or needs more than a megabyte.
+    pub fn parse(text: &str) -> Result<Self, regex::Error> {
+        if let Some(shared) = shared(text) {
+            return Ok(Self(shared));
         }
-        Err(_) => (None, 1),
-    };
-    lock().put(text, pattern.clone(), size);
-    (pattern, true)
+        let (regex, bytes) = compile(text)?;
+        Ok(Self::share(text, Some(regex), bytes))
+    }
+
+    fn share(text: &str, regex: Option<Regex>, bytes: usize) -> Self {
+        let new = Arc::new(Compiled {
+            text: text.to_owned(),
+            regex,
+            bytes,
+        });
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = compiled.get(text).and_then(Weak::upgrade);
+        if present.is_none() {
+            compiled.insert(text.to_owned(), Arc::downgrade(&new));
+        }
+        // `new` may be dropped here, which locks.
+        drop(compiled);
+        Self(present.unwrap_or(new))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0.text
+    }
+
+    /// Returns whether the pattern matches the whole value.
+    #[must_use]
+    pub fn is_match(&self, value: &str) -> bool {
+        self.0
+            .regex
+            .as_ref()
+            .is_some_and(|regex| regex.is_match(value))
+    }
+
+    /// Upper bound of the memory of the compiled pattern, which its job is charged for.
+    #[must_use]
+    pub fn compiled_bytes(&self) -> usize {
+        self.0.bytes
+    }
 }
 
-/// The pattern as one that matches a whole value.
-///
-/// # Errors
-/// When it is no regular expression, or one that takes more than a megabyte.
-pub fn whole_value(pattern: &str) -> Result<Regex, regex::Error> {
-    limited(pattern, PATTERN_BYTES_MAX)
+/// A pattern of a stored job. An invalid pattern matches no value.
+impl From<String> for Pattern {
+    fn from(text: String) -> Self {
+        Self::parse(&text).unwrap_or_else(|_| Self::share(&text, None, 0))
+    }
 }
 
-fn limited(pattern: &str, bytes_max: usize) -> Result<Regex, regex::Error> {
-    // Alone first: a pattern such as `a)|(b` must not close the group that anchors it. That it is too large for nothing
-    // at all says that it was understood, before anything is compiled.
-    let alone = RegexBuilder::new(pattern).size_limit(0).build();
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        pattern.as_str().to_owned()
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Pattern {}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Returns the valid compiled form of a text, if a job has it.
+fn shared(text: &str) -> Option<Arc<Compiled>> {
+    let compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = compiled.get(text).and_then(Weak::upgrade);
+    drop(compiled);
+    shared.filter(|one| one.regex.is_some())
+}
+
+/// Compiles a pattern with the smallest size limit that it fits in, and returns the bytes that it may take.
+fn compile(text: &str) -> Result<(Regex, usize), regex::Error> {
+    // The text alone first: a pattern such as `a)|(b` must not close the group that anchors it. With a limit of 0 a valid
+    // text is refused as too large before anything is compiled.
+    let alone = RegexBuilder::new(text).size_limit(0).build();
     if let Err(error @ regex::Error::Syntax(_)) = alone {
         return Err(error);
     }
-    #[cfg(test)]
-    COMPILED.set(COMPILED.get() + 1);
-    RegexBuilder::new(&format!(r"\A(?:{pattern})\z"))
-        .size_limit(bytes_max)
-        .dfa_size_limit(bytes_max)
-        .build()
+    let anchored = format!(r"\A(?:{text})\z");
+    let mut too_big = regex::Error::CompiledTooBig(0);
+    for limit in SIZE_LIMITS {
+        let mut builder = RegexBuilder::new(&anchored);
+        match builder.size_limit(limit).dfa_size_limit(limit).build() {
+            Ok(regex) => return Ok((regex, limit * AUTOMATA)),
+            Err(error @ regex::Error::CompiledTooBig(_)) => too_big = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(too_big)
 }
 
 #[cfg(test)]
@@ -120,37 +164,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_compiled_once_while_it_is_used_and_as_many_are_kept_as_there_is_room_for() {
-        let (first, is_new) = kept("kept-[a-c]+");
-        assert!(is_new && first.expect("a pattern").is_match("kept-abc"));
-        let before = COMPILED.get();
-        assert!(!kept("kept-[a-c]+").1);
-        assert!(kept("kept-(").0.is_none());
-        assert!(!kept("kept-(").1);
-        assert!(COMPILED.get() <= before + 1);
-        let mut table = Kept::default();
-        for number in 0..200 {
-            table.put(&number.to_string(), None, 32);
-            assert!(table.get("0").is_some(), "it is used");
-        }
-        assert_eq!((table.size, table.by_text.len()), (KEPT_MAX, 128));
-        assert_eq!(table.by_use.len(), 128);
-        assert!(table.get("1").is_none());
-    }
-
-    #[test]
-    fn a_pattern_matches_a_whole_value() {
+    fn pattern_matches_whole_value() {
         for (pattern, value, is_match) in [
             ("r1|r2", "r2", true),
             ("r1|r2", "r12", false),
             ("r.", "xr1", false),
             ("", "", true),
         ] {
-            let compiled = whole_value(pattern).expect(pattern);
+            let compiled = Pattern::parse(pattern).expect(pattern);
             assert_eq!(compiled.is_match(value), is_match, "{pattern} on {value}");
         }
         for wrong in ["(", "a)|(b", r"\w{1000}{1000}"] {
-            assert!(whole_value(wrong).is_err(), "{wrong}");
+            assert!(Pattern::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn same_text_shares_one_compiled_form() {
+        let text = "shared-[a-c]+";
+        let first = Pattern::parse(text).expect("a pattern");
+        let stored: Pattern = serde_json::from_str(&format!("{text:?}")).expect("a text");
+        assert!(Arc::ptr_eq(&first.0, &stored.0));
+        drop((first, stored));
+        let compiled = COMPILED.lock().expect("no panic");
+        assert!(!compiled.contains_key(text), "no job has it any more");
+    }
+
+    #[test]
+    fn invalid_stored_pattern_matches_nothing() {
+        let stored = Pattern::from("kept-(".to_owned());
+        assert!(!stored.is_match("kept-("));
+        assert_eq!(
+            serde_json::to_string(&stored).expect("a text"),
+            "\"kept-(\""
+        );
+        assert!(
+            Pattern::parse("kept-(").is_err(),
+            "a file with it is still refused"
+        );
+    }
+
+    #[test]
+    fn larger_pattern_is_charged_more() {
+        let bytes = |text: &str| Pattern::parse(text).expect(text).compiled_bytes();
+        assert!(bytes("rack-[0-9]+") < bytes(r"\w+"));
+        assert!(bytes(r"\w+") < bytes(r"\w{10}"));
+        assert!(bytes(r"\w{10}") <= 4 << 20);
     }
 }

@@ -14,7 +14,7 @@ use crate::core::pool::PLACED_MAX;
 use crate::core::service::{self as planner, LOOKED, WANTED_MAX};
 use crate::core::state::CATCHING_UP;
 use crate::placement::{ROOMS, TAKEN};
-use crate::spec::pattern::COMPILED;
+use crate::spec::pattern::Pattern;
 use crate::spec::{Constraint, Rule};
 
 fn answer(world: &mut World, request: Request) -> Result<u64, Refusal> {
@@ -431,18 +431,34 @@ fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
 }
 
 #[test]
-fn patterns_are_compiled_once_and_not_in_each_step() {
+fn compiled_patterns_are_charged_to_role() {
     let mut world = World::new(1, 2);
-    let mut spec = service(3, 1, 1);
-    spec.constraints = vec![Constraint {
-        attribute: "@hostname".to_owned(),
-        rule: Rule::Matches("of-no-agent-[0-9]+".to_owned()),
-    }];
-    submit(&mut world, spec);
-    world.calm(2, None);
-    COMPILED.set(0);
-    world.calm(30, None);
-    assert_eq!((COMPILED.get(), world.alive("web")), (0, 0));
+    world.state.spec_bytes_max = 64 << 20;
+    let with_patterns = |name: &str, role: &str, count: usize| {
+        let pattern =
+            |at: usize| Pattern::parse(&format!(r"\w{{10}}{name}{at}")).expect("a pattern");
+        let constraints = (0..count).map(|at| Constraint {
+            attribute: "rack".to_owned(),
+            rule: Rule::Matches(pattern(at)),
+        });
+        let spec = JobSpec {
+            name: name.to_owned(),
+            constraints: constraints.collect(),
+            ..service(1, 1, 1)
+        };
+        in_role(role, spec)
+    };
+    assert!(answer(&mut world, with_patterns("a", "r", 7)).is_ok());
+    for again in ["before", "after a restart"] {
+        let refused = answer(&mut world, with_patterns("b", "r", 7)).expect_err("too much");
+        assert!(
+            refused.to_string().contains("may have "),
+            "{again}: {refused}"
+        );
+        assert!(answer(&mut world, with_patterns("c", "other", 2)).is_ok());
+        world.crash();
+        world.state.spec_bytes_max = 64 << 20;
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Where tasks may run, how they are laid out, and what volume they return to.
 
 use super::super::fields::RULES;
-use super::super::mistake::{Collector, PATTERNS_MAX};
+use super::super::mistake::{Collector, PATTERNS_MAX, PatternMistake};
 use super::super::view::View;
 use super::{is_below_sandbox, is_within, only_one};
+use crate::spec::pattern::Pattern;
 use crate::spec::{BUILT_IN_ATTRIBUTES, Constraint, Rule, Volume};
 
 /// Constraints of a job, and values of one, at most: each offer is compared with all of them.
@@ -41,7 +42,7 @@ fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
         "equals" => Rule::Equals(text()),
         "not_equals" => Rule::NotEquals(text()),
         "in" => Rule::In(view.texts(name).into_iter().map(|(_, text)| text).collect()),
-        "matches" => Rule::Matches(text()),
+        "matches" => Rule::Matches(pattern(&text(), view.place(name), mistakes)?),
         "exists" if view.flag(name) => Rule::Exists,
         "exists" => Rule::NotExists,
         "distinct" => Rule::Distinct(view.integer(name).unwrap_or(1)),
@@ -56,7 +57,6 @@ fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
             );
         }
         Rule::In(values) if !is_within(VALUES_MAX, "in", values.len(), view, mistakes) => {}
-        Rule::Matches(pattern) => check_pattern(pattern, view.place(name), mistakes),
         Rule::Spread if !view.flag(name) => {
             let cure = "write `spread = true`, or leave the constraint out";
             mistakes.add(view.place(name), "`spread` cannot be false", cure);
@@ -66,21 +66,22 @@ fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
     Some(Constraint { attribute, rule })
 }
 
-fn check_pattern(pattern: &str, at: usize, mistakes: &mut Collector) {
-    match mistakes.is_pattern(pattern) {
-        Some(true) => {}
-        Some(false) => {
-            let pattern: String = pattern.chars().take(PATTERN_CHARS_TOLD).collect();
+fn pattern(text: &str, at: usize, mistakes: &mut Collector) -> Option<Pattern> {
+    match mistakes.pattern(text) {
+        Ok(pattern) => return Some(pattern),
+        Err(PatternMistake::Invalid) => {
+            let pattern: String = text.chars().take(PATTERN_CHARS_TOLD).collect();
             let message = format!("\"{pattern}\" is no regular expression");
             let cure = "correct it; the syntax is that of the Rust crate `regex`";
             mistakes.add(at, message, cure);
         }
-        None => {
+        Err(PatternMistake::TooMany) => {
             let message = format!("the file has more than {PATTERNS_MAX} different `matches`");
             let cure = "write the values, with `in`, or divide the file";
             mistakes.add(at, message, cure);
         }
     }
+    None
 }
 
 pub(super) fn volume(file: &View<'_>, mistakes: &mut Collector) -> Option<Volume> {

@@ -5,6 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::spec::pattern::Pattern;
 
 fn name() -> impl Strategy<Value = String> {
     "[a-z0-9][a-z0-9.-]{0,20}"
@@ -86,8 +87,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         ".{0,8}".prop_map(Rule::NotEquals),
         vec(".{0,8}", 1..4).prop_map(Rule::In),
         "[a-z.*]{0,3}[a-z]"
-            .prop_filter("a pattern", |p| crate::spec::pattern::whole_value(p)
-                .is_ok())
+            .prop_filter_map("a pattern", |text| Pattern::parse(&text).ok())
             .prop_map(Rule::Matches),
         Just(Rule::Exists),
         Just(Rule::NotExists),
