@@ -23,7 +23,8 @@ pub struct Demand {
     pub cpus_partly_limited: bool,
     /// Whether any of the container's CPUs are revocable.
     pub cpus_revocable: bool,
-    /// Requested memory, in bytes. `None`: the container has no memory resource, and no limit.
+    /// Requested memory, in bytes. `None`: the container has no memory resource; `cgroups/mem` gives it the
+    /// least that a container has.
     pub mem_bytes: Option<u64>,
     /// Memory ceiling in bytes, when the task gave one.
     pub mem_limit: Option<Limit>,

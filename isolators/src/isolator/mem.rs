@@ -1,6 +1,6 @@
 //! cgroups/mem: soft limit or protection from the request, hard limit from the limit.
 //!
-//! Mesos's rules: nothing below 32 MB; the hard limit is the limit if there is one, else the request;
+//! Mesos's rules: nothing below 32 MB, which is also what a container without a memory resource has; the hard limit is the limit if there is one, else the request;
 //! once a task may be running it is only ever raised, since lowering it could kill. On v2 the group is
 //! killed as a whole (`memory.oom.group`), and the request is a protection (`memory.low`). The kernel's
 //! `oom_kill` counter says whether it killed: `oom` also rises where nobody died.
@@ -35,14 +35,17 @@ pub(super) struct Memory {
     options: IsolatorOptions,
 }
 
-/// The hard limit that a demand asks for; `None` without a memory resource.
-fn requested_limit(demand: &Demand) -> Option<Limit> {
-    let bytes = match (demand.mem_limit, demand.mem_bytes) {
-        (Some(Limit::Unlimited), _) => return Some(Limit::Unlimited),
-        (Some(Limit::At(bytes)), _) | (None, Some(bytes)) => bytes,
-        (None, None) => return None,
-    };
-    Some(limit_of(bytes.max(LIMIT_MIN_BYTES)))
+/// The hard limit that a demand asks for, or the least that there is.
+fn requested_limit(demand: &Demand) -> Limit {
+    match demand.mem_limit {
+        Some(Limit::Unlimited) => Limit::Unlimited,
+        Some(Limit::At(bytes)) => limit_of(bytes.max(LIMIT_MIN_BYTES)),
+        None => limit_of(request_bytes(demand)),
+    }
+}
+
+fn request_bytes(demand: &Demand) -> u64 {
+    demand.mem_bytes.unwrap_or(0).max(LIMIT_MIN_BYTES)
 }
 
 fn is_raise(from: Option<Limit>, to: Limit) -> bool {
@@ -61,11 +64,10 @@ impl Memory {
     /// A task that may use more than it asked for is a likelier victim, the more so the less it asked
     /// for: `1000 - 1000 * request / total`. All others are as likely as any process.
     fn oom_score_adj(&self, demand: &Demand) -> i32 {
-        let request = demand.mem_bytes.unwrap_or(0).max(LIMIT_MIN_BYTES);
+        let request = request_bytes(demand);
         let burstable = match requested_limit(demand) {
-            Some(Limit::At(limit)) => limit > request,
-            Some(Limit::Unlimited) => true,
-            None => false,
+            Limit::At(limit) => limit > request,
+            Limit::Unlimited => true,
         };
         let total = self.options.total_memory_bytes.filter(|total| *total > 0);
         let (true, Some(total)) = (burstable, total) else {
@@ -77,14 +79,9 @@ impl Memory {
 
     fn plan_v1(&self, demand: &Demand, observed: &Observed) -> Vec<KnobWrite> {
         let write = |file, value: String| KnobWrite::new(Controller::Memory, file, value);
-        let mut plan = Vec::new();
-        if let Some(request) = demand.mem_bytes {
-            let soft = text(Limit::At(request.max(LIMIT_MIN_BYTES)), NONE_V1);
-            plan.push(write("memory.soft_limit_in_bytes", soft));
-        }
-        let Some(limit) = requested_limit(demand) else {
-            return plan;
-        };
+        let soft = text(Limit::At(request_bytes(demand)), NONE_V1);
+        let mut plan = vec![write("memory.soft_limit_in_bytes", soft)];
+        let limit = requested_limit(demand);
         if !observed.fresh && !is_raise(observed.memory_limit, limit) {
             return plan;
         }
@@ -115,15 +112,9 @@ impl Memory {
                 1,
             ));
         }
-        if let Some(request) = demand.mem_bytes {
-            plan.push(write(
-                "memory.low",
-                text(Limit::At(request.max(LIMIT_MIN_BYTES)), NONE_V2),
-            ));
-        }
-        let Some(limit) = requested_limit(demand) else {
-            return plan;
-        };
+        let low = text(Limit::At(request_bytes(demand)), NONE_V2);
+        plan.push(write("memory.low", low));
+        let limit = requested_limit(demand);
         if observed.fresh || is_raise(observed.memory_limit, limit) {
             plan.push(write("memory.max", text(limit, NONE_V2)));
             if self.options.limit_swap {
@@ -361,6 +352,7 @@ mod tests {
             (mem(64, Some(Limit::At(128 * MB))), 64, 128),
             (mem(64, Some(Limit::Unlimited)), 64, -1),
             (mem(64, Some(Limit::At(u64::MAX))), 64, -1),
+            (Demand::default(), 32, 32),
         ] {
             let low = low << 20;
             let (v1, v2) = match hard {
@@ -374,8 +366,6 @@ mod tests {
             ];
             assert_eq!(found, expected, "{demand:?}");
         }
-        let none = [Version::V1, Version::V2].map(|it| plan(&Demand::default(), it, &fresh, false));
-        assert_eq!(none, ["", "oom.group=1"]);
     }
 
     #[test]
