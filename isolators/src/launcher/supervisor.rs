@@ -25,7 +25,7 @@ use super::plan::TaskPlan;
 use super::privileges::{self, Capabilities};
 use super::report::{Outcome, Report};
 use super::stdio::Stdio;
-use super::task::{Prepared, become_task};
+use super::task::{Prepared, SHELL, become_task};
 use crate::identity::{BootId, ProcessIdentity, start_ticks_of_stat};
 use crate::launch_step::LaunchStep;
 use crate::status::{ExitCause, ExitRecord, STATUS_FILE, SUPERVISOR_FILE};
@@ -307,6 +307,11 @@ fn clone_task(
         filters: &filters,
         capabilities: capabilities.as_ref(),
         args: ExecArray::new(&plan.args),
+        script_args: plan
+            .programs
+            .iter()
+            .map(|path| script_args(path, &plan.args))
+            .collect(),
         env: ExecArray::new(&plan.env),
         stdin: stdio.stdin.as_fd(),
         stdout: stdio.stdout.as_fd(),
@@ -321,6 +326,12 @@ fn clone_task(
         Cloned::Child => become_task(&prepared),
         Cloned::Parent(pid) => Ok(pid),
     }
+}
+
+/// The arguments with which the shell runs a file that the kernel cannot execute.
+fn script_args<'a>(path: &'a CStr, args: &'a [CString]) -> ExecArray<'a> {
+    let own = args.iter().skip(1).map(CString::as_c_str);
+    [SHELL, path].into_iter().chain(own).collect()
 }
 
 /// A container whose task has been cloned.

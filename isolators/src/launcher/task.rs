@@ -17,6 +17,9 @@ use crate::launch_step::LaunchStep;
 use crate::sys::{self, ExecArray, SharedPair};
 
 /// Exit code of a task that never was executed, as shells use it.
+/// The program that runs a script without an interpreter line, as with `execvp`.
+pub(super) const SHELL: &CStr = c"/bin/sh";
+
 const NOT_EXECUTED: i32 = 127;
 
 /// What the task needs, prepared by the supervisor.
@@ -33,6 +36,8 @@ pub(super) struct Prepared<'a> {
     pub(super) capabilities: Option<&'a Capabilities>,
     pub(super) args: ExecArray<'a>,
     pub(super) env: ExecArray<'a>,
+    /// For each program of the plan, the arguments with which [`SHELL`] runs it as a script.
+    pub(super) script_args: Vec<ExecArray<'a>>,
     pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
@@ -292,7 +297,8 @@ fn execute(prepared: &Prepared<'_>) -> Failure {
     }
     let mut denied = None;
     let mut last = libc::ENOENT;
-    for (index, program) in prepared.plan.programs.iter().enumerate() {
+    let scripts = prepared.plan.programs.iter().zip(&prepared.script_args);
+    for (index, (program, script_args)) in scripts.enumerate() {
         last = sys::execve(program, &prepared.args, &prepared.env);
         match last {
             libc::ENOENT | libc::ENOTDIR => {}
@@ -309,6 +315,9 @@ fn execute(prepared: &Prepared<'_>) -> Failure {
     let (errno, index) = denied.unwrap_or((last, 0));
     Failure {
         step: LaunchStep::Exec,
+        if last == libc::ENOEXEC {
+            last = sys::execve(SHELL, script_args, &prepared.env);
+        }
         errno,
         index,
     }

@@ -10,6 +10,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -217,16 +218,22 @@ pub(crate) fn borrow_number(fd: RawFd) -> BorrowedFd<'static> {
 #[derive(Debug)]
 pub(crate) struct ExecArray<'a> {
     pointers: Vec<*const libc::c_char>,
-    _strings: &'a [CString],
+    _strings: PhantomData<&'a CStr>,
 }
 
 impl<'a> ExecArray<'a> {
     pub(crate) fn new(strings: &'a [CString]) -> Self {
-        let mut pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
+        Self::from_iter(strings.iter().map(CString::as_c_str))
+    }
+}
+
+impl<'a> FromIterator<&'a CStr> for ExecArray<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a CStr>>(strings: I) -> Self {
+        let mut pointers: Vec<_> = strings.into_iter().map(CStr::as_ptr).collect();
         pointers.push(ptr::null());
         Self {
             pointers,
-            _strings: strings,
+            _strings: PhantomData,
         }
     }
 }
