@@ -5,6 +5,7 @@
 //! process clone a supervisor, which never execs, which clones the task, which does. The launcher
 //! ends when the agent's end of the socket closes; supervisors live on.
 
+mod clean_limits;
 mod client;
 mod image;
 mod lock;

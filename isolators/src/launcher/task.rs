@@ -10,16 +10,17 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use seccompiler::BpfProgram;
 
+use super::clean_limits::clean_limits;
 use super::plan::{PlannedAction, PlannedMount, TaskPlan};
 use super::privileges::Capabilities;
 use super::report::{Outcome, Report};
 use crate::launch_step::LaunchStep;
 use crate::sys::{self, ExecArray, SharedPair};
 
-/// Exit code of a task that never was executed, as shells use it.
 /// The program that runs a script without an interpreter line, as with `execvp`.
 pub(super) const SHELL: &CStr = c"/bin/sh";
 
+/// Exit code of a task that never was executed, as shells use it.
 const NOT_EXECUTED: i32 = 127;
 
 /// What the task needs, prepared by the supervisor.
@@ -35,9 +36,9 @@ pub(super) struct Prepared<'a> {
     /// The plan's capabilities, looked up.
     pub(super) capabilities: Option<&'a Capabilities>,
     pub(super) args: ExecArray<'a>,
-    pub(super) env: ExecArray<'a>,
     /// For each program of the plan, the arguments with which [`SHELL`] runs it as a script.
     pub(super) script_args: Vec<ExecArray<'a>>,
+    pub(super) env: ExecArray<'a>,
     pub(super) stdin: BorrowedFd<'a>,
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
@@ -86,6 +87,9 @@ pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
 fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     let plan = prepared.plan;
     join_groups(prepared)?;
+    // The processors of its cpuset, which it is in by now.
+    sys::reset_scheduling();
+    sys::reset_attributes();
     // From its groups on: those are the roots of what it sees.
     cgroup_namespace(prepared)
         .map_err(|errno| failed(LaunchStep::CgroupNamespace, errno.into(), 0))?;
@@ -114,6 +118,7 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
         let taken = sys::take_terminal();
         taken.map_err(|error| failed(LaunchStep::Terminal, error, 0))?;
     }
+    leave_limits(plan);
     for (index, limit) in plan.rlimits.iter().enumerate() {
         if let Some(limit) = while_launching(*limit) {
             set_rlimit(limit, index)?;
@@ -175,6 +180,16 @@ fn while_launching([resource, soft, hard]: [u64; 3]) -> Option<[u64; 3]> {
         return Some([resource, soft, hard]);
     }
     (hard >= LAUNCH_FILES).then_some([resource, soft.max(LAUNCH_FILES), hard])
+}
+
+/// Gives up the agent's own limits, but for those that the task asked for. A try: nothing depends on it.
+fn leave_limits(plan: &TaskPlan) {
+    for limit in clean_limits(sys::hard_limit) {
+        let is_asked = plan.rlimits.iter().any(|[asked, ..]| *asked == limit[0]);
+        if !is_asked {
+            let _ = set_rlimit(limit, 0);
+        }
+    }
 }
 
 fn set_rlimit([resource, soft, hard]: [u64; 3], index: usize) -> Result<(), Failure> {
@@ -300,6 +315,9 @@ fn execute(prepared: &Prepared<'_>) -> Failure {
     let scripts = prepared.plan.programs.iter().zip(&prepared.script_args);
     for (index, (program, script_args)) in scripts.enumerate() {
         last = sys::execve(program, &prepared.args, &prepared.env);
+        if last == libc::ENOEXEC {
+            last = sys::execve(SHELL, script_args, &prepared.env);
+        }
         match last {
             libc::ENOENT | libc::ENOTDIR => {}
             libc::EACCES => denied = Some((last, index)),
@@ -315,9 +333,6 @@ fn execute(prepared: &Prepared<'_>) -> Failure {
     let (errno, index) = denied.unwrap_or((last, 0));
     Failure {
         step: LaunchStep::Exec,
-        if last == libc::ENOEXEC {
-            last = sys::execve(SHELL, script_args, &prepared.env);
-        }
         errno,
         index,
     }

@@ -17,11 +17,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
+mod attributes;
 mod bpf;
 mod groups;
 mod mounts;
 mod signals;
 
+pub(crate) use attributes::{reset_attributes, reset_scheduling};
 pub(crate) use bpf::attach_device_program;
 pub(crate) use groups::cgroup_path;
 pub(crate) use mounts::{

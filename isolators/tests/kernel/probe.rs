@@ -48,6 +48,8 @@ pub(crate) fn run_if_requested() -> Option<ExitCode> {
         Some("escapes") => escapes(),
         Some("loopback") => loopback(),
         Some("listen") => listen(args.next()),
+        Some("listen-by-thread") => listen_by_thread(),
+        Some("inherited") => inherited(),
         _ => return Some(ExitCode::FAILURE),
     };
     Some(match done {
@@ -304,4 +306,108 @@ fn listen(port: Option<String>) -> io::Result<()> {
     let listener = TcpListener::bind(format!("127.0.0.1:{port}"))?;
     writeln!(io::stdout(), "port {}", listener.local_addr()?.port())?;
     listener.accept().map(drop)
+}
+
+/// Listens by a thread that has files of its own, in a process whose first thread has ended.
+fn listen_by_thread() -> io::Result<()> {
+    let listening = std::thread::spawn(|| {
+        let own_files = call(libc::SYS_unshare, [libc::CLONE_FILES.into(), 0, 0, 0, 0]);
+        own_files.and_then(|()| listen(None))
+    });
+    call(libc::SYS_exit, [0; 5])?;
+    // Not reached: this thread has ended.
+    listening.join().map_err(|_| io::ErrorKind::Other)?
+}
+
+/// Says what no file of procfs tells of what this process has from the agent.
+fn inherited() -> io::Result<()> {
+    const SESSION: libc::c_long = -3;
+    const KEYRING_ID: libc::c_long = 0;
+    let asked = |number, args: [libc::c_long; 5]| {
+        let [a, b, c, d, e] = args;
+        // SAFETY: numbers and null pointers only.
+        unsafe { libc::syscall(number, a, b, c, d, e) }
+    };
+    let mut policy = 0_i32;
+    let policy_at = (&raw mut policy).addr() as libc::c_long;
+    call(libc::SYS_get_mempolicy, [policy_at, 0, 0, 0, 0])?;
+    let personality = asked(libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0]);
+    let keyring = asked(libc::SYS_keyctl, [KEYRING_ID, SESSION, 0, 0, 0]);
+    let thp = asked(
+        libc::SYS_prctl,
+        [libc::PR_GET_THP_DISABLE.into(), 0, 0, 0, 0],
+    );
+    let bits = asked(
+        libc::SYS_prctl,
+        [libc::PR_GET_SECUREBITS.into(), 0, 0, 0, 0],
+    );
+    writeln!(
+        io::stdout(),
+        "personality {personality} policy {policy} thp {thp} securebits {bits}\n{keyring}"
+    )
+}
+
+/// Gives the calling thread what no task may have from it, and takes it back at the end.
+pub(crate) struct Peculiar;
+
+impl Peculiar {
+    const NO_RANDOM_ADDRESSES: libc::c_long = 0x004_0000;
+    const PREFER_LOCAL: libc::c_long = 4;
+    const NO_ROOT_FIXUP: libc::c_long = 4;
+
+    pub(crate) fn begin() -> io::Result<Self> {
+        let this = Self;
+        Self::set(
+            Self::NO_RANDOM_ADDRESSES,
+            Self::PREFER_LOCAL,
+            Self::NO_ROOT_FIXUP,
+        )?;
+        Ok(this)
+    }
+
+    fn set(personality: libc::c_long, policy: libc::c_long, bits: libc::c_long) -> io::Result<()> {
+        call(libc::SYS_personality, [personality, 0, 0, 0, 0])?;
+        call(libc::SYS_set_mempolicy, [policy, 0, 0, 0, 0])?;
+        call(
+            libc::SYS_prctl,
+            [libc::PR_SET_SECUREBITS.into(), bits, 0, 0, 0],
+        )
+    }
+}
+
+impl Drop for Peculiar {
+    fn drop(&mut self) {
+        let _ = Self::set(0, 0, 0);
+    }
+}
+
+/// The session keyring of this process.
+pub(crate) fn own_keyring() -> i64 {
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_keyctl, 0, -3, 0) }
+}
+
+/// Sets a resource limit of another process.
+pub(crate) fn set_limit_of(pid: i32, resource: u32, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit64 {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    let limit = (&raw const limit).addr() as libc::c_long;
+    let call_on = [pid.into(), resource.into(), limit, 0, 0];
+    call(libc::SYS_prlimit64, call_on)
+}
+
+/// Has another process run on the first processor alone, behind all others, and late at the disk.
+pub(crate) fn hold_back(pid: i32) -> io::Result<()> {
+    const IDLE_CLASS: libc::c_long = 3 << 13;
+    const PROCESS: libc::c_long = 1;
+    let first = 1_u64;
+    let mask = (&raw const first).addr() as libc::c_long;
+    call(libc::SYS_sched_setaffinity, [pid.into(), 8, mask, 0, 0])?;
+    call(libc::SYS_setpriority, [0, pid.into(), 7, 0, 0])?;
+    call(
+        libc::SYS_ioprio_set,
+        [PROCESS, pid.into(), IDLE_CLASS, 0, 0],
+    )
 }

@@ -1,0 +1,54 @@
+//! Attributes of a process that survive clone and exec, each set to what the kernel gives its first process.
+//!
+//! Entered by a task between its clone and its exec, so that a task does not depend on how the agent was started. Every
+//! call is a try: a kernel without the attribute has nothing to reset, and a user other than root may not leave a lower
+//! priority. All are async-signal-safe.
+
+use std::mem;
+use std::ptr;
+
+use super::write_file;
+
+/// More processors than any kernel is built for, in bits; the kernel takes those of the cpuset.
+const AFFINITY_WORDS: usize = 128;
+/// Nanoseconds that a timer may be late.
+const TIMER_SLACK: libc::c_ulong = 50_000;
+/// Mappings that a core file holds.
+const CORE_FILTER: &[u8] = b"0x33";
+const IOPRIO_WHO_PROCESS: libc::c_long = 1;
+const MPOL_DEFAULT: libc::c_long = 0;
+const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+/// Merging of equal pages; newer than the libc crate's constants.
+const PR_SET_MEMORY_MERGE: libc::c_int = 67;
+
+/// Processors, scheduling class, niceness, priority at disks, lateness of timers, place of memory.
+pub(crate) fn reset_scheduling() {
+    let every = [u64::MAX; AFFINITY_WORDS];
+    super::normal_scheduling();
+    // SAFETY: the mask lives over its call; the others take numbers and a null pointer.
+    unsafe {
+        let bytes = mem::size_of_val(&every);
+        libc::syscall(libc::SYS_sched_setaffinity, 0, bytes, every.as_ptr());
+        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK, 0, 0, 0);
+        let no_nodes = ptr::null::<libc::c_ulong>();
+        libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, no_nodes, 0);
+    }
+}
+
+/// Execution domain, secure bits, kinds of memory pages, session keyring, content of core files. Before capabilities are
+/// given up.
+pub(crate) fn reset_attributes() {
+    // SAFETY: numbers and a null pointer only.
+    unsafe {
+        libc::personality(0);
+        libc::prctl(libc::PR_SET_SECUREBITS, 0, 0, 0, 0);
+        libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
+        libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);
+        // A new one of no name: keys of whoever started the agent are not the task's.
+        let no_name = ptr::null::<libc::c_char>();
+        libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, no_name);
+    }
+    let _ = write_file(c"/proc/self/coredump_filter", CORE_FILTER);
+}
