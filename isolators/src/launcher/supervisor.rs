@@ -2,7 +2,7 @@
 //!
 //! Entered through [`run`] in a fresh clone of the launcher; it never execs and never returns. It
 //! records who it is, sets up the container's namespaces, clones the task, and then only waits: it
-//! reaps whatever is reparented to it, forwards signals, keeps the time of a kill request, writes the
+//! reaps whatever is reparented to it, carries out kill requests and no other signal, writes the
 //! exit record, and ends, which ends everything else in its pid namespace. It is a member of none of
 //! the container's cgroups, so neither an OOM kill nor a destroy takes the record with it.
 
@@ -369,8 +369,8 @@ impl Running {
                     kill_requested = true;
                     self.begin_kill(payload);
                 }
-                Ok(Some(SignalEvent::Other(signal))) => self.forward(signal),
-                Ok(Some(SignalEvent::Child) | None) | Err(_) => {}
+                // Not passed on: whoever signals every process of this name does not mean the task.
+                Ok(Some(SignalEvent::Child | SignalEvent::Other) | None) | Err(_) => {}
             }
         };
         self.record(ExitRecord {

@@ -3,6 +3,7 @@
 //! nix's `Signal` ends at 31; the kill request is a real-time signal, because those queue and carry
 //! a value, so that one call tells a supervisor what to do without a file or a socket in between.
 
+use std::cell::Cell;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -22,6 +23,19 @@ const KILL_REQUEST_SIGNAL: i32 = 40;
 
 /// Highest signal number of Linux.
 const SIGNAL_MAX: i32 = 64;
+
+/// Plain real-time signals that say a kill request bit by bit, lowest bit first: a full signal queue refuses signals with
+/// a value, but never these. The kernel delivers the lowest number first, so that the last one completes the request.
+const BIT_SIGNALS: [i32; 29] = [
+    34, 35, 36, 37, 38, 39, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58,
+    59, 60, 61, 62, 63,
+];
+const BITS_COMPLETE_SIGNAL: i32 = 64;
+
+/// Bits of the signal number in a request that is said bit by bit; those above count grace.
+const SIGNAL_BITS: u32 = 6;
+/// The unit of grace there.
+const GRACE_UNIT: Duration = Duration::from_millis(100);
 
 /// Longest grace that a kill request can say, about 8,900 years.
 const GRACE_MILLIS_MAX: u64 = (1 << 48) - 1;
@@ -50,13 +64,38 @@ impl KillPayload {
     }
 }
 
+impl KillPayload {
+    /// The request in as many bits as there are plain signals: grace is rounded up, and ten days at most. The few signals
+    /// that have no room there are SIGTERM.
+    fn to_bits(self) -> u32 {
+        let grace_bits = u32::try_from(BIT_SIGNALS.len()).unwrap_or(0) - SIGNAL_BITS;
+        let units = self.grace.as_millis().div_ceil(GRACE_UNIT.as_millis());
+        let units_max = (1_u32 << grace_bits) - 1;
+        let units = u32::try_from(units).unwrap_or(units_max).min(units_max);
+        let signal = u32::from(self.signal);
+        let signal = match signal >> SIGNAL_BITS {
+            0 => signal,
+            _ => libc::SIGTERM.unsigned_abs(),
+        };
+        (units << SIGNAL_BITS) | signal
+    }
+
+    fn from_bits(bits: u32) -> Self {
+        let signal = bits & ((1 << SIGNAL_BITS) - 1);
+        Self {
+            signal: u8::try_from(signal).unwrap_or(0),
+            grace: GRACE_UNIT.saturating_mul(bits >> SIGNAL_BITS),
+        }
+    }
+}
+
 /// What a [`SignalQueue`] delivers.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum SignalEvent {
     Child,
     KillRequest(KillPayload),
-    /// Any other signal, by number.
-    Other(i32),
+    /// Any other signal.
+    Other,
 }
 
 /// Blocks every signal that can be blocked.
@@ -131,8 +170,25 @@ struct QueuedInfo {
 
 const _: () = assert!(mem::size_of::<QueuedInfo>() == 128);
 
-/// Sends a kill request to a supervisor through its pidfd.
+/// Sends a kill request to a supervisor through its pidfd, also while the signal queue of its user is full.
 pub(crate) fn send_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> io::Result<()> {
+    match queue_kill_request(pidfd, payload) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => send_bits(pidfd, payload),
+        sent => sent,
+    }
+}
+
+fn send_bits(pidfd: BorrowedFd<'_>, payload: KillPayload) -> io::Result<()> {
+    let bits = payload.to_bits();
+    for (bit, signal) in BIT_SIGNALS.into_iter().enumerate() {
+        if bits >> bit & 1 == 1 {
+            send_signal(pidfd, signal)?;
+        }
+    }
+    send_signal(pidfd, BITS_COMPLETE_SIGNAL)
+}
+
+fn queue_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> io::Result<()> {
     let info = QueuedInfo {
         signo: KILL_REQUEST_SIGNAL,
         errno: 0,
@@ -192,6 +248,8 @@ pub(crate) fn is_readable_by(fd: &OwnedFd, deadline: Instant) -> io::Result<bool
 #[derive(Debug)]
 pub(crate) struct SignalQueue {
     fd: SignalFd,
+    /// The part of a kill request that was said bit by bit so far.
+    bits: Cell<u32>,
 }
 
 impl SignalQueue {
@@ -199,7 +257,10 @@ impl SignalQueue {
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let fd = SignalFd::with_flags(&SigSet::all(), flags)?;
-        Ok(Self { fd })
+        Ok(Self {
+            fd,
+            bits: Cell::new(0),
+        })
     }
 
     /// The descriptor, to be waited for beside others.
@@ -225,8 +286,18 @@ impl SignalQueue {
         let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
         Ok(Some(match signal {
             libc::SIGCHLD => SignalEvent::Child,
-            KILL_REQUEST_SIGNAL => SignalEvent::KillRequest(KillPayload::unpack(info.ssi_ptr)),
-            other => SignalEvent::Other(other),
+            KILL_REQUEST_SIGNAL if info.ssi_code == libc::SI_QUEUE => {
+                SignalEvent::KillRequest(KillPayload::unpack(info.ssi_ptr))
+            }
+            BITS_COMPLETE_SIGNAL => {
+                SignalEvent::KillRequest(KillPayload::from_bits(self.bits.take()))
+            }
+            other => {
+                let bit = BIT_SIGNALS.iter().position(|signal| *signal == other);
+                let bit = bit.map_or(0, |bit| 1 << bit);
+                self.bits.set(self.bits.get() | bit);
+                SignalEvent::Other
+            }
         }))
     }
 }
@@ -234,6 +305,28 @@ impl SignalQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kill_payload_survives_plain_signals() {
+        let as_bits = |signal, grace| {
+            let bits = KillPayload { signal, grace }.to_bits();
+            assert!(bits >> BIT_SIGNALS.len() == 0, "{bits:b}");
+            let KillPayload { signal, grace } = KillPayload::from_bits(bits);
+            (signal, grace)
+        };
+        let millis = Duration::from_millis;
+        for (grace, expected) in [
+            (Duration::ZERO, Duration::ZERO),
+            (millis(1), millis(100)),
+            (millis(700), millis(700)),
+            (millis(30_050), millis(30_100)),
+            (Duration::MAX, millis(((1 << 23) - 1) * 100)),
+        ] {
+            assert_eq!(as_bits(15, grace), (15, expected));
+        }
+        assert_eq!(as_bits(9, Duration::ZERO).0, 9);
+        assert_eq!(as_bits(64, Duration::ZERO).0, 15);
+    }
 
     #[test]
     fn kill_payload_survives_packing() {

@@ -30,6 +30,8 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_restarted_agent_finds_and_ends_its_containers,
     a_supervisor_whose_note_is_gone_is_told_by_its_tasks,
     sweep_leaves_neighbours_alone,
+    signals_to_supervisors_reach_no_task,
+    a_full_signal_queue_delays_no_kill,
 ];
 
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
@@ -382,4 +384,52 @@ fn sweep_leaves_neighbours_alone(test_node: &TestNode) -> Result<(), Failed> {
         "a living container's groups were removed"
     );
     test_node.destroy(&spec, &launched)
+}
+
+/// Only a kill request is passed on: `pkill meseta` ends no task.
+fn signals_to_supervisors_reach_no_task(test_node: &TestNode) -> Result<(), Failed> {
+    let signals = [1, 2, 3, 10, 12, 15, 18];
+    let traps = signals.map(|signal| format!("trap 'echo {signal}' {signal}; "));
+    let command = format!(
+        "{}trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.05; done",
+        traps.concat().replace("trap 'echo 15' 15; ", "")
+    );
+    let (spec, launched) = test_node.launch_until(&command, "ready")?;
+    let supervisor = Pid::from_raw(launched.supervisor.pid);
+    for signal in signals {
+        nix::sys::signal::kill(supervisor, Signal::try_from(signal)?)?;
+    }
+    kill(test_node, &launched, Duration::from_secs(60))?;
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Exited(5))?;
+    // The kill request comes with a SIGCONT, so that a stopped task hears of it.
+    same(
+        test_node.output(&spec).replace("18\n", ""),
+        "ready\nasked\n",
+    )
+}
+
+/// A user's signal queue may be full of what some task of that user sent to itself.
+fn a_full_signal_queue_delays_no_kill(test_node: &TestNode) -> Result<(), Failed> {
+    let full = |launched: &Launched| {
+        crate::probe::set_limit_of(launched.supervisor.pid, libc::RLIMIT_SIGPENDING, 0, 0)
+    };
+    let polite = "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let spec = test_node.spec("polite", polite);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
+    full(&launched)?;
+    kill(test_node, &launched, Duration::from_secs(60))?;
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Exited(5))?;
+    let spec = test_node.spec("stubborn", STUBBORN);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
+    full(&launched)?;
+    let (grace, began) = (Duration::from_millis(700), Instant::now());
+    kill(test_node, &launched, grace)?;
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Signaled(9))?;
+    check!(began.elapsed() >= grace, "{:?}", began.elapsed());
+    let (spec, launched) = test_node.sleeper("sleeper")?;
+    full(&launched)?;
+    kill(test_node, &launched, Duration::ZERO)?;
+    ended_as_asked(test_node, &spec, &launched, ExitCause::Signaled(9))
 }
