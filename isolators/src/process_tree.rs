@@ -5,9 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::identity::fields_of_stat;
+use crate::sys;
+
+/// Tables of files that each thread of a process is compared with: one that is hostile gives each of its threads a table.
+const TABLES_COMPARED_MAX: usize = 16;
 
 /// Direct children of a process. Empty if it is gone.
 pub(crate) fn children_of(pid: i32) -> Vec<i32> {
@@ -61,6 +65,31 @@ pub(crate) fn has_hidden_child(proc: &Path, pids: &[i32]) -> bool {
                 .any(|still| still == child)
         })
     })
+}
+
+/// Folders of the threads of a process, as procfs shows them; empty if it is gone. The first thread may have ended long
+/// before the others, and each may have files and namespaces of its own.
+pub(crate) fn threads_of(process: &Path) -> Vec<PathBuf> {
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
+    let folders = threads.flatten().map(|entry| entry.path());
+    folders.collect()
+}
+
+/// One folder of threads for each table of files in a process: most have one in all. Where the kernel does not tell,
+/// that of every thread.
+pub(crate) fn file_tables_of(process: &Path) -> Vec<PathBuf> {
+    let number = |folder: &Path| folder.file_name()?.to_str()?.parse::<i32>().ok();
+    let mut tables: Vec<PathBuf> = Vec::new();
+    for thread in threads_of(process) {
+        let shares = |known: &PathBuf| match (number(known), number(&thread)) {
+            (Some(one), Some(other)) => sys::share_files(one, other),
+            _ => false,
+        };
+        if !tables.iter().take(TABLES_COMPARED_MAX).any(shares) {
+            tables.push(thread);
+        }
+    }
+    tables
 }
 
 fn all_children(proc: &Path) -> BTreeMap<i32, Vec<i32>> {

@@ -137,11 +137,10 @@ impl Holder {
     fn find(proc: &Path, pid: i32, socket: Socket) -> Option<Self> {
         let link = PathBuf::from(format!("socket:[{}]", socket.inode));
         let process = Self(fs::File::open(proc.join(pid.to_string())).ok()?);
-        let descriptors = fs::read_dir(process.path("fd"))
-            .into_iter()
-            .flatten()
-            .flatten();
+        let tables = process_tree::file_tables_of(&process.path("")).into_iter();
+        let descriptors = tables.flat_map(|table| fs::read_dir(table.join("fd")));
         let mut targets = descriptors
+            .flat_map(|entries| entries.flatten())
             .take(DESCRIPTORS_MAX)
             .filter_map(|entry| fs::read_link(entry.path()).ok());
         targets.any(|target| target == link).then_some(process)

@@ -7,11 +7,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use procfs::process::{FDTarget, Process};
-
 use super::{Breach, Inspected, Inspection, Isolator, Listeners, PortRange};
 use crate::cgroup::list_pids;
-use crate::process_tree::descendants_of;
+use crate::process_tree::{descendants_of, file_tables_of, threads_of};
 
 #[derive(Debug)]
 pub(super) struct Ports {
@@ -76,26 +74,29 @@ fn breach(
 fn listening(inspection: &Inspection<'_>, listeners: &Listeners) -> io::Result<BTreeSet<u16>> {
     let proc = inspection.proc;
     let ours = std::fs::read_link(proc.join("self/ns/net"))?;
-    let pids: Vec<_> = processes(inspection)
-        .into_iter()
-        .filter(|pid| network_of(proc, *pid).is_some_and(|network| network == ours))
-        .collect();
-    if pids.is_empty() {
+    let processes = processes(inspection).into_iter();
+    let processes = processes.map(|pid| proc.join(pid.to_string()));
+    // Any of its threads may be in it, the first one last of all: it may have ended.
+    let is_in_ours = |process: &PathBuf| {
+        let threads = threads_of(process);
+        threads
+            .iter()
+            .any(|thread| network_of(thread).as_ref() == Some(&ours))
+    };
+    let processes: Vec<_> = processes.filter(is_in_ours).collect();
+    if processes.is_empty() {
         return Ok(BTreeSet::new());
     }
     let sockets = listeners.read(proc)?;
     let mut ports = BTreeSet::new();
-    for pid in pids {
+    for table in processes.iter().flat_map(|process| file_tables_of(process)) {
         // One that has ended listens no more.
-        let process = Process::new_with_root(proc.join(pid.to_string()));
-        let Ok(descriptors) = process.and_then(|process| process.fd()) else {
-            continue;
-        };
-        for descriptor in descriptors.flatten() {
-            if let FDTarget::Socket(inode) = descriptor.target {
-                ports.extend(sockets.get(&inode));
-            }
-        }
+        let descriptors = std::fs::read_dir(table.join("fd")).into_iter().flatten();
+        let targets = descriptors
+            .flatten()
+            .map(|entry| std::fs::read_link(entry.path()));
+        let inodes = targets.flatten().filter_map(|target| socket_inode(&target));
+        ports.extend(inodes.filter_map(|inode| sockets.get(&inode)));
     }
     Ok(ports)
 }
@@ -111,8 +112,14 @@ fn processes(inspection: &Inspection<'_>) -> BTreeSet<i32> {
     pids
 }
 
-fn network_of(proc: &Path, pid: i32) -> Option<PathBuf> {
-    std::fs::read_link(proc.join(pid.to_string()).join("ns/net")).ok()
+fn network_of(thread: &Path) -> Option<PathBuf> {
+    std::fs::read_link(thread.join("ns/net")).ok()
+}
+
+/// The number of the socket that a descriptor's link names.
+fn socket_inode(target: &Path) -> Option<u64> {
+    let number = target.to_str()?.strip_prefix("socket:[")?;
+    number.strip_suffix(']')?.parse().ok()
 }
 
 #[cfg(test)]

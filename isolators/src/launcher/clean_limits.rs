@@ -17,7 +17,7 @@ const SIGNALS_MAX: u64 = 4_096;
 enum Clean {
     /// No soft limit below the hard one.
     Hard,
-    /// This soft limit.
+    /// This soft limit, or the hard one where that is lower.
     Soft(u64),
     /// No right at all.
     None,

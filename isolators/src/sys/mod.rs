@@ -424,6 +424,15 @@ pub(crate) fn change_dir(path: &CStr) -> io::Result<()> {
     Ok(rustix::process::fchdir(&dir)?)
 }
 
+/// Whether two threads of this machine have one table of files. Not if the kernel does not say so. By numbers of this
+/// process's pid namespace: a number that goes to another thread meanwhile is a matter of the next look.
+pub(crate) fn share_files(one: i32, other: i32) -> bool {
+    /// `KCMP_FILES`; the libc crate has no constant for it.
+    const FILES: libc::c_long = 2;
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) == 0 }
+}
+
 /// Takes ownership of a descriptor that the kernel has just handed to this process.
 pub(crate) fn own_received(fd: RawFd) -> OwnedFd {
     // SAFETY: called once per number, on descriptors received with SCM_RIGHTS or laid out by

@@ -94,7 +94,7 @@ impl KillPayload {
 pub(crate) enum SignalEvent {
     Child,
     KillRequest(KillPayload),
-    /// Any other signal.
+    /// Any other signal, on which nothing follows.
     Other,
 }
 

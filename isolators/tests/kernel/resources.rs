@@ -199,13 +199,15 @@ fn a_network_of_its_own_has_loopback(test_node: &TestNode) -> Result<(), Failed>
 }
 
 fn listening_ports_are_found_and_judged(test_node: &TestNode) -> Result<(), Failed> {
-    for (own_network, names) in [
-        (false, "network/ports"),
-        (true, "network/ports,namespaces/net"),
+    for (own_network, names, act) in [
+        (false, "network/ports", "listen"),
+        (false, "network/ports", "listen-by-thread"),
+        (true, "network/ports,namespaces/net", "listen"),
+        (true, "network/ports,namespaces/net", "listen-by-thread"),
     ] {
         test_node.open_more(names, &NodeOptions::default())?;
-        let mut spec = test_node.spec(if own_network { "own" } else { "host" }, "");
-        probe_command(test_node, &mut spec, "listen")?;
+        let mut spec = test_node.spec(&format!("{act}-{own_network}"), "");
+        probe_command(test_node, &mut spec, act)?;
         let launched = test_node.launch(&spec)?;
         test_node.wait_output(&spec, "\n")?;
         let port: u16 = test_node
@@ -234,8 +236,9 @@ fn listening_ports_are_found_and_judged(test_node: &TestNode) -> Result<(), Fail
             same(found.breaches, Vec::new())?;
         } else {
             same(found.listening, vec![port])?;
+            let name = &spec.name;
             let message =
-                format!("Container host is listening on unallocated port(s): [{port}-{port}]");
+                format!("Container {name} is listening on unallocated port(s): [{port}-{port}]");
             let ports = vec![given];
             same(found.breaches, vec![Breach::Ports { ports, message }])?;
         }
