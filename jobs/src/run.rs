@@ -180,6 +180,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let context = Arc::new(http::Context {
         authentication,
         handle: handle.clone(),
+        bodies: http::Bodies::new(),
         files: http::FileReader::new(),
         readers: http::Readers::new(),
         quotas: http::MasterQuotas::new(identity, of_leader.clone()),

@@ -3,9 +3,11 @@
 //! Entered through [`FileReader::read`]. Invariant: two files are read at a time, of one principal one, or of one network
 //! where nobody authenticates, and those that wait are bounded.
 
+use axum::body::Bytes;
 use http::StatusCode;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::fair_semaphore::{FairSemaphore, Rules};
+use meseta_proto::budget::Charge;
 
 use super::Reply;
 use crate::file::Mistakes;
@@ -32,19 +34,23 @@ impl FileReader {
         }))
     }
 
-    /// What the text of a file says.
+    /// Reads the jobs in a file, which is charged to its caller meanwhile.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         caller: &Caller,
-        text: String,
+        (file, charge): (Bytes, Option<Charge>),
         read: fn(&str) -> Result<T, Mistakes>,
     ) -> Result<T, Reply> {
+        if std::str::from_utf8(&file).is_err() {
+            let text = "the body is not UTF-8";
+            return Err(Reply::error(StatusCode::BAD_REQUEST, text));
+        }
         let permit = self.0.take(caller.group().into(), 1).await;
         let permit = permit.map_err(|_| Reply::later("too many files wait to be read"))?;
         let reading = tokio::task::spawn_blocking(move || {
-            let read = read(&text);
+            let read = read(std::str::from_utf8(&file).unwrap_or_default());
             // It is read to its end, whether or not its client is still there.
-            drop(permit);
+            drop((permit, charge));
             read
         });
         match reading.await {
@@ -111,10 +117,13 @@ pub(super) mod tests {
         let (go_on, waiting) = mpsc::channel();
         *GO_ON.lock().expect("no panic") = Some(waiting);
         let reader = FileReader::new();
-        let first = reader.read(&ann, String::new(), wait);
-        let second = reader.read(&ann, String::new(), wait);
+        let empty = || (Bytes::new(), None);
+        let first = reader.read(&ann, empty(), wait);
+        let second = reader.read(&ann, empty(), wait);
         let of_another = async {
-            let read = reader.read(&bob, "a".to_owned(), |text| Ok(text.to_owned()));
+            let read = reader.read(&bob, (Bytes::from_static(b"a"), None), |text| {
+                Ok(text.to_owned())
+            });
             let read = tokio::time::timeout(Duration::from_secs(10), read).await;
             assert_eq!(read.ok().and_then(Result::ok), Some("a".to_owned()));
             assert_eq!(

@@ -1,8 +1,8 @@
 //! Jobs over HTTP: submitted, planned and changed.
 
 use http::{Method, StatusCode};
+use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
-use meseta_daemon::body;
 use serde::{Deserialize, Serialize};
 
 use super::routes::ROUTES;
@@ -172,13 +172,14 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         request,
         ..
     } = permitted;
-    let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, CHANGE_BYTES_MAX).await;
-    let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
-    let mut request = request_of(name, action, &body)?;
     let present = present(&context, name).await?;
     let present = present.ok_or_else(|| Reply::no_job(name))?;
     permission::change(&caller.approver, &present)?;
+    let (parts, body) = request.into_parts();
+    let bodies = &context.bodies;
+    let read_whole = bodies.read(&caller, &parts.headers, body, CHANGE_BYTES_MAX);
+    let (body, _charge) = read_whole.await?;
+    let mut request = request_of(name, action, &body)?;
     match &mut request {
         Request::Stop { .. } => {}
         Request::Revert { version, .. } => {
@@ -268,12 +269,16 @@ async fn read_file<T: Send + 'static>(
     request: http::Request<axum::body::Body>,
     read: fn(&str) -> Result<T, Mistakes>,
 ) -> Result<T, Reply> {
+    // A caller who may change no job sends its file in vain: it is refused before it is read.
+    let in_any_role = caller.approver.extent(Action::RegisterFramework, 1);
+    if !in_any_role.unnamed && in_any_role.named.is_empty() {
+        caller.check(Action::RegisterFramework, None)?;
+    }
     let (parts, body) = request.into_parts();
-    let body = body::read(&parts.headers, body, file::FILE_BYTES_MAX).await;
-    let body = body.map_err(|error| Reply::error(error.status(), &error.to_string()))?;
-    let text = std::str::from_utf8(&body)
-        .map_err(|_| Reply::error(StatusCode::BAD_REQUEST, "the body is not UTF-8"))?;
-    context.files.read(caller, text.to_owned(), read).await
+    let bodies = &context.bodies;
+    let read_whole = bodies.read(caller, &parts.headers, body, file::FILE_BYTES_MAX);
+    let (body, charge) = read_whole.await?;
+    context.files.read(caller, (body, Some(charge)), read).await
 }
 
 fn result_text<T>(answer: &Result<T, Refusal>) -> &'static str {

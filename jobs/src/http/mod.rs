@@ -1,11 +1,12 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
-//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`file_reader`] reads their files,
+//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`bodies`] and [`file_reader`] read their files,
 //! [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read, [`quotas`]
 //! what the master is asked for them.
 //! Invariant: no handler runs before its request is authenticated; who may run in a role, and as the user of its tasks, may
 //! change its jobs, who may view a role sees them.
 
+mod bodies;
 mod file_reader;
 mod jobs;
 mod openapi;
@@ -36,6 +37,7 @@ use meseta_etcd::leadership::{Elsewhere, STALE_HEADER};
 use tokio::sync::watch;
 
 use crate::service::Handle;
+pub(crate) use bodies::Bodies;
 pub(crate) use file_reader::FileReader;
 pub(crate) use quotas::MasterQuotas;
 pub(crate) use readers::Readers;
@@ -51,6 +53,7 @@ const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 pub(crate) struct Context {
     pub(crate) authentication: Authentication,
     pub(crate) handle: Handle,
+    pub(crate) bodies: Bodies,
     pub(crate) files: FileReader,
     pub(crate) readers: Readers,
     pub(crate) quotas: MasterQuotas,

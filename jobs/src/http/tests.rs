@@ -45,6 +45,7 @@ fn scheduler_of(
     let context = Context {
         authentication,
         handle,
+        bodies: Bodies::new(),
         files: FileReader::new(),
         readers: Readers::new(),
         quotas: MasterQuotas::new(ClientIdentity::default(), watch::channel(None).1),
@@ -312,4 +313,36 @@ async fn process_prefix_changes_no_route() {
     }
     let planned = ask(&context, Method::POST, "/scheduler/v1/jobs/plan").await;
     assert_eq!(planned.status(), StatusCode::BAD_REQUEST, "no file");
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_without_permission_is_not_read() {
+    let (_role, context) = scheduler(Role::Leading, Fence::never());
+    let acls = r#"{ "permissive": false,
+        "register_frameworks": [{ "principals": { "values": ["ann"] }, "roles": { "values": ["dev"] } }] }"#;
+    let acls = meseta_access::Acls::parse(acls).expect("ACLs");
+    let rules = meseta_access::Authorizer::new(acls, false);
+    for (principal, path, expected) in [
+        ("bob", "/v1/jobs", StatusCode::FORBIDDEN),
+        ("bob", "/v1/jobs/plan", StatusCode::FORBIDDEN),
+        ("bob", "/v1/jobs/web/stop", StatusCode::NOT_FOUND),
+        // The scheduler waits for the body of a caller with a role.
+        ("ann", "/v1/jobs", StatusCode::REQUEST_TIMEOUT),
+    ] {
+        let (_unfinished, body) = tokio::io::duplex(64);
+        let body = Body::from_stream(tokio_util::io::ReaderStream::new(body));
+        let request = Request::post(path).body(body).expect("a request");
+        let caller = Caller {
+            approver: rules.approver(Some(principal.to_owned())),
+            ..file_reader::tests::caller(principal)
+        };
+        let reply = jobs::answer(Permitted {
+            context: Arc::clone(&context),
+            caller,
+            query: Query::of(request.uri()),
+            request,
+        });
+        let reply = reply.await.unwrap_or_else(|refusal| refusal);
+        assert_eq!(reply.status(), expected, "{principal} {path}");
+    }
 }

@@ -39,6 +39,10 @@ pub(crate) const MEDIA: MediaType = MediaType::Protobuf;
 const HEARTBEATS_MISSED_MAX: f64 = 3.0;
 /// Between heartbeats, of a master that does not say.
 const HEARTBEAT_SECONDS: f64 = 15.0;
+/// Bytes of the message of a status update that are kept. A job keeps the last message of each task and a hundred events.
+const MESSAGE_BYTES_MAX: usize = 1_024;
+/// Bytes of the master's reason for a refused call that are kept.
+const REASON_BYTES_MAX: usize = 512;
 
 /// What the framework subscribes as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -252,12 +256,14 @@ fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
             .failure
             .filter(|failure| failure.executor_id.is_none())
             .and_then(|failure| Some(Input::AgentLost(failure.agent_id?.value))),
-        event::Type::Update => event
-            .update
-            .map(|update| Input::Update(Box::new(update.status))),
-        event::Type::UpdateOperationStatus => event
-            .update_operation_status
-            .map(|update| Input::OperationUpdate(Box::new(update.status))),
+        event::Type::Update => event.update.map(|mut update| {
+            shorten(&mut update.status.message);
+            Input::Update(Box::new(update.status))
+        }),
+        event::Type::UpdateOperationStatus => event.update_operation_status.map(|mut update| {
+            shorten(&mut update.status.message);
+            Input::OperationUpdate(Box::new(update.status))
+        }),
         event::Type::Error => {
             let message = event.error.map(|error| error.message).unwrap_or_default();
             return Err(Ended::Refused(message));
@@ -265,6 +271,25 @@ fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
         _ => None,
     };
     Ok(input.into_iter().collect())
+}
+
+/// Cuts a message that an agent or an executor wrote. The scheduler keeps the message of each task and event.
+fn shorten(message: &mut Option<String>) {
+    if let Some(text) = message
+        .as_mut()
+        .filter(|text| text.len() > MESSAGE_BYTES_MAX)
+    {
+        *text = shortened(text, MESSAGE_BYTES_MAX);
+    }
+}
+
+/// Copies the beginning of a text, so that the memory of the rest is free.
+fn shortened(text: &str, bytes_max: usize) -> String {
+    let beginning = &text[..text.floor_char_boundary(bytes_max)];
+    match beginning.len() < text.len() {
+        true => format!("{beginning}..."),
+        false => beginning.to_owned(),
+    }
 }
 
 /// Offers as the core takes them, and those that it has to give back unread.
@@ -298,7 +323,29 @@ fn is_removal(message: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use meseta_proto::mesos::v1::TaskStatus;
+
     use super::*;
+
+    #[test]
+    fn update_message_is_shortened() {
+        let status = || TaskStatus {
+            message: Some("ä".repeat(100_000)),
+            ..TaskStatus::default()
+        };
+        let update = Event {
+            r#type: Some(event::Type::Update.into()),
+            update: Some(event::Update { status: status() }),
+            ..Event::default()
+        };
+        let inputs = inputs_of(update).expect("an input");
+        let [Input::Update(status)] = inputs.as_slice() else {
+            panic!("{inputs:?}");
+        };
+        let message = status.message.as_deref().unwrap_or_default();
+        assert_eq!(message.len(), MESSAGE_BYTES_MAX + "...".len());
+        assert!(message.starts_with('ä') && message.ends_with("..."));
+    }
 
     #[test]
     fn only_the_end_of_the_framework_forgets_its_id() {

@@ -13,15 +13,13 @@ use meseta_proto::mesos::v1::scheduler::{Call, call};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::MEDIA;
+use super::{MEDIA, REASON_BYTES_MAX, shortened};
 use crate::core::{Input, RefusedAccept};
 use crate::service::FromLink;
 
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
 /// Calls that may wait; while there are more the core is told nothing that makes others.
 const QUEUE_MAX: usize = 4_096;
-/// What is kept of the reason of a refusal.
-const REASON_CHARS_MAX: usize = 512;
 /// How often a call is sent that the master has no time or memory for, and the longest pause before the next time.
 const TRIES_MAX: u32 = 30;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -162,7 +160,7 @@ impl Stream {
         );
         if is_question && is_too_much {
             // A stream that is new would ask the same. What was not answered is asked again after a pause.
-            let why = shortened(&reply.text());
+            let why = shortened(&reply.text(), REASON_BYTES_MAX);
             tracing::warn!(%why, call = kind.as_str_name(), "the master does not take a question");
             return Ok(());
         }
@@ -204,7 +202,7 @@ impl Stream {
         if let Some(why) = &refused {
             tracing::warn!(%why, "the master refuses roles");
         }
-        let refused = refused.as_deref().map(shortened);
+        let refused = refused.map(|why| shortened(&why, REASON_BYTES_MAX));
         // There is one update at a time. What is told late is of no use to the next stream, which asks anew.
         self.tell(FromLink::Answer {
             input: Input::RolesAnswered { refused },
@@ -213,7 +211,7 @@ impl Stream {
     }
 
     fn tell_accept(&self, accept: call::Accept, reply: &client::Reply) {
-        let why = shortened(&reply.text());
+        let why = shortened(&reply.text(), REASON_BYTES_MAX);
         tracing::warn!(status = %reply.status, %why, "the master refuses an ACCEPT");
         let mut refused = RefusedAccept {
             offers: accept.offer_ids.into_iter().map(|id| id.value).collect(),
@@ -248,10 +246,6 @@ fn pause_of(reply: &client::Reply) -> Option<Duration> {
     let seconds = reply.header("retry-after").filter(|_| is_busy)?;
     let pause = Duration::from_secs(seconds.parse().ok()?);
     Some(pause.clamp(Duration::from_secs(1), PAUSE_MAX))
-}
-
-fn shortened(why: &str) -> String {
-    why.chars().take(REASON_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
