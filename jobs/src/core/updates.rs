@@ -258,8 +258,9 @@ impl State {
         if is_fault && is_new {
             job.progress.failures += 1;
         }
-        let breaks_gang = end != End::Succeeded && killed.is_none();
-        let gang = (breaks_gang && rules.is_gang).then(|| others_of(job, name));
+        let gang = rules
+            .breaks_gang(end, killed)
+            .then(|| others_of(job, name));
         match end {
             End::Succeeded => self.totals.succeeded += 1,
             End::Failed => self.totals.failed += u64::from(is_fault),
@@ -371,6 +372,17 @@ impl Rules {
             retries,
             is_gang: spec.is_some_and(|spec| spec.gang.is_some()),
         }
+    }
+
+    /// Whether the end of a task ends its gang. A success ends a task of a batch as it should; a service has no such end. A
+    /// kill that concerns all tasks, or an update, leaves the gang as it is.
+    fn breaks_gang(&self, end: End, killed: Option<KillReason>) -> bool {
+        let is_success = end == End::Succeeded && self.retries.is_some();
+        let concerns_it_alone = matches!(
+            killed,
+            None | Some(KillReason::TimedOut | KillReason::Released)
+        );
+        self.is_gang && concerns_it_alone && !is_success
     }
 
     fn punish(&self, slot: &mut super::records::Slot, at: Duration, healthy_for: Option<Duration>) {
