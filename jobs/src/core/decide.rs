@@ -181,11 +181,13 @@ impl State {
         let mut given_up = Vec::new();
         let mut timed_out = Vec::new();
         for (name, job) in &self.jobs {
-            let patience = match job.is_service() || job.record.stop.is_some() {
-                true => self.options.service_unreachable,
-                false => self.options.batch_unreachable,
-            };
+            let is_short = job.is_service() || job.record.stop.is_some();
             for (id, task) in &job.tasks {
+                // The outcome of a task that is being killed is worth nothing, and the job waits for its end.
+                let patience = match is_short || task.killing.is_some() {
+                    true => self.options.service_unreachable,
+                    false => self.options.batch_unreachable,
+                };
                 // By what is remembered nothing is given up: the agent may have come back.
                 let is_known = self.is_connected && !task.is_asked_for;
                 let away = task

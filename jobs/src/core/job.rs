@@ -459,16 +459,20 @@ impl Job {
         self.record.rollout.is_none() && indexes.len() == count as usize
     }
 
-    /// Goes on to kill what was being killed before the scheduler started: tasks of indexes that have succeeded, and of
-    /// gangs of which one has ended.
-    pub(super) fn resume_kills(&mut self, at: Duration) {
-        let is_broken = |(number, record): &(u64, &RunRecord)| {
+    /// The runs of gangs of which a task has ended: the others end before all start anew.
+    pub(super) fn broken_runs(&self) -> impl Iterator<Item = u64> {
+        let broken = self.active_runs().filter(|(number, record)| {
             let run = self.runs.get(number);
             self.is_gang(record.version)
                 && run.is_some_and(|run| run.live > 0 && !run.waiting.is_empty())
-        };
-        let broken = self.active_runs().filter(is_broken);
-        let broken: BTreeSet<u64> = broken.map(|(number, _)| number).collect();
+        });
+        broken.map(|(number, _)| number)
+    }
+
+    /// Goes on to kill what was being killed before the scheduler started: tasks of indexes that have succeeded, and of
+    /// gangs of which one has ended.
+    pub(super) fn resume_kills(&mut self, at: Duration) {
+        let broken: BTreeSet<u64> = self.broken_runs().collect();
         for task in self.tasks.values_mut() {
             let run = self.runs.get(&task.name.run);
             let reason = match run.map(|run| run.slot(task.name.index).outcome) {

@@ -348,7 +348,8 @@ impl State {
         if let Some(waits) = spec.and_then(|spec| self.waits_for(spec)) {
             return waits;
         }
-        if job.record.broken && job.record.stop.is_none() {
+        let is_broken = job.record.broken || job.broken_runs().next().is_some();
+        if is_broken && job.record.stop.is_none() {
             return "a task of its gang has ended: the others end before all start anew".to_owned();
         }
         if job.is_clearing() {
