@@ -153,7 +153,8 @@ impl State {
         let Some(rollout) = &mut job.record.rollout else {
             return;
         };
-        let back = stable.filter(|_| reverts && !rollout.reverting);
+        // Where the last good version itself fails there is nothing to go back to.
+        let back = stable.filter(|_| reverts);
         let text = format!("the update to version {target} has failed: {why}");
         if back.is_none() {
             rollout.halted = Some(why);

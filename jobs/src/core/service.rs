@@ -157,7 +157,9 @@ impl<'a> Planner<'a> {
             return;
         };
         self.room = (self.count + surge).saturating_sub(self.job.tasks.len());
-        if rollout.reverting {
+        // To the last good version it goes back without any limit but the minimum: the other version is known to be worse.
+        let is_known_good = self.job.record.stable == Some(self.job.record.target);
+        if rollout.reverting && is_known_good {
             return;
         }
         let new = self
@@ -171,7 +173,7 @@ impl<'a> Planner<'a> {
         let in_flight = new - self.plan.new_healthy + leaving;
         self.allowed = budget.saturating_sub(in_flight);
         let canaries = self.update.canary as usize;
-        if canaries > 0 && !rollout.promoted {
+        if canaries > 0 && !rollout.promoted && !rollout.reverting {
             self.allowed = self.allowed.min(canaries.saturating_sub(new + leaving));
             self.plan.awaits_promotion = self.plan.new_healthy >= canaries.min(self.count);
         }
