@@ -67,7 +67,7 @@ impl State {
     fn submit(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         let name = spec.name.clone();
         self.check_submission(&spec)?;
-        let now = self.clock.unix;
+        let (at, now) = (self.clock.at, self.clock.unix);
         let Some(job) = self.jobs.get_mut(&name) else {
             return self.create(spec);
         };
@@ -86,7 +86,7 @@ impl State {
                     version.spec = Arc::new(spec);
                 }
                 if present.count != count {
-                    set_count(job, count);
+                    set_count(job, count, at);
                 }
                 self.save(&name);
                 if !is_same {
@@ -265,8 +265,7 @@ impl State {
         let role = job.role().to_owned();
         self.check_size(&self.sizes(), (name, &role), u64::from(count))?;
         let job = self.job_mut(name)?;
-        set_count(job, count);
-        job.progress.at = at;
+        set_count(job, count, at);
         self.save(name);
         self.event(name, None, format!("scaled to {count}"));
         if let Some(job) = self.jobs.get(name).filter(|_| purge) {
@@ -522,8 +521,14 @@ fn replaced_by(job: &Job, version: u64, (target, kept_up): (u64, Option<u64>)) -
     }
 }
 
-/// Sets how many instances a service has, whichever version it goes back to from here.
-fn set_count(job: &mut Job, count: u32) {
+/// Sets how many instances a service has, whichever version it goes back to from here. The progress of an update is measured
+/// anew.
+fn set_count(job: &mut Job, count: u32, at: Duration) {
+    job.progress = Progress {
+        at,
+        healthy: 0,
+        ..job.progress
+    };
     let record = &mut job.record;
     let from = record.rollout.as_ref().map(|rollout| rollout.from);
     let versions = [Some(record.target), from, record.stable];

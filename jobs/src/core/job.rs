@@ -91,6 +91,11 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    /// A healthy new instance is away or lost by no fault of its own: to replace it is progress again.
+    fn lost_one(&mut self) {
+        self.healthy = self.healthy.saturating_sub(1);
+    }
+
     /// Takes the time in which no master answered off what has passed since the last progress.
     pub(super) fn pause(&mut self, since: Duration, until: Duration) {
         let from = self.at.max(since);
@@ -422,6 +427,19 @@ impl Job {
         let runs = self.record.runs.iter();
         runs.filter(|(_, run)| !run.cancelled)
             .map(|(number, run)| (*number, run))
+    }
+
+    /// Lowers the mark of an update's progress where a new instance that counts as healthy is away or lost.
+    pub(super) fn note_loss(&mut self, task_id: &str, at: Duration) {
+        let is_updated = self.record.rollout.is_some();
+        let task = self.tasks.get(task_id).filter(|_| is_updated);
+        let is_counted = task.is_some_and(|task| {
+            let healthy_after = self.healthy_after(task.name.version);
+            task.name.version == self.record.target && task.is_healthy(at, healthy_after)
+        });
+        if is_counted {
+            self.progress.lost_one();
+        }
     }
 
     /// How many of its instances count as healthy.

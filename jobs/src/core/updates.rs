@@ -153,6 +153,9 @@ impl State {
         let has_check = job
             .spec_of(name.version)
             .is_some_and(|spec| spec.task.check.is_some());
+        if state == TaskState::TaskUnreachable {
+            job.note_loss(&id, at);
+        }
         let Some(task) = job.tasks.get_mut(&id) else {
             return;
         };
@@ -257,6 +260,9 @@ impl State {
         };
         if is_fault && is_new {
             job.progress.failures += 1;
+        }
+        if end == End::Lost {
+            job.note_loss(&id, at);
         }
         let gang = rules
             .breaks_gang(end, killed)
