@@ -320,7 +320,7 @@ impl State {
 /// Whether an instance finds room beside its volume, which is offered or used by the task that it replaces. What it takes
 /// is taken off.
 fn fits_on_volume(job: &Job, spec: &JobSpec, volume: &Volume, offers: &mut [Offer]) -> bool {
-    if let Ok(placement) = placement::place_on_volume(spec, offers, &volume.id) {
+    if let Ok(placement) = placement::place_on_volume(spec, &[], offers, &volume.id) {
         return offers[placement.offer].take(&placement).is_ok();
     }
     let mut tasks = job.tasks.values();

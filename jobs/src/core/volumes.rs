@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::job::{Job, KillReason, Wanted};
+use super::job::{Job, KillReason, Task, Wanted};
 use super::launch::{Launchable, task_bytes};
 use super::pool::Pool;
 use super::records::Key;
@@ -86,9 +86,17 @@ impl State {
         (pool, own): (&Pool, &[usize]),
     ) -> Option<Placement> {
         let job = self.jobs.get_mut(name)?;
+        // Volumes stay where they are, whatever rule was added later; what has none makes room for them.
+        let beside: Vec<_> = match spec.is_laid_out() && !own.is_empty() {
+            true => placed_beside_volumes(job).collect(),
+            false => Vec::new(),
+        };
         let Some(volume) = job.volumes.get_mut(&one.index) else {
             let placed: Vec<_> = match spec.is_laid_out() {
-                true => job.volumes.values().map(placed_of).collect(),
+                true => {
+                    let volumes = job.volumes.values().map(placed_of);
+                    volumes.chain(placed_beside_volumes(job)).collect()
+                }
                 false => Vec::new(),
             };
             // Each of what it requests is reserved, and so is the disk that becomes its volume.
@@ -102,7 +110,7 @@ impl State {
         volume.obstacle = None;
         for index in own {
             let offer = std::slice::from_ref(&pool.open()[*index]);
-            match placement::place_on_volume(spec, offer, &volume.id) {
+            match placement::place_on_volume(spec, &beside, offer, &volume.id) {
                 Ok(placement) => {
                     volume.obstacle = None;
                     let offer = *index;
@@ -367,6 +375,16 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// The tasks of a job that run on none of its volumes, as those of a version without any.
+fn placed_beside_volumes(job: &Job) -> impl Iterator<Item = Placed> {
+    let is_on_volume = |task: &Task| {
+        let volume = job.volumes.get(&task.name.index);
+        volume.is_some_and(|volume| task.record.volume.as_ref() == Some(&volume.id))
+    };
+    let beside = job.tasks.values().filter(move |task| !is_on_volume(task));
+    beside.map(super::launch::placed_of)
 }
 
 /// Where the offers of each agent are.

@@ -124,16 +124,19 @@ pub fn room(spec: &JobSpec, offers: &[Offer]) -> usize {
     sum
 }
 
-/// Places an instance on the agent that has its volume.
+/// Places an instance on the agent that has its volume, where that leaves no more on a value than is allowed beside what is
+/// placed.
 ///
 /// # Errors
 /// Why none of the offers fits; [`Why::NoVolume`] when none has the volume.
 pub fn place_on_volume(
     spec: &JobSpec,
+    placed: &[Placed],
     offers: &[Offer],
     persistence_id: &str,
 ) -> Result<Placement, Why> {
     let (rules, demand) = (Rules::new(spec), Demand::new(spec));
+    let counts = Counts::new(spec, placed);
     let mut why = Why::NoVolume {
         id: persistence_id.to_owned(),
     };
@@ -144,7 +147,7 @@ pub fn place_on_volume(
             continue;
         };
         let taken = demand.take_on_volume((index, offer), held, (persistence_id, volume));
-        match rules.check(offer).and(taken) {
+        match rules.check(offer).and(counts.check(offer)).and(taken) {
             Ok(placement) => return Ok(placement),
             Err(obstacle) => why = obstacle,
         }

@@ -205,7 +205,7 @@ fn a_volume_takes_disk_of_its_own() {
         Some(100.0)
     );
     assert_eq!(
-        place_on_volume(&database(), &offers, "v1")
+        place_on_volume(&database(), &[], &offers, "v1")
             .expect_err("none")
             .to_string(),
         "no offer has volume v1; it is on an agent that is away or used"
@@ -260,7 +260,7 @@ fn an_instance_takes_what_is_held_for_it_and_others_do_not() {
         .with_resources(all)
     };
     let mut full = with("cpus:4;mem:900;disk:90");
-    let found = place_on_volume(&database(), &[full.clone()], "v1").expect("a placement");
+    let found = place_on_volume(&database(), &[], &[full.clone()], "v1").expect("a placement");
     // Beside what is held it needs memory; of the CPUs that are held it needs one.
     assert_eq!(found.resources.to_string(), "mem:40");
     let returned = found.returned.clone().expect("what was held");
@@ -287,7 +287,7 @@ fn an_instance_takes_what_is_held_for_it_and_others_do_not() {
         full.resources.quantities().to_string(),
         "cpus:4; disk:90; mem:860"
     );
-    let why = place_on_volume(&database(), &[with("cpus:9;mem:39")], "v1").expect_err("short");
+    let why = place_on_volume(&database(), &[], &[with("cpus:9;mem:39")], "v1").expect_err("short");
     assert_eq!(
         why.to_string(),
         "short of mem:1 (needs cpus:1; disk:600; mem:100)"
