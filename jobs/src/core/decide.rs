@@ -84,8 +84,8 @@ impl State {
                 failures: 0,
             };
         }
-        if is_kept_waiting {
-            // Nothing can become healthy that may not start.
+        if is_kept_waiting || plan.waits_for_agent {
+            // Nothing can become healthy that may not start, or whose agent is away.
             job.progress.at = at;
         }
         // What was stopped was not killed in time, and all of it runs on.

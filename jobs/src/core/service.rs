@@ -34,6 +34,8 @@ pub(super) struct Plan {
     pub(super) new_healthy: usize,
     /// All canaries are healthy, and wait to be promoted.
     pub(super) awaits_promotion: bool,
+    /// Nothing but the agent of a volume, which is away, keeps the update from going on.
+    pub(super) waits_for_agent: bool,
 }
 
 /// The tasks of one index.
@@ -96,6 +98,7 @@ pub(super) fn plan_within(job: &Job, at: Duration, most: usize) -> Plan {
     planner.fill();
     let beside = planner.fill_beside();
     planner.replace(&beside);
+    planner.note_away();
     planner.plan
 }
 
@@ -109,6 +112,11 @@ impl<'a> Planner<'a> {
     fn is_healthy(&self, task: &Task) -> bool {
         let healthy_after = self.job.healthy_after(task.name.version);
         task.is_healthy(self.at, healthy_after)
+    }
+
+    /// Whether a task waits for its agent, which has its volume. It is no part of an update before its agent is back.
+    fn is_away(&self, task: &Task) -> bool {
+        task.record.unreachable.is_some() && self.job.is_bound(task)
     }
 
     /// Puts each task where it belongs; what is beyond the count goes, and what a stopped version has left, of which the
@@ -162,13 +170,11 @@ impl<'a> Planner<'a> {
         if rollout.reverting && is_known_good {
             return;
         }
-        let new = self
-            .indexes
-            .iter()
-            .filter(|(_, index)| index.new.is_some())
-            .count();
+        let new = self.indexes.iter().filter_map(|(_, index)| index.new);
+        let new = new.filter(|task| !self.is_away(task)).count();
         let old = self.indexes.iter().flat_map(|(_, index)| &index.old);
-        let leaving = old.filter(|task| task.killing.is_some()).count();
+        let leaving = old.filter(|task| task.killing.is_some() && !self.is_away(task));
+        let leaving = leaving.count();
         let budget = (surge + self.update.max_unavailable as usize).max(1);
         let in_flight = new - self.plan.new_healthy + leaving;
         self.allowed = budget.saturating_sub(in_flight);
@@ -296,6 +302,22 @@ impl<'a> Planner<'a> {
                 self.allowed -= 1;
             }
         }
+        self.indexes = indexes;
+    }
+
+    /// Notes where nothing but an agent that is away keeps the update from going on.
+    fn note_away(&mut self) {
+        let is_in_flight = |index: &Index<'_>| {
+            let mut new = index.new.into_iter();
+            let is_coming = new.any(|task| !self.is_healthy(task) && !self.is_away(task));
+            let mut old = index.old.iter();
+            is_coming || old.any(|task| task.killing.is_some() && !self.is_away(task))
+        };
+        let is_still = self.plan.kills.is_empty() && self.plan.wanted.is_empty();
+        let mut tasks = self.job.tasks.values();
+        self.plan.waits_for_agent = is_still
+            && tasks.any(|task| self.is_away(task))
+            && !self.indexes.iter().any(|(_, index)| is_in_flight(index));
     }
 
     /// Kills one, unless it is healthy and needed, or may be; gives whether it is being killed.
@@ -303,7 +325,7 @@ impl<'a> Planner<'a> {
         if task.killing.is_some() {
             return true;
         }
-        if task.is_unheard {
+        if task.is_unheard || self.is_away(task) {
             return false;
         }
         if self.is_healthy(task) {
