@@ -65,6 +65,15 @@ pub(super) struct Wanted {
     pub(super) version: u64,
 }
 
+/// Tasks of one version that are to be launched now.
+#[derive(Clone, Debug)]
+pub(super) struct WantedGroup {
+    pub(super) version: u64,
+    pub(super) tasks: Vec<Wanted>,
+    /// All of them start together or none.
+    pub(super) is_gang: bool,
+}
+
 impl Wanted {
     pub(super) fn key(&self) -> (u64, u32, u64) {
         #[cfg(test)]

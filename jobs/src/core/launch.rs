@@ -11,7 +11,7 @@ use meseta_resources::Resources;
 use prost::Message as _;
 
 use super::input::{Accept, Effect, Launch, RefusedAccept};
-use super::job::{Phase, Task, Wanted};
+use super::job::{Phase, Task, Wanted, WantedGroup};
 use super::outbox::Deferred;
 use super::pool::{FRAMING_BYTES, Pool, Work};
 use super::records::{Key, TaskRecord};
@@ -75,20 +75,20 @@ impl State {
             .jobs
             .values()
             .filter_map(|job| {
-                let spec = job.spec().filter(|spec| spec.role == role)?;
+                let spec = job.spec()?;
                 let collects = self
                     .collector
                     .as_ref()
                     .is_some_and(|one| one.job == job.name);
                 let order = (Reverse(spec.priority), !collects, job.name.clone());
-                (job.demand(at) > 0).then_some(order)
+                (job.demand_in(at, role) > 0).then_some(order)
             })
             .collect();
         jobs.sort();
         let jobs: Vec<String> = jobs.into_iter().map(|(_, _, name)| name).collect();
         self.place_jobs(role, &jobs, &mut pool);
         let mut waiting = jobs.iter().filter_map(|name| self.jobs.get(name));
-        let any_agent_serves = waiting.any(|job| job.demand_anywhere(at) > 0);
+        let any_agent_serves = waiting.any(|job| job.demand_anywhere(at, role) > 0);
         let waited_for = self.agents_waited_for(role);
         let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
         let mut accepts = Vec::new();
@@ -204,43 +204,41 @@ impl State {
         let Some(job) = job else {
             return;
         };
-        let (wanted, is_gang) = job.wants(self.clock.at, pool.limit(job));
-        if is_gang && self.goes_on_collecting(name, &wanted, pool) {
+        let role = pool.role().to_owned();
+        for group in job.wants(self.clock.at, &role, pool.limit(job)) {
+            if group.is_gang && self.goes_on_collecting(name, &group.tasks, pool) {
+                continue;
+            }
+            self.place_group(name, &group, pool);
+        }
+    }
+
+    fn place_group(&mut self, name: &str, group: &WantedGroup, pool: &mut Pool) {
+        let wanted = &group.tasks;
+        let Some(job) = self.jobs.get(name) else {
             return;
+        };
+        let Some(spec) = job.spec_of(group.version).cloned() else {
+            return;
+        };
+        if spec.volume.is_some() {
+            return self.place_on_volumes(name, &spec, wanted, pool);
         }
-        let mut versions: BTreeMap<u64, Vec<Wanted>> = BTreeMap::new();
-        for one in wanted {
-            versions.entry(one.version).or_default().push(one);
-        }
-        for (version, wanted) in versions {
-            let Some(job) = self.jobs.get(name) else {
-                return;
-            };
-            let Some(spec) = job.spec_of(version).cloned() else {
-                continue;
-            };
-            if spec.volume.is_some() {
-                self.place_on_volumes(name, &spec, &wanted, pool);
-                continue;
-            }
-            let placed: Vec<_> = match spec.constraints.is_empty() {
-                true => Vec::new(),
-                false => job.tasks.values().map(placed_of).collect(),
-            };
-            let bytes = wanted.first().map(|one| task_bytes(name, &spec, one));
-            let Some(bytes) = bytes else {
-                continue;
-            };
-            let room = |index: usize| pool.room(index, bytes);
-            let placements =
-                placement::place_within(&spec, &placed, pool.open(), wanted.len(), &room);
-            let (tasks, open) = (placements.len(), pool.open().len());
-            pool.work.placed(&spec, tasks, placed.len(), open);
-            if is_gang {
-                self.place_gang(name, &spec, &wanted, (placements, bytes), pool);
-                return;
-            }
-            self.intend_all(name, &spec, &wanted, (placements, bytes), pool);
+        let placed: Vec<_> = match spec.constraints.is_empty() {
+            true => Vec::new(),
+            false => job.tasks.values().map(placed_of).collect(),
+        };
+        let bytes = wanted.first().map(|one| task_bytes(name, &spec, one));
+        let Some(bytes) = bytes else {
+            return;
+        };
+        let room = |index: usize| pool.room(index, bytes);
+        let placements = placement::place_within(&spec, &placed, pool.open(), wanted.len(), &room);
+        let (tasks, open) = (placements.len(), pool.open().len());
+        pool.work.placed(&spec, tasks, placed.len(), open);
+        match group.is_gang {
+            true => self.place_gang(name, &spec, wanted, (placements, bytes), pool),
+            false => self.intend_all(name, &spec, wanted, (placements, bytes), pool),
         }
     }
 
@@ -346,17 +344,18 @@ impl State {
             return true;
         }
         let at = self.clock.at;
-        let role = self.role_of(name).unwrap_or_default().to_owned();
+        let role = &spec.role;
         let Some(gang) = spec.gang.filter(|_| !self.rests(name)) else {
             return false;
         };
-        if self.collector.is_some() || !self.roles.may_collect(at, &role) {
-            self.roles.refused_to_collect(at, &role);
+        if self.collector.is_some() || !self.roles.may_collect(at, role) {
+            self.roles.refused_to_collect(at, role);
             return false;
         }
-        self.roles.began_to_collect(at, &role);
+        self.roles.began_to_collect(at, role);
         self.collector = Some(Collector {
             job: name.to_owned(),
+            role: role.clone(),
             until: at.saturating_add(gang.hold_at_most.min(HOLD_MAX)),
             tried: None,
         });
@@ -374,8 +373,7 @@ impl State {
         if !is_idle && at < collector.until {
             return;
         }
-        let role = self.role_of(&collector.job).unwrap_or_default().to_owned();
-        self.stop_collecting(&role);
+        self.stop_collecting(&collector.role);
         let job = self.jobs.get(&collector.job);
         let hold = job.and_then(|job| job.spec()).and_then(|spec| spec.gang);
         if let Some(gang) = hold.filter(|_| !is_idle) {

@@ -216,7 +216,7 @@ impl State {
             ..Change::default()
         };
         let limited = quotas.in_the_way(spec, change);
-        limited.filter(|_| job.demand_anywhere(self.clock.at) > 0)
+        limited.filter(|_| job.demand_anywhere(self.clock.at, &spec.role) > 0)
     }
 
     /// For which jobs one waits before it starts, if there are any.

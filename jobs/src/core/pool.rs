@@ -171,6 +171,12 @@ impl Pool {
         }
     }
 
+    /// The role of its offers.
+    pub(super) fn role(&self) -> &str {
+        let first = self.offers.first();
+        first.map(|offer| &*offer.role).unwrap_or_default()
+    }
+
     /// What may be used.
     pub(super) fn open(&self) -> &[Offer] {
         &self.offers[..self.open]
@@ -205,10 +211,12 @@ impl Pool {
     }
 
     /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
-    /// During an update they are of two versions, of which one may fit where the other does not.
+    /// During an update, or where runs overlap, they are of several versions, of which one may fit where another does not.
     pub(super) fn limit(&mut self, job: &Job) -> usize {
         self.work.spend(self.open);
-        let has_one_version = job.record.rollout.is_none();
+        let target = job.record.target;
+        let has_one_version = job.record.rollout.is_none()
+            && job.active_runs().all(|(_, run)| run.version == target);
         let spec = job
             .spec()
             .filter(|spec| spec.volume.is_none() && has_one_version);

@@ -291,10 +291,10 @@ impl State {
         let at = self.clock.at;
         let mut demand: BTreeMap<String, Demand> = BTreeMap::new();
         for job in self.jobs.values() {
-            if let Some(spec) = job.spec() {
-                let of_role = demand.entry(spec.role.clone()).or_default();
-                of_role.all += job.demand(at);
-                of_role.anywhere += job.demand_anywhere(at);
+            for role in job.roles() {
+                let of_role = demand.entry(role.to_owned()).or_default();
+                of_role.all += job.demand_in(at, role);
+                of_role.anywhere += job.demand_anywhere(at, role);
             }
         }
         for volume in self.releasing.values() {

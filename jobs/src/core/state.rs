@@ -109,6 +109,8 @@ pub(super) struct HeldOffer {
 #[derive(Clone, Debug)]
 pub(super) struct Collector {
     pub(super) job: String,
+    /// The role of the offers.
+    pub(super) role: String,
     pub(super) until: Duration,
     /// In what it did not fit last.
     pub(super) tried: Option<Tried>,
