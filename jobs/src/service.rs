@@ -5,7 +5,7 @@
 //! slow to take, or whose store is full, takes nothing in but questions, and no time passes for its core. Changes that are
 //! asked for meanwhile are held up to a number; however many there are, questions are answered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Accepted, Effect, Event, Input, Refusal, Request, State};
+use crate::core::{Accepted, Effect, Event, Input, Refusal, Request, RoleSet, State};
 use crate::link::{CallQueue, Outgoing, Registration, calls};
 use crate::store::Store;
 use meseta_daemon::clock::Clock;
@@ -41,7 +41,7 @@ pub(crate) enum FromLink {
     Subscribed {
         framework_id: String,
         /// Those that it was opened with.
-        roles: BTreeSet<String>,
+        roles: RoleSet,
         calls: CallQueue,
     },
     Input(Input),
@@ -426,6 +426,8 @@ impl Service {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeSet;
+
     use meseta_etcd::leadership::Fence;
     use meseta_etcd::leadership::fence::BootTime;
     use meseta_proto::mesos::v1::scheduler::Call;
@@ -475,7 +477,7 @@ pub(crate) mod tests {
         let running = tokio::spawn(service.run(stop.clone()));
         let subscribed = Input::Subscribed {
             framework_id: "f".to_owned(),
-            roles: BTreeSet::new(),
+            roles: RoleSet::default(),
         };
         let told = ends.link.send(FromLink::Input(subscribed)).await;
         assert!(told.is_ok());
@@ -487,6 +489,13 @@ pub(crate) mod tests {
         while ends.handle.read(|state| state.is_connected()).await != Ok(true) {}
         stop.cancel();
         running.await.expect("it has ended");
+    }
+
+    fn taken_role() -> RoleSet {
+        RoleSet {
+            roles: BTreeSet::from(["r".to_owned()]),
+            ..RoleSet::default()
+        }
     }
 
     /// A scheduler of which so many tasks of a batch have been launched, and its last write.
@@ -504,7 +513,7 @@ pub(crate) mod tests {
         };
         step(Input::Subscribed {
             framework_id: "f".to_owned(),
-            roles: BTreeSet::from(["r".to_owned()]),
+            roles: taken_role(),
         });
         let text = format!(
             "name = \"array\"\nkind = \"batch\"\nrole = \"r\"\ncount = {count}\n[task]\ncommand = \"true\"\n"
@@ -557,7 +566,7 @@ pub(crate) mod tests {
         }
         let subscribed = FromLink::Subscribed {
             framework_id: "f".to_owned(),
-            roles: BTreeSet::from(["r".to_owned()]),
+            roles: taken_role(),
             calls: queue,
         };
         assert!(ends.link.send(subscribed).await.is_ok());
@@ -831,7 +840,7 @@ pub(crate) mod tests {
         let (handle, link, _durable) = on_a_stalled_store(&stop);
         let subscribed = Input::Subscribed {
             framework_id: "f".to_owned(),
-            roles: BTreeSet::new(),
+            roles: RoleSet::default(),
         };
         let text = "name = \"a\"\nrole = \"s\"\n[task]\ncommand = \"true\"\n";
         let spec = crate::file::from_toml(text).expect("a job");

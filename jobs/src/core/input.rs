@@ -9,6 +9,7 @@ use meseta_proto::reconciler;
 use meseta_resources::Operation;
 use serde::Serialize;
 
+use super::roles::RoleSet;
 use super::view::Authority;
 use crate::placement::{Offer, Placement};
 use crate::spec::JobSpec;
@@ -24,7 +25,7 @@ pub enum Input {
     /// A new stream, opened with these roles.
     Subscribed {
         framework_id: String,
-        roles: BTreeSet<String>,
+        roles: RoleSet,
     },
     /// The region of the master that was subscribed to, if it has one: before its first offers.
     MasterRegion(Option<String>),
@@ -194,7 +195,7 @@ pub enum Effect {
     Suppress(BTreeSet<String>),
     Revive(BTreeSet<String>),
     /// The roles that the framework is to have; [`Input::RolesAnswered`] tells whether it has them then.
-    Roles(BTreeSet<String>),
+    Roles(RoleSet),
     Answer {
         id: u64,
         answer: Result<Accepted, Refusal>,

@@ -56,6 +56,7 @@ pub use lists::{DiscoveredPlace, Tally, VolumeParts, VolumePlace};
 pub use plan::{PlaceView, PlanView};
 pub use quotas::{Quotas, RoleQuota};
 pub use records::RestoreError;
+pub use roles::RoleSet;
 pub use state::{Options, State};
 pub use task_name::TaskName;
 pub use tasks::{NoPlace, TaskOrder};

@@ -2,7 +2,10 @@
 //!
 //! A role that the master refuses keeps its own jobs waiting and no others: the framework subscribes with the roles that
 //! were taken before, and asks for the rest in updates, whose refusal leaves everything else as it is. Where an update for
-//! several roles is refused, they are asked for one at a time. Invariant: one update at a time is under way.
+//! several roles is refused, they are asked for one at a time. Where an update for one role is refused, the core first asks
+//! for the roles that were taken alone: the master may have withdrawn one of these. Invariants: one update at a time is under
+//! way; each call that replaces what the master knows of the roles carries all that the core believes of them; the jobs of
+//! a role are told no reason that concerns another role.
 //!
 //! Also whose gang keeps offers back next: of the roles that could and were refused it lately, the one that has waited the
 //! longest. What is offered nothing that it could keep is waited for by none.
@@ -32,10 +35,48 @@ pub(super) struct Roles {
     collecting_since: Duration,
     /// When it is looked next which roles may be forgotten.
     forget_at: Duration,
-    /// The roles that are asked for beside those taken, until the master has answered.
-    asked: Option<BTreeSet<String>>,
+    /// The update that is under way.
+    asked: Option<Asked>,
+    /// What is asked next, after an update for one role was refused.
+    doubt: Option<Doubt>,
     /// Several at once were refused, so that it is not known which.
     is_one_by_one: bool,
+}
+
+/// The roles of an update, and in which of them no offers are wanted: the whole view of the core.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoleSet {
+    pub roles: BTreeSet<String>,
+    pub suppressed: BTreeSet<String>,
+}
+
+/// An update of which the master has not answered yet.
+#[derive(Clone, Debug)]
+struct Asked {
+    question: Question,
+    /// Those of its roles in which it wants no offers.
+    suppressed: BTreeSet<String>,
+}
+
+/// What the answer to an update tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Question {
+    /// Whether the master takes these roles beside those that it has taken.
+    More(BTreeSet<String>),
+    /// Whether it still takes those that it has taken.
+    Present,
+    /// Whether it takes them without this one.
+    Without(String),
+}
+
+/// The update for one role was refused: the reason is this role, or one that was taken before.
+#[derive(Clone, Debug)]
+struct Doubt {
+    role: String,
+    why: String,
+    /// Those of the roles that were taken which the reason may be, the last one first; unknown before the master has refused
+    /// them alone.
+    suspects: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -46,6 +87,8 @@ struct Role {
     collected: Duration,
     /// Until when those wait for it that have waited less.
     claims_until: Duration,
+    /// Nothing waits for offers in it.
+    is_idle: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,6 +137,13 @@ impl Roles {
         taken.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Those of them in which no offers are wanted.
+    pub(super) fn idle(&self) -> BTreeSet<String> {
+        let taken = self.by_name.iter().filter(|(_, role)| role.is_taken());
+        let idle = taken.filter(|(_, role)| role.is_idle);
+        idle.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Why the master does not take a role, if it was refused.
     pub(super) fn refusal(&self, name: &str) -> Option<&str> {
         match &self.by_name.get(name)?.standing {
@@ -109,12 +159,15 @@ impl Roles {
     }
 
     /// A new stream, which begins with these roles.
-    pub(super) fn subscribed(&mut self, with: &BTreeSet<String>) {
-        self.asked = None;
+    pub(super) fn subscribed(&mut self, with: &RoleSet) {
+        self.disconnected();
         for (name, role) in &mut self.by_name {
-            role.offers = Offers::default();
+            role.offers = Offers {
+                is_suppressed: with.suppressed.contains(name),
+                ..Offers::default()
+            };
             role.claims_until = Duration::ZERO;
-            if with.contains(name) {
+            if with.roles.contains(name) {
                 role.standing = Standing::Taken;
             } else if role.is_taken() {
                 role.standing = Standing::Unknown;
@@ -124,10 +177,12 @@ impl Roles {
 
     pub(super) fn disconnected(&mut self) {
         self.asked = None;
+        self.doubt = None;
     }
 
     /// A subscription with the roles that were taken was refused: one of them may no longer be.
     pub(super) fn doubted(&mut self) {
+        self.doubt = None;
         self.is_one_by_one = true;
         for role in self.by_name.values_mut().filter(|role| role.is_taken()) {
             role.standing = Standing::Unknown;
@@ -176,10 +231,47 @@ impl Roles {
         }
     }
 
-    /// The roles for the next update, where one is due and none is under way.
-    fn update(&mut self, at: Duration) -> Option<BTreeSet<String>> {
+    /// The next update, where one is due and none is under way.
+    fn update(&mut self, at: Duration) -> Option<RoleSet> {
         if self.asked.is_some() {
             return None;
+        }
+        let question = self.question(at)?;
+        let mut roles = self.taken();
+        match &question {
+            Question::More(more) => roles.extend(more.iter().cloned()),
+            Question::Present => {}
+            Question::Without(name) => {
+                roles.remove(name);
+            }
+        }
+        let is_suppressed = |name: &&String| {
+            let role = self.by_name.get(*name);
+            role.is_some_and(|role| match role.is_taken() {
+                true => role.offers.is_suppressed,
+                false => role.is_idle,
+            })
+        };
+        let suppressed: BTreeSet<String> = roles.iter().filter(is_suppressed).cloned().collect();
+        self.asked = Some(Asked {
+            question,
+            suppressed: suppressed.clone(),
+        });
+        Some(RoleSet { roles, suppressed })
+    }
+
+    fn question(&mut self, at: Duration) -> Option<Question> {
+        match &mut self.doubt {
+            Some(Doubt { suspects: None, .. }) => return Some(Question::Present),
+            Some(Doubt {
+                suspects: Some(suspects),
+                ..
+            }) => match suspects.pop() {
+                Some(suspect) => return Some(Question::Without(suspect)),
+                // More than one was withdrawn.
+                None => self.doubted(),
+            },
+            None => {}
         }
         let named = |is: &dyn Fn(&Standing) -> bool| -> Vec<String> {
             let found = self.by_name.iter().filter(|(_, role)| is(&role.standing));
@@ -198,30 +290,68 @@ impl Roles {
             self.is_one_by_one = false;
             return None;
         }
-        let asked: BTreeSet<String> = wanted.into_iter().collect();
-        let mut roles = self.taken();
-        roles.extend(asked.iter().cloned());
-        self.asked = Some(asked);
-        Some(roles)
+        Some(Question::More(wanted.into_iter().collect()))
     }
 
     /// The answer to an update, with the reason of a refusal. Gives the role that is refused and was not before.
     pub(super) fn answered(&mut self, at: Duration, refused: Option<String>) -> Option<String> {
-        let asked = self.asked.take()?;
-        let Some(why) = refused else {
-            for name in &asked {
-                if let Some(role) = self.by_name.get_mut(name) {
-                    role.standing = Standing::Taken;
+        let Asked {
+            question,
+            suppressed,
+        } = self.asked.take()?;
+        match (question, refused) {
+            (Question::More(names), None) => {
+                for name in &names {
+                    if let Some(role) = self.by_name.get_mut(name) {
+                        role.standing = Standing::Taken;
+                        role.offers = Offers {
+                            is_suppressed: suppressed.contains(name),
+                            ..Offers::default()
+                        };
+                    }
                 }
+                None
             }
-            return None;
-        };
-        if asked.len() > 1 {
-            self.is_one_by_one = true;
-            return None;
+            (Question::More(names), Some(_)) if names.len() > 1 => {
+                self.is_one_by_one = true;
+                None
+            }
+            (Question::More(names), Some(why)) => {
+                let role = names.into_iter().next()?;
+                if self.taken().is_empty() {
+                    return self.refuse(at, &role, why);
+                }
+                self.doubt = Some(Doubt {
+                    role,
+                    why,
+                    suspects: None,
+                });
+                None
+            }
+            (Question::Present, None) => {
+                let Doubt { role, why, .. } = self.doubt.take()?;
+                self.refuse(at, &role, why)
+            }
+            (Question::Present, Some(why)) => {
+                let mut suspects: Vec<String> = self.taken().into_iter().collect();
+                // The reason most often names the role. Those that it names are asked for first.
+                suspects.sort_by_key(|name| why.contains(&**name));
+                let doubt = self.doubt.as_mut()?;
+                doubt.why = why;
+                doubt.suspects = Some(suspects);
+                None
+            }
+            (Question::Without(name), None) => {
+                let Doubt { why, .. } = self.doubt.take()?;
+                self.refuse(at, &name, why)
+            }
+            (Question::Without(_), Some(_)) => None,
         }
-        let name = asked.into_iter().next()?;
-        let role = self.by_name.get_mut(&name)?;
+    }
+
+    /// Notes that the master refuses a role. Gives it unless that was known.
+    fn refuse(&mut self, at: Duration, name: &str, why: String) -> Option<String> {
+        let role = self.by_name.get_mut(name)?;
         let last = match &role.standing {
             Standing::Refused { pause, .. } => Some(*pause),
             Standing::Unknown | Standing::Taken => None,
@@ -232,7 +362,7 @@ impl Roles {
             until: at.saturating_add(pause),
             pause,
         };
-        last.is_none().then_some(name)
+        last.is_none().then(|| name.to_owned())
     }
 
     /// The roles in which offers are not wanted any more, and those in which they are wanted again.
@@ -308,6 +438,9 @@ impl State {
                 };
                 self.roles.by_name.insert(role.clone(), new);
             }
+        }
+        for (name, role) in &mut self.roles.by_name {
+            role.is_idle = demand.get(name).is_none_or(|demand| demand.all == 0);
         }
         self.forget_roles(&demand);
         if !self.is_connected {
@@ -387,11 +520,18 @@ mod tests {
     fn settle(roles: &mut Roles, now: Duration, refused: &[&str]) -> Vec<BTreeSet<String>> {
         let mut asked = Vec::new();
         while let Some(update) = roles.update(now) {
-            let is_refused = refused.iter().any(|name| update.contains(*name));
-            roles.answered(now, is_refused.then(|| "no".to_owned()));
-            asked.push(update);
+            let found = refused.iter().find(|name| update.roles.contains(**name));
+            roles.answered(now, found.map(|name| format!("no {name}")));
+            asked.push(update.roles);
         }
         asked
+    }
+
+    fn with(names: &[&str]) -> RoleSet {
+        RoleSet {
+            roles: set(names),
+            ..RoleSet::default()
+        }
     }
 
     #[test]
@@ -410,11 +550,13 @@ mod tests {
             set(&["a", "b", "c"]),
             set(&["a"]),
             set(&["a", "b"]),
+            // Whether the master still takes what it has taken.
+            set(&["a"]),
             set(&["a", "c"]),
         ];
         assert_eq!(asked, expected);
         assert_eq!(roles.taken(), set(&["a", "c"]));
-        assert_eq!(roles.refusal("b"), Some("no"));
+        assert_eq!(roles.refusal("b"), Some("no b"));
         let mut times = Vec::new();
         for second in 1..2_000 {
             if !settle(&mut roles, at(second), &["b"]).is_empty() {
@@ -434,7 +576,7 @@ mod tests {
         roles.disconnected();
         roles.doubted();
         assert_eq!(roles.taken(), set(&[]));
-        roles.subscribed(&set(&[]));
+        roles.subscribed(&with(&[]));
         settle(&mut roles, at(1), &["a"]);
         assert_eq!(roles.taken(), set(&["b"]));
     }
@@ -443,8 +585,78 @@ mod tests {
     fn an_answer_of_an_earlier_stream_says_nothing() {
         let mut roles = roles(&["a"]);
         assert!(roles.update(at(0)).is_some());
-        roles.subscribed(&set(&[]));
+        roles.subscribed(&with(&[]));
         assert_eq!(roles.answered(at(1), None), None);
         assert_eq!(roles.taken(), set(&[]));
+    }
+
+    #[test]
+    fn withdrawn_role_keeps_no_new_role_out() {
+        for (withdrawn, is_named) in [("a", true), ("c", true), ("b", false)] {
+            let mut roles = roles(&["a", "b", "c"]);
+            settle(&mut roles, at(0), &[]);
+            for name in ["x", "y"] {
+                roles.by_name.insert(name.to_owned(), Role::default());
+            }
+            let mut told = Vec::new();
+            let mut left_out = BTreeSet::new();
+            while let Some(update) = roles.update(at(1)) {
+                let is_refused = update.roles.contains(withdrawn);
+                if !is_refused {
+                    left_out.extend(set(&["a", "b", "c"]).difference(&update.roles).cloned());
+                }
+                let why = match is_named {
+                    true => format!("no {withdrawn}"),
+                    false => "no".to_owned(),
+                };
+                told.extend(roles.answered(at(1), is_refused.then_some(why)));
+            }
+            assert_eq!(told, [withdrawn]);
+            let mut left = set(&["a", "b", "c", "x", "y"]);
+            left.remove(withdrawn);
+            assert_eq!(roles.taken(), left);
+            assert_eq!(roles.refusal("x"), None);
+            // No other one was given up meanwhile, with its offers.
+            assert_eq!(left_out, set(&[withdrawn]));
+        }
+    }
+
+    #[test]
+    fn several_withdrawn_roles_keep_no_new_role_out() {
+        let mut roles = roles(&["a", "b", "c", "d"]);
+        settle(&mut roles, at(0), &[]);
+        roles.by_name.insert("x".to_owned(), Role::default());
+        settle(&mut roles, at(1), &["b", "c"]);
+        assert_eq!(roles.taken(), set(&["a", "d", "x"]));
+        for name in ["b", "c"] {
+            assert_eq!(roles.refusal(name), Some(&*format!("no {name}")));
+        }
+        // The master gives them back.
+        settle(&mut roles, at(100), &[]);
+        assert_eq!(roles.taken(), set(&["a", "b", "c", "d", "x"]));
+    }
+
+    #[test]
+    fn update_carries_the_suppressed_roles() {
+        let mut roles = roles(&["a", "b"]);
+        for role in roles.by_name.values_mut() {
+            role.is_idle = true;
+        }
+        let first = roles.update(at(0)).expect("an update");
+        assert_eq!(first.suppressed, set(&["a", "b"]));
+        roles.answered(at(0), None);
+        assert!(roles.is_suppressed("a"));
+        // Offers are wanted in one of them, and another role comes.
+        let demand = Demand {
+            all: 1,
+            anywhere: 1,
+        };
+        let (suppress, revive) = roles.offer_calls(at(1), &[("a".to_owned(), demand)].into());
+        assert_eq!((suppress, revive), (set(&[]), set(&["a"])));
+        roles.by_name.insert("c".to_owned(), Role::default());
+        let next = roles.update(at(2)).expect("an update");
+        assert_eq!(next.suppressed, set(&["b"]));
+        roles.answered(at(2), None);
+        assert!(!roles.is_suppressed("c") && roles.is_suppressed("b"));
     }
 }

@@ -15,7 +15,7 @@ use super::next_ports::NextPorts;
 use super::outbox::{Deferred, Outbox};
 use super::pool::{AcceptLimits, STEP_WORK_MAX};
 use super::records::{Key, Meta, RestoreError, Stored};
-use super::roles::Roles;
+use super::roles::{RoleSet, Roles};
 use super::seen_offers::SeenOffers;
 use super::task_name::TaskName;
 use super::totals::Totals;
@@ -271,6 +271,12 @@ impl State {
         self.roles.taken()
     }
 
+    /// Those of these roles in which nothing waits for offers, so that a subscription asks for none.
+    #[must_use]
+    pub fn idle_roles(&self) -> BTreeSet<String> {
+        self.roles.idle()
+    }
+
     /// Takes in what happened and gives what is to be done, in order.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         self.step_all(now, [input])
@@ -360,7 +366,7 @@ impl State {
         }
     }
 
-    fn subscribed(&mut self, framework_id: String, roles: &BTreeSet<String>) {
+    fn subscribed(&mut self, framework_id: String, roles: &RoleSet) {
         if self.meta.framework_id.as_ref() != Some(&framework_id) {
             self.meta.framework_id = Some(framework_id);
             self.outbox.write(Key::Meta.put(&self.meta));

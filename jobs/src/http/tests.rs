@@ -234,7 +234,10 @@ async fn a_job_that_waits_is_shown_with_the_quota_that_the_master_tells() {
     let spec = crate::file::from_text(text).expect("a job");
     let subscribed = Input::Subscribed {
         framework_id: "f".to_owned(),
-        roles: ["r".to_owned()].into(),
+        roles: crate::core::RoleSet {
+            roles: ["r".to_owned()].into(),
+            ..crate::core::RoleSet::default()
+        },
     };
     let request = Change::Submit(Box::new(spec));
     for input in [subscribed, Input::Request { id: 1, request }] {

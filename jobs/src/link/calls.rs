@@ -44,7 +44,7 @@ pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInf
         principal: registration.principal.clone(),
         hostname: Some(registration.hostname.clone()),
         webui_url: Some(registration.webui_url.clone()),
-        roles: registration.roles.iter().cloned().collect(),
+        roles: registration.roles.roles.iter().cloned().collect(),
         capabilities: capabilities.map(capability).to_vec(),
         checkpoint: Some(true),
         failover_timeout: Some(FAILOVER_SECONDS),
@@ -58,6 +58,7 @@ pub(crate) fn subscribe(registration: &Registration) -> Call {
         framework_id: framework_info.id.clone(),
         subscribe: Some(call::Subscribe {
             framework_info,
+            suppressed_roles: suppressed(registration),
             ..call::Subscribe::default()
         }),
         ..of(call::Type::Subscribe)
@@ -68,11 +69,16 @@ pub(crate) fn update_framework(registration: &Registration) -> Call {
     Call {
         update_framework: Some(call::UpdateFramework {
             framework_info: framework_info(registration),
-            suppressed_roles: Vec::new(),
+            suppressed_roles: suppressed(registration),
             offer_constraints: None,
         }),
         ..of(call::Type::UpdateFramework)
     }
+}
+
+/// The roles in which no offers are wanted: of a call without them the master takes that offers are wanted in all.
+fn suppressed(registration: &Registration) -> Vec<String> {
+    registration.roles.suppressed.iter().cloned().collect()
 }
 
 /// The operations first, then one LAUNCH of all tasks.
@@ -245,7 +251,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::Launch;
+    use crate::core::{Launch, RoleSet};
     use crate::file::from_toml;
     use crate::placement::{Offer, Placement};
     use meseta_resources::{Operation, Resources};
@@ -257,6 +263,25 @@ mod tests {
         for needed in [Capability::GpuResources, Capability::RegionAware] {
             assert!(declared.contains(&needed), "{declared:?}");
         }
+    }
+
+    #[test]
+    fn calls_that_replace_the_roles_carry_the_suppressed_roles() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let registration = Registration {
+            roles: RoleSet {
+                roles: set(&["a", "b", "c"]),
+                suppressed: set(&["a", "c"]),
+            },
+            ..Registration::default()
+        };
+        let subscribe = subscribe(&registration).subscribe.expect("a SUBSCRIBE");
+        assert_eq!(subscribe.suppressed_roles, ["a", "c"]);
+        assert_eq!(subscribe.framework_info.roles, ["a", "b", "c"]);
+        let update = update_framework(&registration).update_framework;
+        let update = update.expect("an UPDATE_FRAMEWORK");
+        assert_eq!(update.suppressed_roles, ["a", "c"]);
+        assert_eq!(update.framework_info.roles, ["a", "b", "c"]);
     }
 
     #[test]

@@ -8,7 +8,6 @@ pub(crate) mod calls;
 mod outgoing;
 mod queue;
 
-use std::collections::BTreeSet;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ pub(crate) use outgoing::Outgoing;
 pub(crate) use queue::CallQueue;
 use queue::Stream;
 
-use crate::core::{Input, State};
+use crate::core::{Input, RoleSet, State};
 use crate::placement::Offer;
 use crate::service::FromLink;
 
@@ -48,7 +47,7 @@ const REASON_BYTES_MAX: usize = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub(crate) framework_id: Option<String>,
-    pub(crate) roles: BTreeSet<String>,
+    pub(crate) roles: RoleSet,
     /// The user of tasks that name none.
     pub(crate) user: String,
     pub(crate) principal: Option<String>,
@@ -69,7 +68,10 @@ impl Registration {
     pub(crate) fn with(&self, state: &State) -> Self {
         Self {
             framework_id: state.framework_id().map(str::to_owned),
-            roles: state.roles(),
+            roles: RoleSet {
+                roles: state.roles(),
+                suppressed: state.idle_roles(),
+            },
             ..self.clone()
         }
     }

@@ -4,8 +4,11 @@ mod beside;
 mod bounds;
 mod gangs;
 mod lists;
+mod lost_agents;
 mod offers;
+mod overlaps;
 mod schedules;
+mod setbacks;
 mod stored;
 mod under_way;
 mod updates;
@@ -337,7 +340,7 @@ fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
     let mut world = World::new(1, 3);
     submit(&mut world, service(3, 1, 1));
     world.calm(30, None);
-    assert!(world.is_suppressed);
+    assert!(world.is_suppressed("r"));
     let name = || "web".to_owned();
     world.request(Request::Scale {
         name: name(),

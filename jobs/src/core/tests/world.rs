@@ -14,7 +14,7 @@ use meseta_proto::mesos::v1::{
 use meseta_proto::reconciler;
 use meseta_resources::{Moment, Now, Resources, Role};
 
-use super::super::{Effect, Input, Options, Record, Refusal, Request, State, TaskName};
+use super::super::{Effect, Input, Options, Record, Refusal, Request, RoleSet, State, TaskName};
 use crate::placement::Offer;
 use crate::spec::Cron;
 
@@ -127,8 +127,8 @@ pub(super) struct World {
     pub(super) answers: BTreeMap<u64, Result<u64, Refusal>>,
     /// The sizes of launches, for gangs, by job.
     pub(super) launches: Vec<(String, usize)>,
-    /// Whether the master wants to hear nothing of offers.
-    pub(super) is_suppressed: bool,
+    /// The roles in which the master makes no offers.
+    pub(super) suppressed: BTreeSet<String>,
     /// Batches succeed this often in ten.
     pub(super) success_in_ten: u64,
     next_request: u64,
@@ -192,7 +192,7 @@ impl World {
             successes: BTreeMap::new(),
             answers: BTreeMap::new(),
             launches: Vec::new(),
-            is_suppressed: false,
+            suppressed: BTreeSet::new(),
             success_in_ten: 7,
             next_request: 0,
             refused: BTreeSet::new(),
@@ -267,20 +267,21 @@ impl World {
                     self.reconcile_operation(&id, &agent);
                 }
             }
-            Effect::Suppress(_) => self.is_suppressed = true,
-            Effect::Revive(_) => {
-                self.is_suppressed = false;
+            Effect::Suppress(roles) => self.suppressed.extend(roles),
+            Effect::Revive(roles) => {
+                self.suppressed.retain(|role| !roles.contains(role));
                 self.filters.clear();
             }
             Effect::Answer { id, answer } => {
                 self.answers
                     .insert(id, answer.map(|accepted| accepted.version));
             }
-            Effect::Roles(roles) => {
+            Effect::Roles(RoleSet { roles, suppressed }) => {
                 let refused = roles.iter().find(|role| self.refused.contains(*role));
                 let refused = refused.map(|role| format!("no role {role}"));
                 if refused.is_none() {
                     self.roles = roles;
+                    self.suppressed = suppressed;
                 }
                 self.inbox.push_back(Input::RolesAnswered { refused });
             }
@@ -391,17 +392,17 @@ impl World {
         self.offers.clear();
         self.filters.clear();
         self.inbox.clear();
-        self.is_suppressed = false;
         let framework_id = "f".to_owned();
-        let roles = self.state.roles();
+        let (roles, suppressed) = (self.state.roles(), self.state.idle_roles());
         if roles.iter().any(|role| self.refused.contains(role)) {
             self.step(Input::SubscriptionRefused);
             return self.subscribe();
         }
         self.roles.clone_from(&roles);
+        self.suppressed.clone_from(&suppressed);
         self.step(Input::Subscribed {
             framework_id,
-            roles,
+            roles: RoleSet { roles, suppressed },
         });
         // What was not acknowledged comes again.
         let operations: Vec<_> = self.unacknowledged_operations.values().cloned().collect();
@@ -545,7 +546,12 @@ impl World {
     pub(super) fn may_offer(&self, agent: &str) -> bool {
         let filter = self.filters.get(agent);
         let is_filtered = filter.is_some_and(|until| self.since < *until);
-        !self.is_suppressed && self.roles.contains("r") && !is_filtered
+        !self.is_suppressed("r") && self.roles.contains("r") && !is_filtered
+    }
+
+    /// Whether the master makes no offers in a role.
+    pub(super) fn is_suppressed(&self, role: &str) -> bool {
+        self.suppressed.contains(role)
     }
 
     pub(super) fn agents(&self) -> Vec<String> {
@@ -677,6 +683,13 @@ impl World {
             free.count() == 0 || self.state.collector.is_some(),
             "offers are kept for nobody"
         );
+        for role in self.state.roles().intersection(&self.roles) {
+            assert_eq!(
+                self.state.roles.is_suppressed(role),
+                self.is_suppressed(role),
+                "the scheduler and the master differ in role {role}"
+            );
+        }
         for ((job, run, index), count) in &self.successes {
             assert_eq!(
                 *count, 1,
