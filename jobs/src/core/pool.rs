@@ -215,8 +215,8 @@ impl Pool {
     pub(super) fn limit(&mut self, job: &Job) -> usize {
         self.work.spend(self.open);
         let target = job.record.target;
-        let has_one_version = job.record.rollout.is_none()
-            && job.active_runs().all(|(_, run)| run.version == target);
+        let has_one_version =
+            job.record.rollout.is_none() && job.active_runs().all(|(_, run)| run.version == target);
         let spec = job
             .spec()
             .filter(|spec| spec.volume.is_none() && has_one_version);

@@ -1,13 +1,13 @@
 //! Runs of batch and cron jobs: when they start, what they want, and when they are over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meseta_daemon::calendar::utc;
 
 use super::dealt::Dealt;
-use super::job::{Job, KillReason, PutOff, Run, Wanted, WantedGroup};
-use super::records::{Outcome, RunRecord, RunSummary};
+use super::job::{Job, KillReason, PutOff, Run};
+use super::records::{Outcome, RunSummary};
 use super::sizes::Sizes;
 use super::state::State;
 use crate::spec::{Cron, GANG_MAX, JobSpec, Kind, Overlap};
@@ -98,167 +98,6 @@ impl Job {
         for run in self.record.runs.values_mut() {
             run.cancelled = true;
         }
-    }
-
-    /// How many tasks it lacks that could start now. Of a batch all that wait count as soon as one could.
-    pub(super) fn demand(&self, at: Duration) -> usize {
-        self.demand_of(at, &|_| true)
-    }
-
-    /// The same of tasks that need offers of one role: a version may be in another role than the one before.
-    pub(super) fn demand_in(&self, at: Duration, role: &str) -> usize {
-        self.demand_of(at, &|version| self.role_of(version) == role)
-    }
-
-    fn demand_of(&self, at: Duration, is_counted: &dyn Fn(u64) -> bool) -> usize {
-        if self.record.stop.is_some() {
-            return 0;
-        }
-        if self.is_service() {
-            let wanted = self.wanted_of(is_counted);
-            return match wanted > 0 && self.has_gang_too_large() {
-                true => 0,
-                false => wanted,
-            };
-        }
-        if self.is_held || self.is_clearing() {
-            return 0;
-        }
-        let waiting = self.active_runs().filter_map(|(number, record)| {
-            let run = self.runs.get(&number)?;
-            let waiting = &run.waiting;
-            let first = waiting.first()?;
-            let cannot_start = self.is_gang(record.version)
-                && (is_gang_too_large(run) || run.live > 0);
-            let is_due = first <= at && !cannot_start && is_counted(record.version);
-            is_due.then_some(waiting.len())
-        });
-        waiting.sum()
-    }
-
-    /// How many instances of these versions are to be launched.
-    fn wanted_of(&self, is_counted: &dyn Fn(u64) -> bool) -> usize {
-        let target = is_counted(self.record.target);
-        let beyond = if target { self.wanted_beyond } else { 0 };
-        // While there is no update, all are of one version, and none is looked at.
-        let from = self.record.rollout.as_ref().map(|rollout| rollout.from);
-        let listed = match (target, from.is_none_or(|from| is_counted(from) == target)) {
-            (true, true) => self.wanted.len(),
-            (false, true) => 0,
-            (_, false) => {
-                let wanted = self.wanted.iter();
-                wanted.filter(|one| is_counted(one.version)).count()
-            }
-        };
-        listed + beyond
-    }
-
-    /// Of the demand in a role, how many may start on any agent: the others return to their volumes.
-    pub(super) fn demand_anywhere(&self, at: Duration, role: &str) -> usize {
-        let wanted = self.wanted.iter();
-        let bound = match self.volumes.is_empty() {
-            true => 0,
-            false => wanted
-                .filter(|one| self.role_of(one.version) == role)
-                .filter(|one| self.volume_of(one).is_some())
-                .count(),
-        };
-        self.demand_in(at, role).saturating_sub(bound)
-    }
-
-    /// The roles of which it may need offers: that of its version, of the version that an update keeps up, and of its runs.
-    pub(super) fn roles(&self) -> BTreeSet<&str> {
-        let from = self.record.rollout.as_ref().map(|rollout| rollout.from);
-        let runs = self.active_runs().map(|(_, run)| run.version);
-        let versions = [self.record.target].into_iter().chain(from).chain(runs);
-        versions.map(|version| self.role_of(version)).collect()
-    }
-
-    fn role_of(&self, version: u64) -> &str {
-        self.spec_of(version)
-            .map(|spec| &*spec.role)
-            .unwrap_or_default()
-    }
-
-    /// What it wants to launch in offers of a role, about up to a number: each group of one version. Where nothing of a group
-    /// fits, another one may.
-    pub(super) fn wants(&self, at: Duration, role: &str, limit: usize) -> Vec<WantedGroup> {
-        if self.record.stop.is_some() {
-            return Vec::new();
-        }
-        if !self.is_service() {
-            return match self.is_held || self.is_clearing() {
-                true => Vec::new(),
-                false => self.wants_of_runs(at, role, limit),
-            };
-        }
-        let is_gang = self.is_gang(self.record.target) && self.tasks.is_empty();
-        let count = self.spec().map_or(0, |spec| spec.count as usize);
-        // Of one that is not whole the others pause after failures.
-        if is_gang && (self.wanted.len() < count || self.has_gang_too_large()) {
-            return Vec::new();
-        }
-        let most = if is_gang { GANG_MAX as usize } else { limit };
-        let wanted = self.wanted.iter();
-        let wanted = wanted.filter(|one| self.role_of(one.version) == role);
-        let mut versions: BTreeMap<u64, Vec<Wanted>> = BTreeMap::new();
-        for one in wanted.take(most) {
-            versions.entry(one.version).or_default().push(*one);
-        }
-        let groups = versions.into_iter();
-        groups
-            .map(|(version, tasks)| WantedGroup {
-                version,
-                tasks,
-                is_gang,
-            })
-            .collect()
-    }
-
-    fn wants_of_runs(&self, at: Duration, role: &str, limit: usize) -> Vec<WantedGroup> {
-        let of_role = |(_, record): &(u64, &RunRecord)| self.role_of(record.version) == role;
-        let runs: Vec<_> = self.active_runs().filter(of_role).collect();
-        let versions: BTreeSet<u64> = runs.iter().map(|(_, record)| record.version).collect();
-        // A version that fits nowhere takes no other one's part of what a step may look at.
-        let most = limit.div_ceil(versions.len().max(1));
-        let mut groups: Vec<WantedGroup> = Vec::new();
-        for (number, record) in runs {
-            let Some(run) = self.runs.get(&number) else {
-                continue;
-            };
-            let version = record.version;
-            let all = run.waiting.ready(at).map(|index| Wanted {
-                run: number,
-                index,
-                version,
-            });
-            let is_gang = self.is_gang(version);
-            if is_gang {
-                let is_whole = run.live == 0
-                    && !is_gang_too_large(run)
-                    && run.waiting.last().is_none_or(|last| last <= at);
-                let tasks: Vec<_> = all.filter(|_| is_whole).collect();
-                groups.extend((!tasks.is_empty()).then_some(WantedGroup {
-                    version,
-                    tasks,
-                    is_gang,
-                }));
-                continue;
-            }
-            let known = groups.iter().position(|group| group.version == version);
-            let at = known.unwrap_or(groups.len());
-            if known.is_none() {
-                groups.push(WantedGroup {
-                    version,
-                    tasks: Vec::new(),
-                    is_gang,
-                });
-            }
-            let group = &mut groups[at].tasks;
-            group.extend(all.take(most - group.len().min(most)));
-        }
-        groups.retain(|group| !group.tasks.is_empty());
-        groups
     }
 
     /// Whether a gang of it has more tasks than may start together, as one of a version that took larger ones.
@@ -624,7 +463,7 @@ fn last_by(
 }
 
 /// Of the run of a gang: whether more are left than may start together.
-fn is_gang_too_large(run: &Run) -> bool {
+pub(super) fn is_gang_too_large(run: &Run) -> bool {
     run.live == 0 && run.waiting.len() > GANG_MAX as usize
 }
 

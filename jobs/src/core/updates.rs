@@ -264,9 +264,7 @@ impl State {
         if end == End::Lost {
             job.note_loss(&id, at);
         }
-        let gang = rules
-            .breaks_gang(end, killed)
-            .then(|| others_of(job, name));
+        let gang = rules.breaks_gang(end, killed).then(|| others_of(job, name));
         match end {
             End::Succeeded => self.totals.succeeded += 1,
             End::Failed => self.totals.failed += u64::from(is_fault),

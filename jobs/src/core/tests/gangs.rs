@@ -48,6 +48,58 @@ fn the_gang_of_a_service_waits_for_the_pause_of_the_one_that_failed() {
     assert_eq!(sizes, [3; 5]);
 }
 
+/// Also one that exits with 0, is lost, or is killed for a reason that concerns it alone.
+#[test]
+fn gang_service_restarts_whole_however_an_instance_ends() {
+    for state in [
+        TaskState::TaskFinished,
+        TaskState::TaskFailed,
+        TaskState::TaskLost,
+        TaskState::TaskKilled,
+        TaskState::TaskGoneByOperator,
+    ] {
+        let mut world = World::new(1, 3);
+        submit(&mut world, service_gang());
+        world.calm(20, None);
+        let tasks = tasks_of(&world, "web");
+        super::lost_agents::report(&mut world, &tasks[0], state);
+        world.calm(30, None);
+        let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+        assert_eq!(sizes, [3, 3], "{state:?}");
+    }
+}
+
+/// The others would wait for it, or it for them, for ever.
+#[test]
+fn gang_of_which_a_task_times_out_starts_anew_whole() {
+    let mut world = World::new(1, 3);
+    let mut spec = gang("train", 3);
+    let Kind::Batch(kind) = &mut spec.kind else {
+        panic!("a batch");
+    };
+    kind.timeout = Some(Duration::from_secs(60));
+    submit(&mut world, spec);
+    world.success_in_ten = 10;
+    for _ in 0..3 {
+        world.make_offers();
+        while world.deliver() {}
+        world.sync();
+    }
+    // One runs much sooner than the others.
+    world.advance(None);
+    while world.deliver() {}
+    world.sync();
+    for _ in 0..61 {
+        world.pass(Duration::from_secs(1));
+    }
+    while world.deliver() {}
+    world.sync();
+    assert_eq!(world.alive("train"), 0, "{:?}", world.kills);
+    world.calm(30, None);
+    let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+    assert_eq!((sizes, state_of(&world, "train")), (vec![3, 3], "complete"));
+}
+
 #[test]
 fn the_gang_of_a_service_starts_beside_nothing_that_is_left_of_it() {
     for is_restarted in [false, true] {

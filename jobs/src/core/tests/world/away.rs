@@ -46,6 +46,12 @@ impl World {
         }
     }
 
+    /// The agent of a task goes away.
+    pub(in crate::core::tests) fn lose_agent_of(&mut self, id: &str) {
+        let name = self.agent_of(id).expect("a task that lives");
+        self.set_away(name, true);
+    }
+
     /// All agents come back but the one of a task.
     pub(in crate::core::tests) fn return_others(&mut self, id: &str) {
         let stays = self.agent_of(id);

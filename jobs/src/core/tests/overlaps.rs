@@ -1,0 +1,40 @@
+//! Runs of a schedule that may overlap.
+
+use super::*;
+
+#[test]
+fn run_that_fits_nowhere_does_not_block_later_runs() {
+    for is_gang in [false, true] {
+        let mut world = World::new(1, 2);
+        world.success_in_ten = 10;
+        let spec = |cpus: f64| {
+            let mut spec = cron(Overlap::Allow);
+            spec.task.requests.insert("cpus".to_owned(), cpus);
+            if is_gang {
+                spec.gang = gang("nightly", 1).gang;
+            }
+            spec
+        };
+        submit(&mut world, spec(64.0));
+        world.calm(70, None);
+        submit(&mut world, spec(1.0));
+        world.calm(300, None);
+        let runs: Vec<u64> = world.successes.keys().map(|(_, run, _)| *run).collect();
+        assert!(runs.len() >= 4, "{runs:?}, gang: {is_gang}");
+    }
+}
+
+/// A run of which one task pauses after a failure, and of which the others do not fit.
+#[test]
+fn later_runs_of_one_version_start_in_turn() {
+    let mut world = World::new(1, 1);
+    world.success_in_ten = 10;
+    let mut spec = cron(Overlap::Allow);
+    spec.count = 6;
+    submit(&mut world, spec);
+    world.calm(200, None);
+    let first: Vec<_> = (1..=2).collect();
+    let mut runs: Vec<u64> = world.successes.keys().map(|(_, run, _)| *run).collect();
+    runs.dedup();
+    assert_eq!(runs[..2], first[..]);
+}

@@ -1,0 +1,199 @@
+//! Updates that lose instances on their way, and updates back to a version that fails.
+
+use meseta_proto::mesos::v1::TaskState;
+
+use super::lost_agents::report;
+use super::*;
+
+fn update_of(spec: &mut JobSpec) -> &mut Update {
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    &mut kind.update
+}
+
+/// The ids of the instances of a version.
+fn instances_of(world: &World, version: u64) -> Vec<String> {
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    let of_version = tasks.into_iter().filter(|task| task.version == version);
+    of_version.map(|task| task.task_id).collect()
+}
+
+fn healthy_in(world: &World, version: u64) -> usize {
+    let tasks = world.state.job("web").unwrap().tasks.unwrap();
+    let healthy = tasks.iter().filter(|task| task.healthy);
+    healthy.filter(|task| task.version == version).count()
+}
+
+#[test]
+fn revert_to_a_failing_version_keeps_the_service_up() {
+    for reverts_by_itself in [false, true] {
+        let mut world = World::new(7, 4);
+        let mut spec = service(4, 1, 1);
+        update_of(&mut spec).auto_revert = reverts_by_itself;
+        update_of(&mut spec).healthy_after = Duration::from_secs(10);
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        submit(&mut world, changed(&spec, "second"));
+        world.calm(200, None);
+        assert_eq!(state_of(&world, "web"), "healthy");
+        let (name, version) = ("web".to_owned(), Some(1));
+        world.request(Request::Revert { name, version });
+        world.sync();
+        for _ in 0..6 {
+            world.calm(60, Some(1));
+            assert!(healthy_in(&world, 2) >= 3, "{}", healthy_in(&world, 2));
+            // An agent dies now and then.
+            let lost = instances_of(&world, 2).into_iter().next();
+            report(&mut world, &lost.expect("an instance"), TaskState::TaskLost);
+        }
+        world.calm(120, Some(1));
+        let view = world.state.job("web").unwrap();
+        let expected = match reverts_by_itself {
+            true => ("healthy", 2),
+            false => ("failed", 1),
+        };
+        assert_eq!((view.state, view.version), expected);
+        assert!(healthy_in(&world, 2) >= 3);
+    }
+}
+
+/// What an update gains again after losses by no fault of its own is progress.
+#[test]
+fn update_that_recovers_from_losses_makes_progress() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(4, 0, 1);
+    update_of(&mut spec).healthy_after = Duration::from_secs(50);
+    submit(&mut world, spec.clone());
+    world.calm(120, None);
+    submit(&mut world, changed(&spec, "another"));
+    let mut seconds = 0;
+    while healthy_in(&world, 2) < 3 {
+        world.calm(1, None);
+        seconds += 1;
+        assert!(seconds < 1_000);
+    }
+    for id in instances_of(&world, 2) {
+        if world.lives(&id) {
+            report(&mut world, &id, TaskState::TaskLost);
+        }
+    }
+    world.calm(500, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+}
+
+#[test]
+fn update_with_an_agent_that_comes_and_goes_makes_progress() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(4, 0, 1);
+    update_of(&mut spec).healthy_after = Duration::from_secs(50);
+    submit(&mut world, spec.clone());
+    world.calm(120, None);
+    submit(&mut world, changed(&spec, "another"));
+    for _ in 0..6 {
+        world.calm(55, None);
+        let new = instances_of(&world, 2)
+            .into_iter()
+            .find(|id| world.lives(id));
+        // Not for as long as an instance is replaced.
+        world.lose_agent_of(&new.expect("an instance"));
+        world.calm(20, None);
+        world.return_all();
+        assert_eq!(world.state.job("web").unwrap().version, 2);
+    }
+    world.calm(500, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+}
+
+#[test]
+fn instance_that_fails_again_and_again_is_no_progress() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(2, 0, 1);
+    update_of(&mut spec).healthy_after = Duration::from_secs(5);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    submit(&mut world, changed(&spec, "another"));
+    let mut failures = 0;
+    for _ in 0..300 {
+        world.calm(1, None);
+        let view = world.state.job("web").unwrap();
+        let ill = view.tasks.unwrap().into_iter();
+        let mut ill = ill.filter(|task| task.version == 2 && task.healthy);
+        if let Some(task) = ill.next().filter(|_| view.version == 2) {
+            report(&mut world, &task.task_id, TaskState::TaskFailed);
+            failures += 1;
+        }
+    }
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 1));
+    assert!(failures <= 4, "{failures}");
+}
+
+#[test]
+fn scaling_during_an_update_begins_its_progress_anew() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(8, 0, 1);
+    update_of(&mut spec).healthy_after = Duration::from_secs(50);
+    submit(&mut world, spec.clone());
+    world.calm(120, None);
+    submit(&mut world, changed(&spec, "another"));
+    while healthy_in(&world, 2) < 6 {
+        world.calm(1, None);
+    }
+    let (name, count, purge) = ("web".to_owned(), 3, false);
+    world.request(Request::Scale { name, count, purge });
+    world.calm(20, None);
+    let (name, count, purge) = ("web".to_owned(), 8, false);
+    world.request(Request::Scale { name, count, purge });
+    world.calm(400, None);
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 2));
+}
+
+#[test]
+fn update_to_another_role_keeps_the_old_version_up() {
+    for role in ["r", "s"] {
+        let mut world = World::new(7, 4);
+        let mut spec = service(4, 0, 1);
+        update_of(&mut spec).auto_revert = false;
+        submit(&mut world, spec.clone());
+        world.calm(60, None);
+        spec.task.requests.insert("cpus".to_owned(), 64.0);
+        role.clone_into(&mut spec.role);
+        submit(&mut world, spec);
+        world.calm(5, None);
+        for id in instances_of(&world, 1).into_iter().take(3) {
+            report(&mut world, &id, TaskState::TaskLost);
+        }
+        world.calm(60, None);
+        // The new version waits in the place of one.
+        assert_eq!(world.alive("web"), 3, "role {role}");
+        world.calm(300, None);
+        assert_eq!(world.alive("web"), 4, "role {role}");
+        assert_eq!(instances_of(&world, 1).len(), 4);
+    }
+}
+
+/// A run goes on in the role in which it began.
+#[test]
+fn schedule_in_another_role_finishes_the_run_of_before() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    let mut spec = cron(Overlap::Allow);
+    spec.count = 12;
+    submit(&mut world, spec.clone());
+    world.pass(Duration::from_secs(41));
+    world.make_offers();
+    while world.deliver() {}
+    world.sync();
+    spec.role = "s".to_owned();
+    submit(&mut world, spec);
+    world.calm(10, None);
+    let of_first = |world: &World| {
+        let successes = world.successes.keys();
+        successes.filter(|(_, run, _)| *run == 1).count()
+    };
+    assert_eq!(of_first(&world), 12);
+}
