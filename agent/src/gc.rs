@@ -23,6 +23,7 @@ use std::time::Duration;
 use meseta_daemon::error_chain::chain;
 use meseta_isolators::BootId;
 use meseta_isolators::beneath::{Folder, RemovalProgress};
+use meseta_isolators::mount_table::MountTable;
 use meseta_resources::AgentId;
 use tokio::sync::Notify;
 use tracing::{info, warn};
@@ -558,12 +559,10 @@ fn used_share(all: u64, free: u64, available: u64) -> f64 {
 
 /// Whatever was left mounted in a sandbox is not the sandbox's to lose.
 fn detach_mounts(sandbox: &Path) -> io::Result<()> {
-    let mounts = procfs::process::Process::myself()
-        .and_then(|own| own.mountinfo())
-        .map_err(io::Error::other)?;
+    let mounts = MountTable::read(Path::new("/proc/thread-self"))?;
     let mut inside: Vec<_> = mounts
-        .into_iter()
-        .map(|mount| mount.mount_point)
+        .iter()
+        .map(|mount| mount.point.clone())
         .filter(|point| point.starts_with(sandbox))
         .collect();
     // Deepest first.
@@ -975,5 +974,48 @@ mod tests {
         prune(&gc, uptime() + WEEK + WEEK);
         assert!(!runs.join("old").exists());
         assert!(precious.join("file").exists());
+    }
+
+    /// The kernel lists a blank as `\\040`: the mount was not found, and the sandbox never removed.
+    #[test]
+    fn mounts_with_any_name_are_detached_from_an_old_sandbox() {
+        use nix::mount::{MsFlags, mount};
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().expect("a folder");
+        let sandbox = std::fs::canonicalize(dir.path())
+            .expect("a path")
+            .join("old run");
+        let names = [
+            &b"a b"[..],
+            b"tab\there",
+            b"line\nbreak",
+            b"back\\040slash",
+            b"no\xfftext",
+            b"#",
+        ];
+        let names = names.map(std::ffi::OsStr::from_bytes);
+        let outcome = std::thread::spawn(move || {
+            // The mounts are this thread's alone.
+            if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).is_err() {
+                return eprintln!("not run: needs root");
+            }
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("private");
+            for name in names {
+                let point = sandbox.join(name);
+                std::fs::create_dir_all(&point).expect("made");
+                mount(Some("none"), &point, Some("tmpfs"), MsFlags::empty(), none)
+                    .expect("mounted");
+                std::fs::write(point.join("kept"), "").expect("written");
+            }
+            detach_mounts(&sandbox).expect("detached");
+            for name in names {
+                let left = std::fs::read_dir(sandbox.join(name))
+                    .expect("a folder")
+                    .count();
+                assert_eq!(left, 0, "{name:?}");
+            }
+        });
+        outcome.join().expect("no panic");
     }
 }

@@ -27,6 +27,7 @@ mod identity;
 pub mod isolator;
 mod launch_step;
 pub mod launcher;
+pub mod mount_table;
 mod process_tree;
 mod shortage;
 mod status;

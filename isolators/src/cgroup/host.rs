@@ -3,17 +3,13 @@
 //! Read once, from the mount table and the unified tree's `cgroup.controllers`. Knows paths only, so
 //! that a fixture with its own mount table stands in for a machine.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-use procfs::FromBufRead;
-use procfs::process::MountInfos;
 
 use super::Controller;
 use super::knob::read_text;
+use crate::mount_table::MountTable;
 
 /// How the host mounts its cgroups.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -97,28 +93,32 @@ impl Host {
             path: path.clone(),
             source,
         })?;
-        let mounts =
-            MountInfos::from_buf_read(text.as_slice()).map_err(|error| DetectError::Parse {
-                path,
-                reason: error.to_string(),
-            })?;
+        let mounts = MountTable::parse(&text);
+        if mounts.is_empty() {
+            let reason = "it names no mount".to_owned();
+            return Err(DetectError::Parse { path, reason });
+        }
         let mut v1: Vec<V1Hierarchy> = Vec::new();
         let mut unified = None;
-        for mount in mounts {
-            if mount.fs_type == "cgroup" {
-                let has =
-                    |controller: &Controller| mount.super_options.contains_key(controller.name());
+        for mount in mounts.iter() {
+            if mount.kind == "cgroup" {
+                let has = |controller: &Controller| {
+                    mount
+                        .super_options
+                        .iter()
+                        .any(|option| option == controller.name())
+                };
                 let controllers: Vec<_> = Controller::ALL.into_iter().filter(has).collect();
                 // The same hierarchy may be mounted twice; the first is as good.
                 let known = v1.iter().any(|other| other.controllers == controllers);
                 if !controllers.is_empty() && !known {
                     v1.push(V1Hierarchy {
-                        mount: unescaped(&mount.mount_point),
+                        mount: mount.point.clone(),
                         controllers,
                     });
                 }
-            } else if mount.fs_type == "cgroup2" && unified.is_none() {
-                let point = unescaped(&mount.mount_point);
+            } else if mount.kind == "cgroup2" && unified.is_none() {
+                let point = mount.point.clone();
                 let controllers = available_controllers(&point);
                 unified = Some(Unified {
                     mount: point,
@@ -166,24 +166,6 @@ impl Host {
                 controller.is_core_on_v2() || tree.controllers.contains(&controller)
             })
     }
-}
-
-/// A mount point as it is: the kernel writes white space and backslashes in octal.
-fn unescaped(point: &Path) -> PathBuf {
-    let mut bytes = point.as_os_str().as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    while let Some((first, rest)) = bytes.split_first() {
-        let octal = rest.get(..3).filter(|_| *first == b'\\');
-        let text = octal.and_then(|octal| str::from_utf8(octal).ok());
-        let byte = text.and_then(|text| u8::from_str_radix(text, 8).ok());
-        plain.push(byte.unwrap_or(*first));
-        bytes = if byte.is_some() {
-            rest.get(3..).unwrap_or_default()
-        } else {
-            rest
-        };
-    }
-    PathBuf::from(OsStr::from_bytes(&plain))
 }
 
 /// What a v2 group may hand to those inside it.

@@ -4,14 +4,12 @@
 //! it. Invariant: what is seen at the place of a volume is that volume, or nothing. Blocking.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use meseta_isolators::mount_table::{Location, MountTable};
 use meseta_isolators::{
     ContainerName, Containers, Credentials, MountAction, MountStep, ProcessIdentity,
 };
-use procfs::process::{MountInfo, Process};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::{Origin, Volume, VolumeContext, placed, points, provide_one};
@@ -154,38 +152,16 @@ struct Mounted {
     location: Location,
 }
 
-/// What is mounted, wherever that is.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Location {
-    /// The numbers of the device.
-    device: String,
-    /// The path in its file system.
-    path: PathBuf,
-}
-
-impl Location {
-    fn of(mount: &MountInfo) -> Self {
-        Self {
-            device: mount.majmin.clone(),
-            path: unescaped(mount.root.as_bytes()),
-        }
-    }
-}
-
 /// Where the agent itself finds things; read once it is needed.
 #[derive(Default)]
 struct Machine {
-    mounts: std::cell::OnceCell<Vec<MountInfo>>,
+    mounts: std::cell::OnceCell<MountTable>,
 }
 
 impl Machine {
-    fn mounts(&self) -> &[MountInfo] {
-        self.mounts.get_or_init(|| {
-            let mounts = Process::myself().and_then(|process| process.mountinfo());
-            mounts
-                .map(|mounts| mounts.into_iter().collect())
-                .unwrap_or_default()
-        })
+    fn mounts(&self) -> &MountTable {
+        let read = || MountTable::read(Path::new("/proc/self")).unwrap_or_default();
+        self.mounts.get_or_init(read)
     }
 
     /// Where something lies. None if that is not there, or the kernel does not tell the mount of a path (Linux 5.7 and
@@ -195,41 +171,9 @@ impl Machine {
         let found = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
         let mask = StatxFlags::from_bits_retain(found.stx_mask);
         let id = i32::try_from(found.stx_mnt_id).ok()?;
-        let mount = self.mounts().iter().find(|mount| mount.mnt_id == id)?;
-        let point = point_of_mount(mount);
-        let below = path.strip_prefix(&point).ok()?;
-        let mut location = Location::of(mount);
-        // Of the mounted itself there is no further part, and none is put behind it.
-        if !below.as_os_str().is_empty() {
-            location.path.push(below);
-        }
+        let location = self.mounts().by_id(id)?.locate(&path)?;
         mask.contains(StatxFlags::MNT_ID).then_some(location)
     }
-}
-
-/// A path as the kernel lists it: blanks and backslashes in three octal digits.
-fn unescaped(text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\');
-        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    OsString::from_vec(bytes).into()
-}
-
-fn point_of_mount(mount: &MountInfo) -> PathBuf {
-    unescaped(mount.mount_point.as_os_str().as_bytes())
 }
 
 fn mounted(
@@ -241,15 +185,15 @@ fn mounted(
     let sandbox = sandbox.canonicalize();
     let sandbox =
         sandbox.map_err(|error| Failure::new(format!("failed to find the sandbox: {error}")))?;
-    let mounts = Process::new(supervisor.pid)
-        .and_then(|process| process.mountinfo())
+    let process = PathBuf::from(format!("/proc/{}", supervisor.pid));
+    let mounts = MountTable::read(&process)
         .map_err(|error| Failure::new(format!("failed to list the container's mounts: {error}")))?;
     let of_machine = machine.mounts().iter();
     let of_machine: BTreeSet<_> = of_machine
-        .map(|mount| (point_of_mount(mount), Location::of(mount)))
+        .map(|mount| (mount.point.clone(), mount.location()))
         .collect();
-    let own = mounts.into_iter().filter_map(|mount| {
-        let (point, location) = (point_of_mount(&mount), Location::of(&mount));
+    let own = mounts.iter().filter_map(|mount| {
+        let (point, location) = (mount.point.clone(), mount.location());
         match point.strip_prefix(&sandbox).map(Path::to_owned) {
             Ok(inside) if inside.as_os_str().is_empty() => None,
             Ok(point) => Some(Mounted { point, location }),
