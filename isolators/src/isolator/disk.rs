@@ -3,17 +3,21 @@
 //! Walks the folder through descriptors without following links, so that a task which swaps a folder
 //! for a link while it is walked cannot lead us out of it. What lies deeper, or is more, than we walk
 //! counts as over the quota: hiding from the measure must not pay. Each entry is looked at as it is listed, and a folder
-//! walked at once: no names are kept, of which a task can make as many as it likes.
+//! walked at once: no names are kept, of which a task can make as many as it likes. Files without a name that a process
+//! still holds open count where they were. What the disk does not give is left out, and the rest is measured.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::io;
+use std::path::Path;
 
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, stat};
 use rustix::fs::Dir;
 
+use super::unlinked::{self, Unlinked, unless_gone};
 use super::{Breach, DiskArea, DiskUsage, Inspected, Inspection, Isolator};
+use crate::mount_table::MountTable;
 
 /// Folders that are open at once: the deepest nesting that is walked.
 const DEPTH_MAX: usize = 256;
@@ -22,7 +26,7 @@ const DEPTH_MAX: usize = 256;
 const ENTRIES_MAX: u64 = 2_000_000;
 
 /// `st_blocks` counts in these, whatever the filesystem.
-const BLOCK_BYTES: u64 = 512;
+pub(super) const BLOCK_BYTES: u64 = 512;
 
 const OPEN: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
@@ -38,18 +42,44 @@ impl Isolator for DiskDu {
     }
 
     fn inspect(&self, inspection: &Inspection<'_>, found: &mut Inspected) -> io::Result<()> {
+        if inspection.disk.is_empty() {
+            return Ok(());
+        }
+        let mut measured = Vec::new();
         for area in inspection.disk {
-            let usage = match measure(area, DEPTH_MAX, ENTRIES_MAX) {
-                Ok(usage) => usage,
-                // Removed already: nothing is used, and the others are still to be measured.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
+            // One that is removed already holds nothing, and the others are still to be measured.
+            measured.extend(unless_gone(measure(area, DEPTH_MAX, ENTRIES_MAX))?);
+        }
+        add_unlinked(&mut measured, unlinked::held_by(inspection)?)?;
+        for usage in measured {
             found.breaches.extend(breach(&usage));
             found.disk.push(usage);
         }
         Ok(())
     }
+}
+
+/// Adds each file to the folder that it was in, the innermost of several.
+fn add_unlinked(measured: &mut [DiskUsage], files: Vec<Unlinked>) -> io::Result<()> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    let mounts = MountTable::read(Path::new("/proc/thread-self"))?;
+    let located = measured.iter_mut().filter_map(|usage| {
+        let path = std::fs::canonicalize(&usage.path).ok()?;
+        Some((mounts.locate(&path)?, usage))
+    });
+    let mut located: Vec<_> = located.collect();
+    // The innermost first.
+    located.sort_by_key(|(location, _)| std::cmp::Reverse(location.path.components().count()));
+    for file in files {
+        let mut around = located.iter_mut();
+        if let Some((_, usage)) = around.find(|(location, _)| file.location.is_within(location)) {
+            usage.used_bytes = usage.used_bytes.saturating_add(file.bytes);
+            usage.entries += 1;
+        }
+    }
+    Ok(())
 }
 
 fn breach(usage: &DiskUsage) -> Option<Breach> {
@@ -87,7 +117,11 @@ fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<Di
             stack.pop();
             continue;
         };
-        let entry = entry?;
+        let Some(entry) = unless_gone(entry.map_err(io::Error::from))? else {
+            // The disk does not give the rest of this folder.
+            stack.pop();
+            continue;
+        };
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
@@ -127,15 +161,16 @@ impl Walk {
         self.entries += 1;
         let folder = folder.fd()?;
         // What has gone since is not used.
-        let Ok(stat) = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+        let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+        let Some(stat) = unless_gone(stat.map_err(io::Error::from))? else {
             return Ok(None);
         };
         if !self.count(&stat) || stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
             return Ok(None);
         }
         // One that has gone since, or has become a link, is not used.
-        let below = openat(folder, name, OPEN, Mode::empty()).ok();
-        Ok(below.map(Dir::new).transpose()?)
+        let below = openat(folder, name, OPEN, Mode::empty()).map_err(io::Error::from);
+        Ok(unless_gone(below)?.map(Dir::new).transpose()?)
     }
 
     /// Adds a file's blocks; whether it was to be counted.
@@ -164,7 +199,6 @@ fn blocks(stat: &FileStat) -> u64 {
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::Path;
 
     fn area(path: &Path, quota_bytes: Option<u64>) -> DiskArea {
         DiskArea {
@@ -216,6 +250,35 @@ mod tests {
         }
         let usage = measure(&area(dir.path(), None), DEPTH_MAX, ENTRIES_MAX).expect("measured");
         assert_eq!((usage.entries, usage.truncated), (2_061, false));
+    }
+
+    #[test]
+    fn files_without_a_name_count_in_the_innermost_folder() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let root = fs::canonicalize(dir.path()).expect("a path");
+        fs::create_dir_all(root.join("sandbox/volume")).expect("made");
+        let mut usages: Vec<_> = ["sandbox", "sandbox/volume", "gone"]
+            .map(|path| DiskUsage {
+                path: root.join(path),
+                used_bytes: 1,
+                entries: 1,
+                truncated: false,
+                quota_bytes: None,
+            })
+            .into();
+        let mounts = MountTable::read(Path::new("/proc/self")).expect("mounts");
+        let file = |path: &str, bytes| Unlinked {
+            location: mounts.locate(&root.join(path)).expect("somewhere"),
+            bytes,
+        };
+        let files = vec![
+            file("sandbox/a", 10),
+            file("sandbox/volume/a", 100),
+            file("sandboxes", 1_000),
+        ];
+        add_unlinked(&mut usages, files).expect("added");
+        let used: Vec<_> = usages.iter().map(|usage| usage.used_bytes).collect();
+        assert_eq!(used, [11, 101, 1]);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod seccomp;
 mod settings;
 #[cfg(test)]
 mod testing;
+mod unlinked;
 
 use std::fmt;
 use std::io;

@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     a_network_of_its_own_has_loopback,
     listening_ports_are_found_and_judged,
     disk_use_is_measured_and_judged,
+    files_without_a_name_are_measured,
     memory_is_lowered_where_nobody_dies_of_it,
     revocable_containers_may_be_idle,
     limits_are_compared_after_a_restart,
@@ -281,6 +282,40 @@ fn disk_use_is_measured_and_judged(test_node: &TestNode) -> Result<(), Failed> {
         message.clone(),
         format!("Disk usage ({used}B) exceeds quota ({}B)", 2 * MB),
     )
+}
+
+/// A task that unlinked its file held as much of the disk as it liked.
+fn files_without_a_name_are_measured(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("disk/du", &NodeOptions::default())?;
+    let sandbox = test_node.sandbox().join("a box");
+    fs::create_dir_all(&sandbox)?;
+    let script =
+        "exec 3>file; rm file; head -c 3145728 /dev/zero >&3; sync; touch ../done; exec sleep 1000";
+    let mut spec = test_node.spec("c", script);
+    spec.working_dir = sandbox.clone();
+    let launched = test_node.launch(&spec)?;
+    test_node.eventually("the file is written", || {
+        test_node.sandbox().join("done").exists()
+    })?;
+    let area = DiskArea {
+        path: sandbox,
+        quota_bytes: Some(2 * MB),
+        excluded: Vec::new(),
+    };
+    let inspect = || {
+        let areas = [area.clone()];
+        test_node.with(|containers| {
+            containers.inspect(&spec.name, Some(&launched.supervisor), &areas, None)
+        })
+    };
+    let found = inspect()?;
+    let used = found.disk.first().map_or(0, |usage| usage.used_bytes);
+    check!((3 * MB..4 * MB).contains(&used), "{used}");
+    check!(!found.breaches.is_empty(), "no breach");
+    test_node.destroy(&spec, &launched)?;
+    let found = inspect()?;
+    check!(found.breaches.is_empty(), "{:?}", found.breaches);
+    test_node.forget(&spec)
 }
 
 fn demand(mem: u64) -> Demand {
