@@ -9,7 +9,7 @@ use meseta_resources::{DiskSourceKind, Resources};
 
 use crate::checkpoint::{Layout, volume_path};
 use crate::configuration::isolation::port_ranges;
-use crate::core::{LaunchPlan, Subject};
+use crate::core::{LaunchPlan, Subject, megabytes_to_bytes};
 
 pub(super) const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 
@@ -36,7 +36,7 @@ impl InspectionLimits {
             let Some(amount) = resource.scalar() else {
                 continue;
             };
-            let bytes = u64::try_from(amount.millis()).unwrap_or(0) / 1000 * BYTES_PER_MEGABYTE;
+            let bytes = megabytes_to_bytes(u64::try_from(amount.millis()).unwrap_or(0));
             let disk = resource.disk();
             let persistence = disk.and_then(|disk| disk.persistence.as_ref());
             match persistence {
@@ -154,5 +154,17 @@ mod tests {
             inspection_limits(Some(mount)).volumes.is_empty(),
             "a disk of its own has its own end"
         );
+    }
+
+    /// Half a megabyte was none, and a task ended at its first file.
+    #[test]
+    fn parts_of_a_megabyte_count() {
+        let layout = Layout::new(Path::new("/w"));
+        for (disk, bytes) in [("0.5", 524_288), ("0.001", 1_048), ("1.5", 1_572_864)] {
+            let role = meseta_resources::Role::default();
+            let resources = Resources::parse(&format!("disk:{disk}"), &role).expect("sound");
+            let limits = InspectionLimits::of(&resources, &layout);
+            assert_eq!(limits.sandbox_bytes, Some(bytes), "{disk}");
+        }
     }
 }

@@ -187,7 +187,8 @@ fn unsigned(millis: i64) -> u64 {
     u64::try_from(millis).unwrap_or(0)
 }
 
-fn megabytes_to_bytes(millis: u64) -> u64 {
+/// An amount in thousandths of a megabyte, in whole bytes.
+pub(crate) fn megabytes_to_bytes(millis: u64) -> u64 {
     // Divided first where the product would overflow: beyond 10^13 MB nobody counts the rest.
     millis.checked_mul(BYTES_PER_MEGABYTE).map_or(
         (millis / MILLIS).saturating_mul(BYTES_PER_MEGABYTE),

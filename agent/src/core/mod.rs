@@ -87,6 +87,7 @@ use meseta_resources::{
 pub use boot_clock::BootClock;
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
+pub(crate) use demand::megabytes_to_bytes;
 pub use drain::Draining;
 pub use effect::{
     ContainerAction, Destination, Effect, ExecutorAction, ExitReason, LinkAction, Output,
