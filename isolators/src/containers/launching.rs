@@ -71,6 +71,11 @@ impl Containers {
             name: spec.name.clone(),
             source,
         };
+        if !groups.exist() {
+            // A former container of this id may be noted as ending, by an agent that stopped in between: what it counted
+            // would be taken for a part of what this one counts.
+            self.note_gone(&spec.name);
+        }
         self.make(&spec.name, groups).map_err(failed)?;
         let is_nested = spec.name.nesting().is_some();
         if is_nested && task.own_limits {

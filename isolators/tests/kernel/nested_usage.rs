@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     nested_throttling_counts_for_the_outer_one,
     nested_kills_count_for_the_outer_one,
     what_a_crash_left_noted_counts_once,
+    reused_id_adds_to_what_a_crash_left_noted,
     what_cannot_be_read_for_a_moment_is_absent_and_noted_later,
     threads_of_which_some_cannot_be_counted_are_absent,
 ];
@@ -284,6 +285,25 @@ fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
         }
     }
     Err("a sample took as long as the end each time, or the machine stood still".into())
+}
+
+/// An agent that fell between the removal of groups and its note left the former container noted as ending: the larger of
+/// both counted, and not their sum.
+fn reused_id_adds_to_what_a_crash_left_noted(test_node: &TestNode) -> Result<(), Failed> {
+    let counting = Box::new(Counting(Arc::default()));
+    let isolation = Isolation::default_for(test_node.host());
+    test_node.open_custom(isolation, &NodeOptions::default(), vec![counting])?;
+    let (outer_spec, outer) = test_node.sleeper("outer")?;
+    let noted = test_node.with(|containers| containers.runtime_dir(&outer_spec.name));
+    fs::write(noted.join("ended"), "+task 4 - - - - - - - -\n")?;
+    let read_bytes = || Ok::<_, Failed>(test_node.usage(&outer_spec)?.io.read_bytes);
+    same(read_bytes()?, Some(4))?;
+    let (task_spec, task) = test_node.sleeper("outer+task")?;
+    same(read_bytes()?, Some(11))?;
+    test_node.destroy(&task_spec, &task)?;
+    test_node.forget(&task_spec)?;
+    same(read_bytes()?, Some(11))?;
+    test_node.destroy(&outer_spec, &outer)
 }
 
 /// Ends a container whose counter works again after a first look that failed, and a sample of all: what the sample said,
