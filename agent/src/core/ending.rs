@@ -96,6 +96,7 @@ impl AgentCore {
         let phase = task_ref.container().phase;
         self.change_container(&container, |container| container.phase = Phase::Ended);
         let pid = task_ref
+        self.timers.remove_container(&container);
             .container()
             .pid
             .filter(|_| source == Source::Executor);
@@ -121,6 +122,7 @@ impl AgentCore {
     pub(super) fn forget(&mut self, container: &ContainerId) {
         self.forget_revocable(container);
         let container = container.clone();
+        self.timers.remove_container(container);
         self.output(
             Destination::Container(container.clone()),
             ContainerAction::Forget { container },

@@ -72,9 +72,10 @@ mod states;
 mod status_updates;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod update_streams;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,8 +87,8 @@ use meseta_resources::{
 
 pub use boot_clock::BootClock;
 pub use demand::Enforceable;
-pub use demand::{demand_of_run, demand_of_task};
 pub(crate) use demand::megabytes_to_bytes;
+pub use demand::{demand_of_run, demand_of_task};
 pub use drain::Draining;
 pub use effect::{
     ContainerAction, Destination, Effect, ExecutorAction, ExitReason, LinkAction, Output,
@@ -112,10 +113,10 @@ use crate::checkpoint::{DiskCondition, Lsn, RunKey, TaskKey, Write};
 use epochs::Epochs;
 use history::History;
 use operation_updates::OperationUpdates;
-use probe::CheckKind;
 use registration::Link;
 pub(crate) use registration::stream_key;
 pub(crate) use rejection::VOLUMES_MAX;
+use timers::{Timer, Timers};
 
 /// What the core is told once.
 #[derive(Clone, Debug)]
@@ -173,29 +174,6 @@ pub enum State {
     Terminating,
 }
 
-/// Something that is due at a time.
-#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-enum Timer {
-    Connect(LinkId),
-    RegistrationTimeout(LinkId),
-    PingTimeout(LinkId),
-    CompletionTime(ContainerId),
-    KillOverdue(ContainerId),
-    /// The kill that is written at this place of the log has waited for the disk.
-    KillUnwritten(ContainerId, Lsn),
-    /// The same of a task whose executor is to be told.
-    KillUntold(Arc<TaskKey>, Lsn),
-    /// The next of the tasks that its executor is given.
-    Deliveries(ContainerId),
-    ExecutorRegistration(ContainerId),
-    ExecutorShutdown(ContainerId),
-    Probe(ContainerId, CheckKind),
-    /// Executors that were there before a restart must be back.
-    ExecutorsBack,
-    /// What an agent that unregisters waits for has not come.
-    Unregister,
-}
-
 /// How far an agent that unregisters is with the wait for its tasks' ends to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnregisterWait {
@@ -245,7 +223,7 @@ pub struct AgentCore {
     set_aside: Resources,
     operations: OperationUpdates,
     durable_view: operations::DurableView,
-    timers: BTreeSet<(Moment, Timer)>,
+    timers: Timers,
     counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
@@ -289,7 +267,7 @@ impl AgentCore {
             set_aside: Resources::new(),
             operations: OperationUpdates::default(),
             durable_view: operations::DurableView::new(options.resources.clone()),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             counters: Counters::default(),
             oversubscription: Oversubscription::default(),
             exit: None,
@@ -366,11 +344,14 @@ impl AgentCore {
 
     /// When [`AgentCore::step`] is to be called with [`Input::Tick`] at the latest.
     pub fn next_deadline(&self) -> Option<Moment> {
-        let timer = self.timers.first().map(|(at, _)| *at);
-        [timer, self.updates.next_due(), self.operations.next_due()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.timers.next(),
+            self.updates.next_due(),
+            self.operations.next_due(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Where the agent is in its life.
@@ -384,11 +365,7 @@ impl AgentCore {
     }
 
     fn fire_timers(&mut self, now: Now) {
-        while let Some((at, timer)) = self.timers.first().cloned() {
-            if at > now.moment {
-                break;
-            }
-            self.timers.pop_first();
+        while let Some(timer) = self.timers.pop(now.moment) {
             match timer {
                 Timer::Connect(link) => self.connect_due(now, link),
                 Timer::RegistrationTimeout(link) => self.registration_overdue(now, link),
@@ -418,7 +395,7 @@ impl AgentCore {
     }
 
     fn set_timer(&mut self, at: Moment, timer: Timer) {
-        self.timers.insert((at, timer));
+        self.timers.set(at, timer);
     }
 
     fn persist(&mut self, write: Write) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use meseta_resources::Now;
 use tracing::warn;
 
-use super::{AgentCore, Timer};
+use super::AgentCore;
 
 /// Time to read what came meanwhile.
 pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
@@ -22,37 +22,9 @@ impl AgentCore {
             "the agent's process was paused; deadlines of others are extended"
         );
         let least = now.moment + CATCH_UP_TIME;
-        let timers = std::mem::take(&mut self.timers);
-        self.timers = timers
-            .into_iter()
-            .map(|(at, timer)| match timer.waits_for_others() {
-                true => ((at + lasted).max(least), timer),
-                false => (at, timer),
-            })
-            .collect();
+        self.timers.extend(lasted, least);
         self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
         self.epochs.paused(now.moment, lasted);
         self.probes_paused = self.probes;
-    }
-}
-
-impl Timer {
-    /// Whether the deadline is a peer's, who may have met it during the pause.
-    fn waits_for_others(&self) -> bool {
-        match self {
-            Self::RegistrationTimeout(_)
-            | Self::PingTimeout(_)
-            | Self::KillOverdue(_)
-            | Self::ExecutorRegistration(_)
-            | Self::ExecutorShutdown(_)
-            | Self::ExecutorsBack
-            | Self::Unregister => true,
-            Self::Connect(_)
-            | Self::CompletionTime(_)
-            | Self::KillUnwritten(..)
-            | Self::KillUntold(..)
-            | Self::Deliveries(_)
-            | Self::Probe(..) => false,
-        }
     }
 }

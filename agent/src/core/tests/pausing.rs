@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning};
 use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::task_status::Reason;
@@ -145,4 +146,37 @@ fn a_task_runs_no_longer_than_it_said_though_the_agent_stood_still() {
     let told = simulation.acknowledge_all();
     assert_eq!(states(&told), [TaskFailed]);
     assert_eq!(told[0].reason(), Reason::MaxCompletionTimeReached);
+}
+
+/// Ten tasks a second that may run for a day took 100 MB.
+#[test]
+fn deadlines_go_with_their_tasks() {
+    let mut simulation = Simulation::registered();
+    let before = simulation.core.timers.len();
+    for number in 0..20 {
+        let mut info = task(&format!("t{number}"));
+        info.max_completion_time = Some(duration(SECOND * 86_400));
+        info.health_check = Some(Box::new(pb::HealthCheck {
+            r#type: Some(pb::health_check::Type::Tcp.into()),
+            tcp: Some(pb::health_check::TcpCheckInfo {
+                port: 1,
+                ..Default::default()
+            }),
+            grace_period_seconds: Some(3_600.0),
+            delay_seconds: Some(3_600.0),
+            ..Default::default()
+        }));
+        let container = simulation.running(info);
+        match number % 3 {
+            0 => simulation.end(&container, Exit::Code(0)),
+            1 => {
+                simulation.kill(&format!("t{number}"), None);
+                simulation.end(&container, Exit::Signal(15));
+            }
+            _ => simulation.end(&container, Exit::LaunchFailed("no".to_owned())),
+        }
+        simulation.acknowledge_all();
+    }
+    let left = simulation.core.timers.len();
+    assert!(left <= before + 1, "{left} timers are left of {before}");
 }

@@ -1,0 +1,167 @@
+//! Deadlines of the agent's core, in order.
+//!
+//! A timer of a container goes with the container: [`Timers::remove_container`] is called when it has ended, so that a
+//! deadline far away (`max_completion_time` of a day) takes no memory for a task that ran for a second. Others come
+//! due within minutes, and whoever set one recognises a stale one. Invariant: the timers of containers are bounded by the
+//! containers that have not ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_resources::{ContainerId, Moment};
+
+use super::LinkId;
+use super::probe::CheckKind;
+use crate::checkpoint::{Lsn, TaskKey};
+
+/// Something that is due at a time.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+pub(super) enum Timer {
+    Connect(LinkId),
+    RegistrationTimeout(LinkId),
+    PingTimeout(LinkId),
+    CompletionTime(ContainerId),
+    KillOverdue(ContainerId),
+    /// The kill that is written at this place of the log has waited for the disk.
+    KillUnwritten(ContainerId, Lsn),
+    /// The same of a task whose executor is to be told.
+    KillUntold(Arc<TaskKey>, Lsn),
+    /// The next of the tasks that its executor is given.
+    Deliveries(ContainerId),
+    ExecutorRegistration(ContainerId),
+    ExecutorShutdown(ContainerId),
+    Probe(ContainerId, CheckKind),
+    /// Executors that were there before a restart must be back.
+    ExecutorsBack,
+    /// What an agent that unregisters waits for has not come.
+    Unregister,
+}
+
+impl Timer {
+    /// The container without which the timer is for nothing.
+    fn container(&self) -> Option<&ContainerId> {
+        match self {
+            Self::CompletionTime(container)
+            | Self::KillOverdue(container)
+            | Self::KillUnwritten(container, _)
+            | Self::Deliveries(container)
+            | Self::ExecutorRegistration(container)
+            | Self::ExecutorShutdown(container)
+            | Self::Probe(container, _) => Some(container),
+            Self::Connect(_)
+            | Self::RegistrationTimeout(_)
+            | Self::PingTimeout(_)
+            | Self::KillUntold(..)
+            | Self::ExecutorsBack
+            | Self::Unregister => None,
+        }
+    }
+
+    /// Whether the deadline is a peer's, who may have met it during a pause.
+    fn waits_for_others(&self) -> bool {
+        match self {
+            Self::RegistrationTimeout(_)
+            | Self::PingTimeout(_)
+            | Self::KillOverdue(_)
+            | Self::ExecutorRegistration(_)
+            | Self::ExecutorShutdown(_)
+            | Self::ExecutorsBack
+            | Self::Unregister => true,
+            Self::Connect(_)
+            | Self::CompletionTime(_)
+            | Self::KillUnwritten(..)
+            | Self::KillUntold(..)
+            | Self::Deliveries(_)
+            | Self::Probe(..) => false,
+        }
+    }
+}
+
+/// Pending timers, the earliest first.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    pending: BTreeSet<(Moment, Timer)>,
+    of_containers: BTreeMap<ContainerId, BTreeSet<(Moment, Timer)>>,
+}
+
+impl Timers {
+    pub(super) fn set(&mut self, at: Moment, timer: Timer) {
+        if let Some(container) = timer.container() {
+            let own = self.of_containers.entry(container.clone()).or_default();
+            own.insert((at, timer.clone()));
+        }
+        self.pending.insert((at, timer));
+    }
+
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.pending.first().map(|(at, _)| *at)
+    }
+
+    /// The next timer that is due.
+    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
+        let entry = self.pending.pop_first()?;
+        if entry.0 > now {
+            self.pending.insert(entry);
+            return None;
+        }
+        if let Some(container) = entry.1.container()
+            && let Some(own) = self.of_containers.get_mut(container)
+        {
+            own.remove(&entry);
+            if own.is_empty() {
+                self.of_containers.remove(container);
+            }
+        }
+        Some(entry.1)
+    }
+
+    /// Removes the timers of a container that has ended.
+    pub(super) fn remove_container(&mut self, container: &ContainerId) {
+        for entry in self.of_containers.remove(container).unwrap_or_default() {
+            self.pending.remove(&entry);
+        }
+    }
+
+    /// Extends the deadlines of peers after a pause, which then keep at least until `least`.
+    pub(super) fn extend(&mut self, lasted: Duration, least: Moment) {
+        self.of_containers.clear();
+        for (at, timer) in std::mem::take(&mut self.pending) {
+            let at = match timer.waits_for_others() {
+                true => (at + lasted).max(least),
+                false => at,
+            };
+            self.set(at, timer);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_of_a_container_go_with_it() {
+        let id = |name| ContainerId::new(name).expect("an id");
+        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
+        let mut timers = Timers::default();
+        timers.set(at(9), Timer::CompletionTime(id("a")));
+        timers.set(at(1), Timer::KillOverdue(id("a")));
+        timers.set(at(2), Timer::KillOverdue(id("b")));
+        timers.set(at(3), Timer::Unregister);
+        assert_eq!(timers.pop(at(0)), None);
+        assert_eq!(timers.pop(at(1)), Some(Timer::KillOverdue(id("a"))));
+        timers.extend(Duration::from_secs(4), at(5));
+        timers.remove_container(&id("a"));
+        timers.remove_container(&id("a"));
+        assert_eq!((timers.len(), timers.next()), (2, Some(at(6))));
+        assert_eq!(timers.pop(at(9)), Some(Timer::KillOverdue(id("b"))));
+        assert_eq!(timers.pop(at(9)), Some(Timer::Unregister));
+        assert!(timers.of_containers.is_empty() && timers.pop(at(9)).is_none());
+    }
+}
