@@ -56,6 +56,7 @@ impl AgentCore {
             self.tell_running(now, &task_ref);
         }
         let preempted = self.preemption_of(&task_ref.executor);
+        let preempted = preempted.filter(|_| !has_ended_itself(&ending));
         let mut outcome = task_outcome(kill, ending);
         if let Some(preempted) = preempted.filter(|_| outcome.limitation.is_none()) {
             outcome = TaskOutcome {
@@ -95,8 +96,8 @@ impl AgentCore {
         let container = task_ref.container().id.clone();
         let phase = task_ref.container().phase;
         self.change_container(&container, |container| container.phase = Phase::Ended);
-        let pid = task_ref
         self.timers.remove_container(&container);
+        let pid = task_ref
             .container()
             .pid
             .filter(|_| source == Source::Executor);
@@ -121,8 +122,8 @@ impl AgentCore {
     /// What the machine kept of a container may go: its end is written.
     pub(super) fn forget(&mut self, container: &ContainerId) {
         self.forget_revocable(container);
-        let container = container.clone();
         self.timers.remove_container(container);
+        let container = container.clone();
         self.output(
             Destination::Container(container.clone()),
             ContainerAction::Forget { container },
@@ -136,6 +137,11 @@ fn unless_begun(phase: Phase, mut ending: Ending) -> Ending {
         ending.exit = Exit::Unknown("the record of who kept it is lost".to_owned());
     }
     ending
+}
+
+/// Whether a command exited before any request to kill it reached its supervisor.
+pub(super) fn has_ended_itself(ending: &Ending) -> bool {
+    ending.kill_requested == Some(false) && matches!(ending.exit, Exit::Code(_))
 }
 
 /// The kill that a container's end is told as. What its supervisor recorded counts: a request that reached it

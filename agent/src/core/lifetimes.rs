@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, Now, format_duration};
 use tracing::{info, warn};
 
-use super::ending::{exit_message, limited};
+use super::ending::{exit_message, has_ended_itself, limited};
 use super::executors::plain;
 use super::fields::duration;
 use super::model::{Executor, ExecutorKind, Phase, TaskRef};
@@ -181,6 +181,9 @@ impl AgentCore {
         };
         let termination_reason = executor.link.termination_reason.clone();
         let termination_reason = termination_reason.or_else(|| self.preemption_of(&executor));
+        let termination_reason = termination_reason.filter(|termination_reason| {
+            termination_reason.reason != Reason::ContainerPreempted || !has_ended_itself(ending)
+        });
         let (state, reason, message) = match (&ending.limitation, termination_reason) {
             (Some(limitation), _) => (
                 pb::TaskState::TaskFailed,

@@ -7,7 +7,7 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
-    TaskError, TaskFinished, TaskGone, TaskKilled, TaskLost, TaskRunning,
+    TaskError, TaskFailed, TaskFinished, TaskGone, TaskKilled, TaskLost, TaskRunning,
 };
 use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::executor::event::Type;
@@ -77,6 +77,39 @@ fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_is_revocable() {
     let snapshot = simulation.core.snapshot();
     assert_eq!(snapshot.counters.executors_preempted, 1);
     assert!(snapshot.frameworks.is_empty());
+}
+
+/// Its supervisor has on record that no signal had reached it.
+#[test]
+fn exit_before_preemption_is_told_as_it_was() {
+    for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
+        for (kill_requested, is_preempted) in
+            [(Some(false), false), (Some(true), true), (None, true)]
+        {
+            let mut simulation = Simulation::registered();
+            simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+            let container = simulation.running(oversubscribed("t", 1.0));
+            simulation.correct(correction(Action::Kill, "t"));
+            simulation.end_recorded(&container, exit.clone(), kill_requested);
+            let told = simulation.acknowledge_all();
+            let last = told.last().expect("an end");
+            let expected = if is_preempted { TaskGone } else { state };
+            assert_eq!(last.state(), expected, "{exit:?} {kill_requested:?}");
+            let is_told = last.reason == Some(Reason::ContainerPreempted.into());
+            assert_eq!(is_told, is_preempted, "{exit:?} {kill_requested:?}");
+        }
+    }
+}
+
+#[test]
+fn an_executor_that_ended_before_its_eviction_was_not_evicted() {
+    let (mut simulation, container) = mixed();
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    simulation.end_recorded(&container, Exit::Code(0), Some(false));
+    for status in simulation.acknowledge_all() {
+        assert_eq!(status.state(), TaskFailed, "{status:?}");
+        assert_eq!(status.reason(), Reason::ExecutorTerminated);
+    }
 }
 
 #[test]
