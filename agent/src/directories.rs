@@ -29,6 +29,8 @@ const PRIVATE_FILE_MODE: u32 = 0o600;
 pub(crate) const INSTANCE_PREFIX: &str = "agent-";
 /// What an agent locks in the folder of its containers.
 pub(crate) const INSTANCE_LOCK: &str = "agent.lock";
+/// Where an agent notes its port in that folder: what it leaves behind is known by it, also after the agent ended.
+pub(crate) const INSTANCE_PORT: &str = "agent.port";
 /// What says where the agent listens.
 const ENDPOINT_MODE: u32 = 0o644;
 /// Between two attempts at a full disk.
@@ -112,7 +114,7 @@ fn check_writable(layout: &Layout) -> Result<(), DirectoryError> {
 /// Held for as long as the agent lives; the kernel lets go of it whatever happens. What an agent that was killed had just
 /// begun to execute holds it for a moment more.
 fn lock(layout: &Layout) -> Result<File, DirectoryError> {
-    lock_file(layout.meta().join("lock"), "work_dir")
+    lock_file(layout.lock(), "work_dir")
 }
 
 /// The same of the containers: an agent on a copy of a work directory would take those of the other for its own. None
@@ -133,6 +135,7 @@ pub(crate) struct RuntimeFolder {
     path: PathBuf,
     /// Named in the lock, for whoever finds containers that no agent keeps.
     work_dir: PathBuf,
+    port: Option<u16>,
     lock: Option<File>,
 }
 
@@ -150,8 +153,17 @@ impl RuntimeFolder {
         Ok(Self {
             path,
             work_dir: work_dir.to_owned(),
+            port: None,
             lock,
         })
+    }
+
+    /// Notes where the agent listens, for an agent that would take its place with another work directory.
+    pub(crate) fn note_port(&mut self, port: u16) {
+        self.port = Some(port);
+        let file = create_file(&self.path.join(INSTANCE_PORT), PRIVATE_FILE_MODE);
+        // Without room for it the other agent warns, and does not refuse.
+        let _ = file.and_then(|file| rewrite(&file, port.to_string().as_bytes()));
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -163,7 +175,11 @@ impl RuntimeFolder {
         if self.is_held() {
             return Ok(false);
         }
+        let port = self.port;
         *self = Self::take(self.path.clone(), &self.work_dir)?;
+        if let Some(port) = port {
+            self.note_port(port);
+        }
         Ok(true)
     }
 
@@ -281,7 +297,9 @@ fn write_endpoint(path: &Path, text: &str) -> io::Result<()> {
 
 /// Removes our folder and those above it that were made for such folders, as far as they are empty.
 pub(crate) fn remove_empty(runtime_dir: &Path) {
-    let _ = std::fs::remove_file(runtime_dir.join(INSTANCE_LOCK));
+    for file in [INSTANCE_LOCK, INSTANCE_PORT] {
+        let _ = std::fs::remove_file(runtime_dir.join(file));
+    }
     let ours = |folder: &&Path| *folder == runtime_dir || folder.starts_with(RUNTIME_ROOT);
     for folder in runtime_dir.ancestors().take_while(ours) {
         if std::fs::remove_dir(folder).is_err() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::directories::{INSTANCE_LOCK, INSTANCE_PREFIX};
+use crate::directories::{INSTANCE_LOCK, INSTANCE_PORT, INSTANCE_PREFIX};
 
 /// Folders that are looked at.
 const INSTANCES_MAX: usize = 1_000;
@@ -37,6 +37,16 @@ impl Abandoned {
             "containers of an agent whose --work_dir was {work_dir} run on and no agent keeps them ({})",
             self.containers
         )
+    }
+
+    /// The port that it listened on, if it noted that.
+    pub(crate) fn port(&self) -> Option<u16> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(self.folder.join(INSTANCE_PORT), flags, Mode::empty()).ok()?;
+        let mut text = String::new();
+        let mut noted = std::fs::File::from(file).take(NAME_BYTES_MAX);
+        noted.read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
     }
 
     pub(crate) fn cure(&self) -> &'static str {
@@ -144,5 +154,16 @@ mod tests {
         assert_eq!(found(), [left.clone(), unnamed]);
         assert!(left.what().contains("\"/old/work\""), "{}", left.what());
         assert_eq!(abandoned(&dir.path().join("nowhere"), "agent-own"), []);
+        assert_eq!(left.port(), None);
+        let mut again =
+            RuntimeFolder::take(left.folder.clone(), Path::new("/old/work")).expect("taken");
+        again.note_port(5051);
+        assert_eq!(left.port(), Some(5051));
+        std::fs::remove_file(left.folder.join(INSTANCE_LOCK)).expect("removed");
+        std::fs::remove_file(left.folder.join(INSTANCE_PORT)).expect("removed");
+        assert!(again.restore().expect("made"));
+        assert_eq!(left.port(), Some(5051), "noted again");
+        std::fs::write(left.folder.join(INSTANCE_PORT), "what").expect("written");
+        assert_eq!(left.port(), None);
     }
 }

@@ -225,7 +225,8 @@ impl Node {
         master: MasterAddress,
         stop: Stop,
     ) -> Result<Ended, RunError> {
-        let opened = open(&self.flags, &self.layout, &self.configuration).await?;
+        let mut opened = open(&self.flags, &self.layout, &self.configuration).await?;
+        opened.runtime_folder.note_port(self.address.port());
         let runtime_dir = opened.runtime_folder.path().to_owned();
         let places = opened.store.volume_places();
         let rights = (opened.rights, opened.privileged);

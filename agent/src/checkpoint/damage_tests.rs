@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::tests::{copy_tree, files_below, identity, intent, log, remembered, update};
+use super::tests::{copy_tree, files_below, identity, intent, log, remembered, tasks, update};
 use super::*;
 
 const SEED: u64 = 18;
@@ -221,4 +221,61 @@ fn check_repair(layout: &Layout, found: BTreeMap<String, Vec<LogEntry>>, what: &
         log.push(update(9));
     }
     assert_eq!(logs(&again), expected, "{what}, repaired");
+}
+
+/// Ended every task of the node where the name was damaged, or an agent of before was there too.
+#[test]
+fn damaged_link_to_the_agent_costs_no_task() {
+    let damages: [(&str, fn(&Path)); 4] = [
+        ("points to nothing", |link| {
+            std::os::unix::fs::symlink("nothing", link).expect("linked");
+        }),
+        ("points to no id", |link| {
+            std::os::unix::fs::symlink("../..", link).expect("linked");
+        }),
+        ("is an empty file", |link| {
+            std::fs::write(link, "").expect("written")
+        }),
+        ("is a folder", |link| {
+            std::fs::create_dir(link).expect("made")
+        }),
+    ];
+    for (what, damage) in damages {
+        for of_before in [false, true] {
+            let (_dir, layout) = super::tests::written();
+            let link = layout.latest_agent();
+            std::fs::remove_file(&link).expect("removed");
+            damage(&link);
+            if of_before {
+                let before = layout.agent(&meseta_resources::AgentId::new("S9").expect("an id"));
+                std::fs::create_dir(&before).expect("made");
+                std::fs::write(before.join("slave.info"), "x").expect("written");
+            }
+            let image = read(&layout).expect("readable");
+            let agent = image.agent.as_ref().expect("found by its records");
+            assert_eq!(agent.id.as_str(), "S0", "{what}");
+            assert_eq!(tasks(&image).len(), 2, "{what}");
+            assert_eq!(image.damages.len(), 1, "{what}");
+        }
+    }
+}
+
+#[test]
+fn unknown_agent_among_several_with_tasks_stops_the_start() {
+    let (_dir, layout) = super::tests::written();
+    let link = layout.latest_agent();
+    std::fs::remove_file(&link).expect("removed");
+    std::os::unix::fs::symlink("nothing", &link).expect("linked");
+    let other = layout.agents().join("S1");
+    std::fs::create_dir(&other).expect("made");
+    copy_tree(&layout.agents().join("S0"), &other);
+    let error = read(&layout).expect_err("either may have run last");
+    let text = error.to_string();
+    assert!(
+        text.contains("S0, S1") && text.contains("ln -sfn"),
+        "{text}"
+    );
+    // The operator's own way to a new agent.
+    std::fs::remove_file(&link).expect("removed");
+    assert!(read(&layout).expect("readable").agent.is_none());
 }

@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, OFlags, StatVfs};
@@ -39,6 +39,8 @@ pub enum DiskCondition {
     Full,
     /// A write failed for another reason, and is tried again each second.
     Failing,
+    /// The work directory is not there any more, or another one is in its place: it was removed, or what was mounted there.
+    Removed,
 }
 
 /// What a file system has, and has left for an ordinary user.
@@ -182,6 +184,11 @@ fn remove(path: &Path) -> bool {
     removed.is_ok()
 }
 
+fn identity_of(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
 /// Opens a file of the reserve, which is made if it is not there.
 fn open(path: &Path, only_new: bool) -> io::Result<File> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
@@ -203,6 +210,8 @@ pub(super) struct DiskRoom {
     reserve: Reserve,
     /// Why it could not be taken when that was last tried, as it was logged.
     reserve_error: Option<String>,
+    /// The lock file of the agent, by which its work directory is known; `None` until it was seen.
+    lock: (PathBuf, Option<(u64, u64)>),
     condition: DiskCondition,
 }
 
@@ -215,6 +224,7 @@ impl DiskRoom {
                 folder: layout.reserve(),
             },
             reserve_error: None,
+            lock: (layout.lock(), identity_of(&layout.lock()).ok()),
             condition: DiskCondition::Writable,
         }
     }
@@ -226,6 +236,13 @@ impl DiskRoom {
     /// Looks at the file system; with `may_take`, which takes some milliseconds, the reserve is taken where there is
     /// room for it.
     pub(super) fn look(&mut self, may_take: bool) {
+        if self.note_removal() {
+            return;
+        }
+        if self.condition == DiskCondition::Removed {
+            info!(path = %self.work_dir.display(), "the work directory is back; tasks are taken");
+            self.condition = DiskCondition::Writable;
+        }
         let space = match Space::at(&self.work_dir) {
             Ok(space) => space,
             Err(error) => {
@@ -247,6 +264,31 @@ impl DiskRoom {
         }
     }
 
+    /// Whether the work directory is gone, which is logged once.
+    fn note_removal(&mut self) -> bool {
+        let is_removed = self.is_removed();
+        if is_removed && self.condition != DiskCondition::Removed {
+            self.condition = DiskCondition::Removed;
+            error!(
+                path = %self.work_dir.display(),
+                "the work directory was removed beside the running agent: no task is taken, and ends are not reported; \
+                 put it back, or mount it again, before the agent is started anew"
+            );
+        }
+        is_removed
+    }
+
+    /// Whether the file that the agent has locked is gone. What cannot be looked at is taken to be there.
+    fn is_removed(&self) -> bool {
+        let (path, Some(known)) = &self.lock else {
+            return false;
+        };
+        match identity_of(path) {
+            Ok(found) => found != *known,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     /// Says that the reserve cannot be taken once, and not each second.
     fn note_reserve(&mut self, size: ReserveSize, error: Option<io::Error>) {
         let error = error.map(|error| error.to_string());
@@ -263,6 +305,9 @@ impl DiskRoom {
 
     /// A write failed. Whether it is worth another attempt at once.
     pub(super) fn failed(&mut self, error: &StoreError) -> bool {
+        if self.note_removal() {
+            return false;
+        }
         if !error.is_disk_full() {
             if self.condition == DiskCondition::Writable {
                 self.condition = DiskCondition::Failing;
@@ -426,5 +471,32 @@ mod tests {
         room.look(true);
         assert_eq!(room.condition(), DiskCondition::Writable);
         assert!(release_reserve(&layout));
+    }
+
+    /// The agent went on as if nothing had happened, and its next start ended every task.
+    #[test]
+    fn removed_work_directory_is_noticed_until_it_is_back() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = Layout::new(&dir.path().join("work"));
+        let aside = dir.path().join("aside");
+        fs::create_dir_all(layout.meta()).expect("made");
+        fs::write(layout.lock(), "").expect("written");
+        let mut room = DiskRoom::new(&layout);
+        room.look(false);
+        assert_eq!(room.condition(), DiskCondition::Writable);
+        fs::rename(layout.work_dir(), &aside).expect("moved");
+        room.look(true);
+        assert_eq!(room.condition(), DiskCondition::Removed);
+        assert!(!layout.work_dir().exists(), "nothing is made there");
+        // Another directory of the same name, such as the folder below a mount.
+        fs::create_dir_all(layout.meta()).expect("made");
+        fs::write(layout.lock(), "").expect("written");
+        room.look(true);
+        room.written();
+        assert_eq!(room.condition(), DiskCondition::Removed);
+        fs::remove_dir_all(layout.work_dir()).expect("removed");
+        fs::rename(&aside, layout.work_dir()).expect("moved back");
+        room.look(false);
+        assert_eq!(room.condition(), DiskCondition::Writable);
     }
 }

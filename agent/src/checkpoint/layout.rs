@@ -68,6 +68,11 @@ impl Layout {
         self.work_dir.join("meta")
     }
 
+    /// Locked by the agent that runs.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.meta().join("lock")
+    }
+
     /// What the tokens of executors are signed with.
     pub(super) fn executor_key(&self) -> PathBuf {
         self.meta().join("executor_key")

@@ -103,6 +103,13 @@ pub enum ReadError {
     /// Written by a later version of the agent.
     #[error("{path} is of version {version}: start the newer agent that wrote it")]
     Newer { path: PathBuf, version: u32 },
+    /// The link to the agent is damaged, and more than one agent has records.
+    #[error(
+        "{link} does not say which agent this is, and several have records of running tasks ({}): make it a link to the one that \
+         ran last (ln -sfn AGENT {link}), or remove it to come back as a new agent (its tasks will be ended)",
+        agents.join(", ")
+    )]
+    UnknownAgent { link: PathBuf, agents: Vec<String> },
 }
 
 pub fn read(layout: &Layout) -> Result<Image, ReadError> {
@@ -125,7 +132,7 @@ fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
         ..Image::default()
     };
     image.holdings = reader.holdings()?;
-    if let Some(id) = reader.latest_agent() {
+    if let Some(id) = reader.latest_agent()? {
         let record = reader.message::<AgentRecord>(&layout.agent_info(&id))?;
         let drain = reader.message_or_aside::<DrainRecord>(&layout.drain(&id))?;
         image.frameworks = reader.frameworks(&id)?;
@@ -194,27 +201,64 @@ impl Reader<'_> {
         Ok(record)
     }
 
-    /// Without the link there is no agent of before: an operator may have removed it. Where it is something
-    /// else, the only agent that there is was the latest.
-    fn latest_agent(&mut self) -> Option<AgentId> {
+    /// Without the link there is no agent of before: an operator may have removed it. A damaged link costs no task: the
+    /// records say which agent was there.
+    fn latest_agent(&mut self) -> Result<Option<AgentId>, ReadError> {
         let link = self.layout.latest_agent();
         let target = match self.retries.read(self.disk, || self.disk.read_link(&link)) {
             Ok(target) => target.to_str().map(str::to_owned),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
                 self.note(&link, &format!("it cannot be read: {error}"));
-                let mut names = self.list(&self.layout.agents());
-                names.retain(|name| name != "latest" && !name.starts_with('.'));
-                let [only] = <[String; 1]>::try_from(names).ok()?;
-                Some(only)
+                return self.agent_with_records();
             }
         };
         let id = target.and_then(|name| AgentId::new(&name).ok());
-        let known = id.filter(|id| self.layout.agent(id).is_dir());
-        if known.is_none() {
-            self.note(&link, "it points to no agent");
+        match id.filter(|id| self.layout.agent(id).is_dir()) {
+            Some(id) => Ok(Some(id)),
+            None => {
+                self.note(&link, "it points to no agent");
+                self.agent_with_records()
+            }
         }
-        known
+    }
+
+    /// The agent that was there last, where the link does not tell: the only one, the only one with runs, or the only
+    /// one with a record. Agents of before that have nothing to lose do not count.
+    fn agent_with_records(&mut self) -> Result<Option<AgentId>, ReadError> {
+        let names = self.list(&self.layout.agents());
+        let ids: Vec<_> = names
+            .iter()
+            .filter_map(|name| AgentId::new(name).ok())
+            .collect();
+        let mut ids: Vec<_> = ids
+            .into_iter()
+            .filter(|id| id.as_str() != "latest" && !id.as_str().starts_with('.'))
+            .filter(|id| self.layout.agent(id).is_dir())
+            .collect();
+        for has in [Self::has_runs, Self::has_record] {
+            if ids.len() > 1 && ids.iter().any(|id| has(self.layout, id)) {
+                ids.retain(|id| has(self.layout, id));
+            }
+        }
+        match <[AgentId; 1]>::try_from(ids) {
+            Ok([only]) => Ok(Some(only)),
+            Err(none) if none.is_empty() => Ok(None),
+            Err(several) => Err(ReadError::UnknownAgent {
+                link: self.layout.latest_agent(),
+                agents: several.iter().map(ToString::to_string).collect(),
+            }),
+        }
+    }
+
+    fn has_runs(layout: &Layout, agent: &AgentId) -> bool {
+        let frameworks = std::fs::read_dir(layout.agent(agent).join("frameworks"));
+        frameworks.is_ok_and(|mut entries| entries.next().is_some())
+    }
+
+    fn has_record(layout: &Layout, agent: &AgentId) -> bool {
+        let record = std::fs::symlink_metadata(layout.agent_info(agent));
+        record.is_ok_and(|record| record.is_file() && record.len() > 0)
     }
 
     fn frameworks(&mut self, agent: &AgentId) -> Result<Vec<FrameworkImage>, ReadError> {

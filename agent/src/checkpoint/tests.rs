@@ -105,7 +105,7 @@ pub(super) fn framework() -> Write {
 }
 
 /// Two tasks with a history each.
-fn written() -> (tempfile::TempDir, Layout) {
+pub(super) fn written() -> (tempfile::TempDir, Layout) {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(dir.path());
     let store = Store::open(layout.clone());
@@ -123,7 +123,7 @@ fn written() -> (tempfile::TempDir, Layout) {
     (dir, layout)
 }
 
-fn tasks(image: &Image) -> Vec<(String, usize)> {
+pub(super) fn tasks(image: &Image) -> Vec<(String, usize)> {
     let runs = image
         .frameworks
         .iter()

@@ -50,6 +50,26 @@ pub enum RunError {
         /// What is wrong with the first.
         why: String,
     },
+    /// The work directory is empty, and containers that were launched from it run.
+    #[error(
+        "{containers} container(s) of this agent run, and {work_dir} has no records of them: mount the disk or put the directory \
+         back, or end them with --recover=cleanup ({folder})"
+    )]
+    RecordsGone {
+        containers: usize,
+        work_dir: std::path::PathBuf,
+        /// The folder of these containers.
+        folder: std::path::PathBuf,
+    },
+    /// The agent that had this address left containers, which nobody would keep.
+    #[error(
+        "{what}, and it listened on port {port} as this agent does: start it with that --work_dir, or {cure}"
+    )]
+    LeftBehind {
+        what: String,
+        port: u16,
+        cure: &'static str,
+    },
     /// The kernel side could not be opened.
     #[error("failed to prepare for containers: {0}")]
     Containers(String),

@@ -1,5 +1,6 @@
 //! What is read and made before the core can run: checkpoints, cgroups, the runtime folder.
 
+use std::path::Path;
 use std::time::Duration;
 
 use meseta_daemon::error_chain::chain;
@@ -10,7 +11,7 @@ use super::RunError;
 use super::hierarchies::{cgroups_root, narrow};
 use crate::checkpoint::{self, Image, Layout, Store, Write};
 use crate::configuration::Configuration;
-use crate::configuration::flags::Flags;
+use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::core::Enforceable;
 use crate::directories::{RuntimeFolder, instance_of, runtime_dir};
@@ -85,9 +86,8 @@ fn open_blocking(
     let runtime_dir = runtime_dir(flags, layout, privileged);
     let mut own = flags.access.files();
     own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
-    for left in other_instances::abandoned(&runtime_dir, &instance) {
-        warn!(folder = %left.folder.display(), containers = left.containers, "{}: {}", left.what(), left.cure());
-    }
+    refuse_beside_left(flags, &runtime_dir, &instance)?;
+    refuse_without_records(flags, layout, &image, &runtime_dir.join(&instance))?;
     let runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance), layout.work_dir())?;
     let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
     let containers = Containers::open_with(
@@ -122,6 +122,45 @@ fn open_blocking(
         rights,
         watch,
     })
+}
+
+/// An agent whose predecessor at the same address had another work directory would run new tasks beside the old ones,
+/// which nobody keeps. An agent at another address may come back, and is reported.
+fn refuse_beside_left(flags: &Flags, runtime_dir: &Path, own: &str) -> Result<(), RunError> {
+    for left in other_instances::abandoned(runtime_dir, own) {
+        if let Some(port) = left.port().filter(|port| *port == flags.port) {
+            return Err(RunError::LeftBehind {
+                what: left.what(),
+                port,
+                cure: left.cure(),
+            });
+        }
+        warn!(folder = %left.folder.display(), containers = left.containers, "{}: {}", left.what(), left.cure());
+    }
+    Ok(())
+}
+
+/// Containers of this work directory of which it knows nothing would be destroyed as orphans: where its disk is not
+/// mounted, or was removed, that is every task of the node. One that an operator makes new by removing the link to its
+/// agent still has that agent's records.
+fn refuse_without_records(
+    flags: &Flags,
+    layout: &Layout,
+    image: &Image,
+    folder: &Path,
+) -> Result<(), RunError> {
+    let has_agents = std::fs::read_dir(layout.agents()).is_ok_and(|mut all| all.next().is_some());
+    if image.agent.is_some() || has_agents || flags.recover == Recover::Cleanup {
+        return Ok(());
+    }
+    match meseta_isolators::living_containers(folder) {
+        0 => Ok(()),
+        containers => Err(RunError::RecordsGone {
+            containers,
+            work_dir: layout.work_dir().to_owned(),
+            folder: folder.to_owned(),
+        }),
+    }
 }
 
 fn first_writes(image: &mut Image, boot: &BootId, instance: String) -> Vec<Write> {

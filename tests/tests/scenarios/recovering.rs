@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use meseta_tests::daemon::free_port;
+use meseta_tests::daemon::{free_port, refused};
 use meseta_tests::{Cluster, Framework, Setup, kernel, unless_root, wait};
 
 use crate::enforcement::{is_container, standing_offer};
@@ -12,7 +12,8 @@ meseta_tests::scenarios! {
     unless_root:
         an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing,
         a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up,
-        a_task_of_whose_start_no_record_is_left_goes_on;
+        a_task_of_whose_start_no_record_is_left_goes_on,
+        an_agent_without_the_records_of_running_tasks_does_not_start;
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -126,4 +127,45 @@ fn a_task_of_whose_start_no_record_is_left_goes_on() {
     }
     framework.kill("a");
     framework.until_state("a", "TASK_KILLED");
+}
+
+/// An empty work directory, as where a disk is not mounted, ended every task of the node; another one at the same address
+/// left them running beside new ones.
+fn an_agent_without_the_records_of_running_tasks_does_not_start() {
+    let port = free_port();
+    let mut cluster = Cluster::start(Setup {
+        agent_port: Some(port),
+        runtime_dir_apart: true,
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let (pid, began) = run(&mut framework, "t1");
+    let work_dir = cluster.agent_dir(0);
+    let runtime_dir = format!("--runtime_dir={}", cluster.runtime_dir_apart(0).display());
+    let cgroups_root = format!("--cgroups_root={}", cluster.cgroups_root);
+    let master = format!("--master={}", cluster.master.address());
+    let refused_at = |dir: &Path, port: u16| {
+        let port = format!("--port={port}");
+        refused("agent", dir, &[&master, &runtime_dir, &cgroups_root, &port])
+    };
+    cluster.agents[0].kill();
+    let said = refused_at(&cluster.dir.path().join("other"), port);
+    assert!(said.contains(&format!("listened on port {port}")), "{said}");
+    assert!(said.contains(work_dir.to_str().expect("text")), "{said}");
+    let aside = cluster.dir.path().join("aside");
+    std::fs::rename(&work_dir, &aside).expect("moved");
+    let said = refused_at(&work_dir, port);
+    assert!(said.contains("has no records of them"), "{said}");
+    assert!(said.contains("--recover=cleanup"), "{said}");
+    std::fs::remove_dir_all(&work_dir).expect("removed");
+    std::fs::rename(&aside, &work_dir).expect("moved back");
+    // A link to the agent that leads nowhere is made again from the records.
+    let latest = work_dir.join("meta/slaves/latest");
+    std::fs::remove_file(&latest).expect("removed");
+    std::os::unix::fs::symlink("nothing", &latest).expect("linked");
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    assert_eq!(kernel::start_time(pid), began, "the task goes on");
+    framework.kill("t1");
+    framework.until_state("t1", "TASK_KILLED");
 }
