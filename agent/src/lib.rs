@@ -15,6 +15,7 @@
 //! containerizer/     containers, from launch to end
 //! spec/              what a container is launched with
 //! fetch/             what a task wants fetched into its sandbox
+//! task_connection.rs connections that are made for a task
 //! nested/            containers that are asked for over the API
 //! monitor/           what containers and the machine use
 //! oversubscription/  estimators and QoS controllers
@@ -60,6 +61,7 @@ mod sandbox_files;
 mod seccomp_profile;
 mod service;
 mod spec;
+mod task_connection;
 
 pub use access_flags::AccessFlags;
 pub use check::{Finding, Severity, check, check_machine};

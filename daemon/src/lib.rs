@@ -33,6 +33,7 @@ pub mod query;
 pub mod request;
 pub mod routes;
 pub mod server;
+pub mod task_sockets;
 pub mod tls;
 pub mod user;
 pub mod verbosity;

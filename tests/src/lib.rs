@@ -7,6 +7,7 @@
 pub mod acknowledged;
 pub mod agent_kills;
 pub mod audit;
+pub mod call_count;
 pub mod cluster;
 pub mod daemon;
 pub mod dice;

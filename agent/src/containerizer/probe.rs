@@ -4,12 +4,12 @@
 //! own. A probe that times out, or whose task ends, is cancelled and leaves nothing.
 //!
 //! ```text
-//! connection.rs  what is waited for, and the task's end
-//! http.rs        checks by HTTP
+//! http.rs      checks by HTTP
+//! location.rs  where an answer leads
 //! ```
 
-mod connection;
 mod http;
+mod location;
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use crate::core::{Input, LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::failure::Failure;
 use crate::file_user::become_user;
 use crate::spec::{LaunchSettings, check_output, logs_of, spec_inside};
-use connection::{NoLook, TaskLife, is_no_look};
+use crate::task_connection::{NoLook, TaskLife, is_no_look};
 use http::{Lookups, by_http};
 
 impl Containerizer {

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use meseta_access::basic;
+use meseta_tests::call_count::fewest_calls;
 use meseta_tests::daemon::Daemon;
+use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
 use meseta_tests::secure::credentials;
 use meseta_tests::{Cluster, Missing, http, unless_installed, unless_root, wait};
@@ -20,6 +22,8 @@ meseta_tests::scenarios! {
         downloads_that_nobody_reads_hold_up_no_launch_and_no_kill,
         bodies_that_trickle_are_given_up,
         guesses_keep_nobody_else_out;
+    unless_root:
+        no_request_costs_more_beside_other_connections_and_containers;
     unless_network_namespace:
         silence_from_an_address_keeps_nobody_of_it_out;
 }
@@ -35,6 +39,62 @@ fn status_of(pid: i32, field: &str) -> u64 {
     number
         .and_then(|number| number.parse().ok())
         .expect("a number")
+}
+
+/// Each new connection to an agent looked at every descriptor of the agent: with 300 containers a request took 27 ms.
+fn no_request_costs_more_beside_other_connections_and_containers() {
+    const CONNECTIONS: usize = 150;
+    const TASKS: usize = 8;
+    /// A few calls more or less, by which thread does what.
+    const SLACK: u64 = 12;
+    let (cluster, mut framework, offer) = Cluster::with_offer();
+    let agent = cluster.agent();
+    let master = &cluster.master;
+    let pages = ["/health", "/version", "/metrics/snapshot"];
+    let asked = [(agent, pages), (master, pages)];
+    let count = |(daemon, pages): (&Daemon, [&'static str; 3])| {
+        pages.map(|path| {
+            let ask = || {
+                assert_eq!(
+                    http::get(&format!("http://{}{path}", daemon.address())).status,
+                    200
+                )
+            };
+            (path, fewest_calls(daemon.pid(), ask))
+        })
+    };
+    let before = asked.map(count);
+    let tasks: Vec<_> = (0..TASKS).map(|number| format!("t{number}")).collect();
+    let small = [("cpus", 0.05), ("mem", 32.0)];
+    let infos: Vec<_> = tasks
+        .iter()
+        .map(|id| task(&offer, id, "sleep 1000", &small))
+        .collect();
+    framework.launch(&offer, &infos);
+    for id in &tasks {
+        framework.until_state(id, "TASK_RUNNING");
+    }
+    let mut idle: Vec<Raw> = Vec::new();
+    for daemon in [agent, master] {
+        idle.extend((0..CONNECTIONS).map(|_| {
+            let mut raw = Raw::connect(daemon.address());
+            raw.request("GET /health", &[], "");
+            raw.answer();
+            raw
+        }));
+    }
+    let after = asked.map(count);
+    for ((path, before), (_, after)) in before
+        .into_iter()
+        .flatten()
+        .zip(after.into_iter().flatten())
+    {
+        assert!(
+            after <= before + SLACK,
+            "{path}: {before} calls alone, {after} beside others"
+        );
+    }
+    drop(idle);
 }
 
 /// Many readers ask for a large file and take nothing of it: tasks are launched and killed meanwhile, whoever

@@ -3,25 +3,27 @@
 //! Invariants: the check is over when its task is; names, which an answer may lead to, are looked up by threads of which
 //! there are so many, and each framework has its part of them.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::io::{self, Read as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use meseta_resources::FrameworkId;
 use rustix::event::PollFlags;
+use ureq::http::header::LOCATION;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::time::Duration as UreqDuration;
-use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, RustlsConnector, Transport,
-};
+use ureq::unversioned::transport::{Connector as _, NextTimeout, RustlsConnector};
 
-use super::connection::{NoLook, TaskLife, is_no_look};
+use super::location::resolve;
 use crate::containerizer::fair_semaphore::FairSemaphore;
 use crate::core::ProbeResult;
+use crate::task_connection::{NoLook, TaskConnector, TaskLife, is_no_look, until};
 
 /// Answers that lead elsewhere are followed so often, as curl does it for Mesos.
 const REDIRECTS_MAX: u32 = 10;
+/// The most of such an answer's body that is read.
+const REDIRECT_BODY_BYTES_MAX: u64 = 64 * 1024;
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
@@ -43,13 +45,13 @@ pub(super) fn by_http(
         .disable_verification(true)
         .build();
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(timeout))
-        .max_redirects(REDIRECTS_MAX)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
         .http_status_as_error(false)
         .tls_config(tls)
         .proxy(None)
         .build();
-    let connector = TaskConnector { life: life.clone() };
+    let connector = TaskConnector::new(life.clone());
     let connector = connector.chain(RustlsConnector::default());
     let resolver = TaskResolver {
         names: DefaultResolver::default(),
@@ -57,133 +59,44 @@ pub(super) fn by_http(
         lookups,
     };
     let agent = ureq::Agent::with_parts(config, connector, resolver);
-    match agent.get(url).call() {
-        Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
+    match follow(&agent, url, timeout) {
+        Ok(result) => result,
         Err(ureq::Error::Io(error)) if is_no_look(&error) => ProbeResult::NotRun(error.to_string()),
         Err(error) => ProbeResult::NoAnswer(error.to_string()),
     }
 }
 
-fn until(timeout: &NextTimeout) -> Option<Instant> {
-    match timeout.after {
-        UreqDuration::Exact(after) => Instant::now().checked_add(after),
-        UreqDuration::NotHappening => None,
+/// Asks, and goes where answers lead. An answer that says no place is the last, as for curl, whatever its status.
+fn follow(agent: &ureq::Agent, url: &str, timeout: Duration) -> Result<ProbeResult, ureq::Error> {
+    let began = Instant::now();
+    let mut url = url.to_owned();
+    for _ in 0..=REDIRECTS_MAX {
+        let left = timeout.saturating_sub(began.elapsed());
+        let request = agent.get(&url).config().timeout_global(Some(left)).build();
+        let answer = request.call()?;
+        let status = answer.status().as_u16();
+        let place = answer.headers().get_all(LOCATION).iter().next_back();
+        let place = place
+            .filter(|_| matches!(status, 301..=303 | 307 | 308))
+            .cloned();
+        let Some(place) = place else {
+            return Ok(ProbeResult::Status(status.into()));
+        };
+        let place = String::from_utf8_lossy(place.as_bytes()).into_owned();
+        let page: ureq::http::Uri = url.parse().map_err(ureq::http::Error::from)?;
+        let Some(next) = resolve(&page, &place) else {
+            return Ok(ProbeResult::NoAnswer(format!("it leads to {place:?}")));
+        };
+        // Read, so that the next question may go over the same connection; one that is long is not worth it.
+        let mut body = answer
+            .into_body()
+            .into_reader()
+            .take(REDIRECT_BODY_BYTES_MAX);
+        let _ = io::copy(&mut body, &mut io::sink());
+        url = next;
     }
-}
-
-/// Connects for as long as the task lives.
-#[derive(Debug)]
-struct TaskConnector {
-    life: TaskLife,
-}
-
-impl Connector for TaskConnector {
-    type Out = TaskTransport;
-
-    fn connect(
-        &self,
-        details: &ConnectionDetails<'_>,
-        _: Option<()>,
-    ) -> Result<Option<TaskTransport>, ureq::Error> {
-        let until = until(&details.timeout);
-        let mut last = ureq::Error::HostNotFound;
-        let mut addresses = details.addrs.iter();
-        while let Some(address) = addresses.next() {
-            // What is left is shared by those that are left.
-            let until = until.map(|until| {
-                let left = until.saturating_duration_since(Instant::now());
-                let addresses_left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-                Instant::now() + left / addresses_left.saturating_add(1)
-            });
-            match self.life.connect(*address, until) {
-                Ok(stream) => {
-                    let _ = stream.set_nodelay(true);
-                    let config = details.config;
-                    let (input, output) = (config.input_buffer_size(), config.output_buffer_size());
-                    return Ok(Some(TaskTransport {
-                        stream,
-                        buffers: LazyBuffers::new(input, output),
-                        life: self.life.clone(),
-                    }));
-                }
-                Err(error) if is_no_look(&error) => {
-                    return Err(error.into());
-                }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    last = ureq::Error::Timeout(details.timeout.reason);
-                }
-                Err(error) => last = error.into(),
-            }
-        }
-        Err(last)
-    }
-}
-
-/// A connection that is over when the task is.
-#[derive(Debug)]
-struct TaskTransport {
-    stream: TcpStream,
-    buffers: LazyBuffers,
-    life: TaskLife,
-}
-
-impl TaskTransport {
-    fn wait(&self, ready: PollFlags, timeout: &NextTimeout) -> Result<(), ureq::Error> {
-        match self.life.wait(&self.stream, ready, until(timeout))? {
-            true => Ok(()),
-            false => Err(ureq::Error::Timeout(timeout.reason)),
-        }
-    }
-}
-
-impl Transport for TaskTransport {
-    fn buffers(&mut self) -> &mut dyn Buffers {
-        &mut self.buffers
-    }
-
-    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
-        let timeout = timeout.for_write();
-        let mut sent = 0;
-        while sent < amount {
-            self.wait(PollFlags::OUT, &timeout)?;
-            let output = self.buffers.output().get(sent..amount).unwrap_or_default();
-            match self.stream.write(output) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(written) => sent += written,
-                Err(error) if is_to_be_repeated(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
-        let timeout = timeout.for_read();
-        loop {
-            self.wait(PollFlags::IN, &timeout)?;
-            match self.stream.read(self.buffers.input_append_buf()) {
-                Ok(read) => {
-                    self.buffers.input_appended(read);
-                    return Ok(read > 0);
-                }
-                Err(error) if is_to_be_repeated(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Nothing is said without a question; an end is.
-    fn is_open(&mut self) -> bool {
-        let peeked = self.stream.peek(&mut [0]);
-        peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-    }
-}
-
-fn is_to_be_repeated(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
+    let text = format!("it leads on after {REDIRECTS_MAX} answers");
+    Ok(ProbeResult::NoAnswer(text))
 }
 
 /// Takes an address as it is; a name is looked up by a thread that can be abandoned, and counts until it ends. Without memory
@@ -256,6 +169,7 @@ impl TaskResolver {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::net::TcpListener;
     use std::os::fd::OwnedFd;
 
@@ -319,6 +233,47 @@ mod tests {
         let (life, _lives) = life();
         let seen = by_http(&url, LONG, &life, lookups(1));
         assert_eq!(seen, ProbeResult::Status(204));
+        server.join().expect("no panic");
+    }
+
+    /// The check of a task behind a login page failed: `302` without a place is an answer.
+    #[test]
+    fn an_answer_that_leads_nowhere_counts_by_its_status() {
+        for (sent, status) in [
+            ("302 Found\r\nContent-Length: 0", 302),
+            ("301 Moved Permanently\r\nContent-Length: 0", 301),
+            (
+                "300 Multiple Choices\r\nContent-Length: 0\r\nLocation: /x",
+                300,
+            ),
+            ("304 Not Modified", 304),
+            ("399 Odd\r\nContent-Length: 0", 399),
+            ("404 Not Found\r\nContent-Length: 0\r\nLocation: /x", 404),
+        ] {
+            let (listener, url) = listening();
+            let server = std::thread::spawn(move || {
+                answer(&listener, &format!("HTTP/1.1 {sent}\r\n\r\n"));
+            });
+            let (life, _lives) = life();
+            let seen = by_http(&url, LONG, &life, lookups(0));
+            assert_eq!(seen, ProbeResult::Status(status), "{sent}");
+            server.join().expect("no panic");
+        }
+    }
+
+    #[test]
+    fn answers_that_lead_in_a_circle_are_no_answer() {
+        let (listener, url) = listening();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a check");
+            for _ in 0..=REDIRECTS_MAX {
+                let again = "HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
+                reply(&mut stream, again);
+            }
+        });
+        let (life, _lives) = life();
+        let seen = by_http(&url, LONG, &life, lookups(0));
+        assert!(matches!(seen, ProbeResult::NoAnswer(_)), "{seen:?}");
         server.join().expect("no panic");
     }
 
