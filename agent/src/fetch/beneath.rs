@@ -4,10 +4,11 @@
 //! [`meseta_isolators::beneath`]; paths with `..`, or absolute ones, are refused before.
 
 use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::path::{Component, Path, PathBuf};
 
 use meseta_isolators::beneath;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
 use super::{Step, StepError};
@@ -18,8 +19,69 @@ pub(super) struct Folder {
     root: beneath::Folder,
 }
 
+/// The mode and the time of the last change that an archive gives an entry.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Attributes {
+    pub(super) mode: Option<u32>,
+    /// Seconds since 1970, and nanoseconds.
+    pub(super) modified: Option<(i64, u32)>,
+}
+
+impl Attributes {
+    fn times(self) -> Timestamps {
+        let timespec = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+        let (last_access, omitted) = (timespec(0, UTIME_NOW), timespec(0, UTIME_OMIT));
+        let last_modification = self.modified.map_or(omitted, |(seconds, nanoseconds)| {
+            timespec(seconds, i64::from(nanoseconds))
+        });
+        Timestamps {
+            last_access,
+            last_modification,
+        }
+    }
+}
+
+/// The attributes of folders, which are given to them once nothing more is put into them: an archive may make them read-only,
+/// and what is put into a folder changes its time.
+#[derive(Debug, Default)]
+pub(super) struct FolderAttributes(Vec<(PathBuf, Attributes)>);
+
+impl FolderAttributes {
+    pub(super) fn add(&mut self, name: &str, attributes: Attributes) -> Step<()> {
+        let path = checked(name)?;
+        // The sandbox itself is the agent's to arrange.
+        if !path.as_os_str().is_empty() {
+            self.0.push((path, attributes));
+        }
+        Ok(())
+    }
+
+    /// The innermost first: a folder that cannot be entered any more hides what is in it.
+    pub(super) fn apply(mut self, sandbox: &Folder) -> Step<()> {
+        self.0
+            .sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
+        for (path, attributes) in self.0 {
+            // An entry of the archive may have taken its place.
+            let Ok(folder) = sandbox.root.folder(&path) else {
+                continue;
+            };
+            let failed = |error| failed("set the attributes of", &path, error);
+            // The time first: a mode may close the folder. A descriptor of a path has no mode to change; its entry "." has.
+            let times = attributes.times();
+            rustix::fs::utimensat(&folder, ".", &times, AtFlags::empty()).map_err(failed)?;
+            if let Some(mode) = attributes.mode {
+                let mode = Mode::from_raw_mode(mode & MODE_BITS);
+                rustix::fs::chmodat(&folder, ".", mode, AtFlags::empty()).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The mode of folders that are made on the way.
 const FOLDER_MODE: u32 = 0o755;
+/// Permissions, and the set-id and sticky bits.
+const MODE_BITS: u32 = 0o7777;
 /// Folders deeper than this are nobody's archive.
 const DEPTH_MAX: usize = 100;
 
@@ -44,6 +106,38 @@ impl Folder {
         Ok(File::from(file))
     }
 
+    /// Gives a file its attributes, once it is written: a write takes set-id bits away, and changes its time.
+    pub(super) fn finish(file: &File, attributes: Attributes) -> Step<()> {
+        if let Some(mode) = attributes.mode {
+            let mode = Mode::from_raw_mode(mode & MODE_BITS);
+            rustix::fs::fchmod(file, mode)
+                .map_err(|error| format!("failed to set the mode of a file: {error}"))?;
+        }
+        rustix::fs::futimens(file, &attributes.times())
+            .map_err(|error| format!("failed to set the time of a file: {error}").into())
+    }
+
+    /// A pipe with a name.
+    pub(super) fn make_pipe(&self, name: &str, attributes: Attributes) -> Step<()> {
+        let (parent, name) = self.parent_of(name)?;
+        remove(&parent, &name)?;
+        let mode = Mode::from_raw_mode(attributes.mode.unwrap_or(0o644) & MODE_BITS);
+        rustix::fs::mknodat(&parent, &name, FileType::Fifo, mode, 0)
+            .map_err(|error| failed("make the pipe", &name, error))?;
+        // Not opened: nobody reads. What is in its place by now is the task's own.
+        let opened = rustix::fs::openat(
+            &parent,
+            &name,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let opened = opened.map_err(|error| failed("find", &name, error))?;
+        let itself = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        rustix::fs::chmod(&itself, mode)
+            .map_err(|error| failed("set the mode of", &name, error))?;
+        set_link_time(&parent, &name, attributes)
+    }
+
     /// A folder and those above it.
     pub(super) fn make_folder(&self, name: &str) -> Step<()> {
         let path = checked(name)?;
@@ -51,10 +145,12 @@ impl Folder {
     }
 
     /// A link, to wherever it says: it is the task that may follow it, we do not.
-    pub(super) fn symlink(&self, name: &str, target: &str) -> Step<()> {
+    pub(super) fn symlink(&self, name: &str, target: &str, attributes: Attributes) -> Step<()> {
         let (parent, name) = self.parent_of(name)?;
         remove(&parent, &name)?;
-        rustix::fs::symlinkat(target, &parent, &name).map_err(|error| failed("link", &name, error))
+        rustix::fs::symlinkat(target, &parent, &name)
+            .map_err(|error| failed("link", &name, error))?;
+        set_link_time(&parent, &name, attributes)
     }
 
     /// Another name for a file that is in here.
@@ -117,6 +213,13 @@ fn checked(name: &str) -> Step<PathBuf> {
         return Err(format!("{name:?} is no path to write to").into());
     }
     Ok(path)
+}
+
+/// Sets the time of what is there itself, also of a link.
+fn set_link_time(parent: &beneath::Folder, name: &Path, attributes: Attributes) -> Step<()> {
+    let times = attributes.times();
+    rustix::fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|error| failed("set the time of", name, error))
 }
 
 fn remove(parent: &beneath::Folder, name: &Path) -> Step<()> {

@@ -19,6 +19,8 @@ pub(super) struct Extended {
     pub(super) link: Option<String>,
     /// In place of the size in its header, where one of 8 GiB finds no room.
     pub(super) size: Option<u64>,
+    /// When it was changed: seconds since 1970, and nanoseconds.
+    pub(super) modified: Option<(i64, u32)>,
     /// Whether its data is a map of what is there and that.
     pub(super) is_sparse: bool,
 }
@@ -58,6 +60,11 @@ impl Extended {
                 let size = size.map(|size| number(size.as_bytes()).ok_or_else(malformed));
                 self.size = size.transpose()?;
             }
+            b"mtime" => {
+                let time = read_text(&mut value)?;
+                let time = time.map(|time| moment(&time).ok_or_else(malformed));
+                self.modified = time.transpose()?;
+            }
             _ => {
                 io::copy(&mut value, &mut io::sink()).map_err(broken)?;
             }
@@ -90,6 +97,28 @@ fn number(digits: &[u8]) -> Option<u64> {
     let is_number = digits.iter().all(u8::is_ascii_digit);
     let digits = str::from_utf8(digits).ok().filter(|_| is_number);
     digits?.parse().ok()
+}
+
+/// Seconds since 1970, with a sign and a fraction or without; digits beyond nanoseconds are left out.
+fn moment(text: &str) -> Option<(i64, u32)> {
+    let (is_before, text) = match text.strip_prefix('-') {
+        Some(text) => (true, text),
+        None => (false, text),
+    };
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let whole = i64::try_from(number(whole.as_bytes())?).ok()?;
+    let digits = fraction
+        .bytes()
+        .chain(std::iter::repeat(b'0'))
+        .take(9)
+        .collect::<Vec<_>>();
+    let nanoseconds = u32::try_from(number(&digits)?).ok()?;
+    match (is_before, nanoseconds) {
+        (false, _) => Some((whole, nanoseconds)),
+        (true, 0) => Some((-whole, 0)),
+        // The fraction counts upwards.
+        (true, _) => Some((-whole - 1, 1_000_000_000 - nanoseconds)),
+    }
 }
 
 fn length_of(bytes: &[u8]) -> u64 {
@@ -201,6 +230,21 @@ mod tests {
             let fixture = Fixture::new();
             let refused = fixture.fetch(fixture.give("a.tar", &whole[..end]));
             assert!(refused.is_err() || end == 1024, "{end}");
+        }
+    }
+
+    #[test]
+    fn moments_are_read_with_sign_and_fraction() {
+        for (text, moment) in [
+            ("0", Some((0, 0))),
+            ("12.5", Some((12, 500_000_000))),
+            ("1.0000000009", Some((1, 0))),
+            ("-1.25", Some((-2, 750_000_000))),
+            ("-3", Some((-3, 0))),
+            ("1.x", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(super::moment(text), moment, "{text}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 
 use tar::{EntryType as Kind, Header};
 
+use super::beneath::Attributes;
 use super::metered::Paid;
 use super::pax::Extended;
 use super::unpack::{broken, read_name, text};
@@ -22,7 +23,7 @@ pub(super) struct TarEntry {
     pub(super) name: String,
     /// Where a link leads.
     pub(super) link: Option<String>,
-    pub(super) mode: u32,
+    pub(super) attributes: Attributes,
 }
 
 /// An archive, of which every byte is paid for, so that what is skipped costs the same as what is written. As a reader it
@@ -117,8 +118,16 @@ fn entry_of(header: &Header, kind: Kind, extended: Extended) -> Step<TarEntry> {
         kind,
         name,
         link,
-        mode: header.mode().unwrap_or(0o644),
+        attributes: Attributes {
+            mode: Some(header.mode().unwrap_or(0o644)),
+            modified: extended.modified.or_else(|| modified_of(header)),
+        },
     })
+}
+
+fn modified_of(header: &Header) -> Option<(i64, u32)> {
+    let seconds = header.mtime().ok()?;
+    Some((i64::try_from(seconds).ok()?, 0))
 }
 
 pub(super) fn not_unpacked(name: &str, kind: Kind) -> StepError {

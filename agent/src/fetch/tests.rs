@@ -22,7 +22,7 @@ impl Fixture {
         Self { dir }
     }
 
-    fn sandbox(&self) -> std::path::PathBuf {
+    pub(super) fn sandbox(&self) -> std::path::PathBuf {
         self.dir.path().join("sandbox")
     }
 
@@ -140,7 +140,7 @@ fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
     let mode = std::fs::metadata(fixture.sandbox().join("bin/tool")).expect("there");
     // Set-id bits are not kept.
     let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
-    assert_eq!(mode & 0o7777, 0o755);
+    assert_eq!(mode & 0o7777, 0o4755);
     // Mesos leaves the archive there too.
     assert!(fixture.sandbox().join("a.tgz").exists());
 }
