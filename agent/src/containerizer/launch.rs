@@ -103,6 +103,7 @@ impl Containerizer {
                     ..fetch::Limits::default()
                 },
                 host_paths: settings.rights.host_paths.clone(),
+                proxies: fetch::Proxies::from_env(),
                 cancel,
             };
             fetch::fetch(request)?;

@@ -9,13 +9,16 @@
 mod beneath;
 mod metered;
 mod pax;
+mod proxy;
 mod source;
 mod tar_entries;
 #[cfg(test)]
 mod tests;
 mod unpack;
+mod web;
 mod zip_directory;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +30,9 @@ use meseta_proto::mesos::v1::command_info::Uri;
 
 use crate::file_user::become_user;
 use crate::host_paths::HostPaths;
+use crate::task_connection::TaskLife;
 use beneath::Folder;
+pub(crate) use proxy::Proxies;
 use source::Source;
 
 /// What is to be fetched, for whom and where to.
@@ -45,6 +50,7 @@ pub(crate) struct Request {
     pub(crate) limits: Limits,
     /// What of the machine's files is not fetched.
     pub(crate) host_paths: Arc<HostPaths>,
+    pub(crate) proxies: Proxies,
     pub(crate) cancel: Arc<Cancel>,
 }
 
@@ -52,18 +58,15 @@ pub(crate) struct Request {
 #[derive(Debug, Default)]
 pub(crate) struct Cancel {
     is_cancelled_flag: AtomicBool,
-    /// The client of the fetch under way, whose connections are shut down.
-    client: Mutex<Option<ureq::Agent>>,
+    /// The end of the pipe that the connections of the fetch watch: they end when it is closed.
+    ends: Mutex<Option<io::PipeWriter>>,
 }
 
 impl Cancel {
     /// Ends the fetch soon.
     pub(crate) fn cancel(&self) {
         self.is_cancelled_flag.store(true, Ordering::SeqCst);
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = &*client {
-            client.clone().shutdown();
-        }
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn is_cancelled(&self) -> bool {
@@ -77,13 +80,15 @@ impl Cancel {
         }
     }
 
-    /// From now on this client goes down with the fetch.
-    fn take_down(&self, client: &ureq::Agent) {
-        let mut current = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = Some(client.clone());
-        if self.is_cancelled() {
-            client.clone().shutdown();
-        }
+    /// What the connections of the fetch end with. At most one is made for a fetch.
+    fn life(&self) -> Step<TaskLife> {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: a cancel that comes now closes the pipe.
+        self.check()?;
+        let pipe = io::pipe().map_err(|error| format!("failed to open a pipe: {error}"))?;
+        let (ended, end) = pipe;
+        *ends = Some(end);
+        Ok(TaskLife::of(ended.into()))
     }
 }
 

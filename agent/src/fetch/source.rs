@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags};
 
-use super::{Budget, Cancel, Request, Step};
+use super::proxy::Proxies;
+use super::{Budget, Cancel, Request, Step, web};
 use crate::file_user;
 use crate::host_paths::HostPaths;
 
 /// Time for a name to be resolved, and for a connection to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for an answer to begin, and for a whole file, whatever comes in between.
-const BODY_TIMEOUT: Duration = Duration::from_mins(15);
+/// Time for an answer to begin: its head has a bound, but each byte of it may take almost as long as a stall.
+const HEAD_TIMEOUT: Duration = Duration::from_mins(15);
+/// Time for a whole file. A server that sends is not cut off; one that sends a byte a minute does not hold a place forever.
+const BODY_TIMEOUT: Duration = Duration::from_hours(24);
 const REDIRECTS_MAX: u32 = 10;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// procfs, sysfs, the cgroup trees, debugfs, tracefs, securityfs and the tree of BPF objects, by their
@@ -39,7 +42,8 @@ pub(super) struct Source {
     host_paths: Arc<HostPaths>,
     cancel: Arc<Cancel>,
     stall: Duration,
-    /// Made when something needs it, and shut down when the fetch is not wanted any more.
+    proxies: Proxies,
+    /// Made when something needs it; its connections end when the fetch is not wanted any more.
     client: OnceCell<ureq::Agent>,
 }
 
@@ -49,6 +53,7 @@ impl Source {
             host_paths: request.host_paths.clone(),
             cancel: request.cancel.clone(),
             stall: request.limits.stall,
+            proxies: request.proxies.clone(),
             client: OnceCell::new(),
         }
     }
@@ -58,7 +63,7 @@ impl Source {
         let scheme = uri.split_once("://").map(|(scheme, _)| scheme);
         match scheme.map(str::to_ascii_lowercase).as_deref() {
             Some("http" | "https") => {
-                let answer = self.client().get(uri).call();
+                let answer = self.client()?.get(uri).call();
                 let answer = answer.map_err(|error| self.in_words(&error))?;
                 if answer.status().as_u16() != 200 {
                     return Err(format!("the server answered {}", answer.status()).into());
@@ -115,27 +120,30 @@ impl Source {
     }
 
     /// A client of its own for each fetch, so that ending one ends no other.
-    fn client(&self) -> &ureq::Agent {
-        self.client.get_or_init(|| {
-            let tls = ureq::tls::TlsConfig::builder()
-                .root_certs(ureq::tls::RootCerts::PlatformVerifier)
-                .build();
-            let client: ureq::Agent = ureq::Agent::config_builder()
-                .timeout_resolve(Some(CONNECT_TIMEOUT))
-                .timeout_connect(Some(CONNECT_TIMEOUT.min(self.stall)))
-                .timeout_recv_response(Some(BODY_TIMEOUT))
-                .timeout_recv_body(Some(BODY_TIMEOUT))
-                .timeout_per_read(Some(self.stall))
-                .timeout_per_write(Some(self.stall))
-                .max_redirects(REDIRECTS_MAX)
-                .max_idle_connections(0)
-                .http_status_as_error(false)
-                .tls_config(tls)
-                .build()
-                .into();
-            self.cancel.take_down(&client);
-            client
-        })
+    fn client(&self) -> Step<&ureq::Agent> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let tls = ureq::tls::TlsConfig::builder()
+            .root_certs(ureq::tls::RootCerts::PlatformVerifier)
+            .build();
+        let config = ureq::Agent::config_builder()
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT.min(self.stall)))
+            .timeout_recv_response(Some(HEAD_TIMEOUT))
+            .timeout_recv_body(Some(BODY_TIMEOUT))
+            .timeout_per_read(Some(self.stall))
+            .timeout_per_write(Some(self.stall))
+            .max_redirects(REDIRECTS_MAX)
+            .max_idle_connections(0)
+            .http_status_as_error(false)
+            .tls_config(tls)
+            .proxy(None)
+            .build();
+        let life = self.cancel.life()?;
+        Ok(self
+            .client
+            .get_or_init(|| web::client(config, life, &self.proxies)))
     }
 
     fn in_words(&self, error: &ureq::Error) -> String {

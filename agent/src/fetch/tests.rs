@@ -47,7 +47,7 @@ impl Fixture {
         fetch(request).map_err(|error| error.to_string())
     }
 
-    fn request(&self, uri: Uri) -> Request {
+    pub(super) fn request(&self, uri: Uri) -> Request {
         Request {
             uris: vec![uri],
             outer: self.sandbox(),
@@ -55,6 +55,7 @@ impl Fixture {
             owner: None,
             limits: Limits::default(),
             host_paths: Arc::default(),
+            proxies: super::Proxies::default(),
             cancel: Arc::default(),
         }
     }
