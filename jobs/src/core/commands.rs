@@ -10,7 +10,7 @@ use super::job::{Job, Progress, Run};
 use super::records::{JobRecord, Key, Rollout, RunRecord, Size, Stop, VersionRecord};
 use super::service;
 use super::state::State;
-use super::view::Authority;
+use super::view::Authorities;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
 
 /// Jobs that there may be, whatever became of them.
@@ -48,10 +48,10 @@ impl State {
     fn permitted(
         &mut self,
         name: &str,
-        seen: Option<&Authority>,
+        seen: Option<&Authorities>,
         request: Request,
     ) -> Result<Accepted, Refusal> {
-        if self.authority_of(name).as_ref() != seen {
+        if self.authorities_of(name).as_ref() != seen {
             return Err(Refusal::Conflict(format!(
                 "{name:?} was submitted, purged, or changed in role or user at the same time: try again"
             )));

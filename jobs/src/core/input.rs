@@ -10,7 +10,7 @@ use meseta_resources::Operation;
 use serde::Serialize;
 
 use super::roles::RoleSet;
-use super::view::Authority;
+use super::view::Authorities;
 use crate::placement::{Offer, Placement};
 use crate::spec::JobSpec;
 
@@ -103,11 +103,11 @@ pub enum Request {
         /// Refused where another volume is there by now.
         volume_id: Option<String>,
     },
-    /// What was permitted by what the job runs as: refused where that is another by now.
+    /// A request that was permitted for these authorities of the job. The core refuses it where the job has others by now.
     Permitted {
         name: String,
-        /// None where there was no such job.
-        seen: Option<Authority>,
+        /// `None` where there was no such job.
+        seen: Option<Authorities>,
         request: Box<Self>,
     },
 }

@@ -62,4 +62,6 @@ pub use state::{Options, State};
 pub use task_name::TaskName;
 pub use tasks::{NoPlace, TaskOrder};
 pub use totals::{QUEUE_BOUNDS, Queue, Totals};
-pub use view::{Authority, History, JobView, TaskView, UpdateView, VersionView, VolumeView};
+pub use view::{
+    Authorities, Authority, History, JobView, TaskView, UpdateView, VersionView, VolumeView,
+};

@@ -126,6 +126,15 @@ impl Authority {
     }
 }
 
+/// The authorities that a change of a job can start tasks with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authorities {
+    /// The authority of the present version.
+    pub present: Authority,
+    /// The authority of the last healthy version, which an update that fails goes back to by itself.
+    pub rollback: Option<Authority>,
+}
+
 impl State {
     /// One job with all of its tasks, where no quotas are known.
     #[must_use]
@@ -208,8 +217,13 @@ impl State {
 
     /// What the present version of a job runs as.
     #[must_use]
-    pub fn authority_of(&self, name: &str) -> Option<Authority> {
-        Some(Authority::of(self.jobs.get(name)?.spec()?))
+    pub fn authorities_of(&self, name: &str) -> Option<Authorities> {
+        let job = self.jobs.get(name)?;
+        let stable = job.record.stable.and_then(|version| job.spec_of(version));
+        Some(Authorities {
+            present: Authority::of(job.spec()?),
+            rollback: stable.map(|spec| Authority::of(spec)),
+        })
     }
 
     /// The version that a job would go back to, and what that runs as.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::routes::ROUTES;
 use super::{Context, Permitted, Reply, permission, shown};
-use crate::core::{Accepted, Authority, Quotas, Refusal, Request, State};
+use crate::core::{Accepted, Authorities, Authority, Quotas, Refusal, Request, State};
 use crate::file::{self, Mistakes, Submission};
 use crate::spec::JobSpec;
 
@@ -90,11 +90,11 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
     };
     let mut permitted = Vec::new();
     for spec in specs {
-        permission::run(&caller.approver, &Authority::of(&spec), &context.user)?;
-        // A job that is there is taken over only by who may run in its role too.
-        let seen = present(&context, &spec.name).await?;
-        if let Some(present) = &seen {
-            permission::change(&caller.approver, present)?;
+        let authority = Authority::of(&spec);
+        permission::run(&caller.approver, &authority, &context.user)?;
+        let seen = seen(&context, &spec.name).await?;
+        if let Some(seen) = &seen {
+            permission::replace(&caller.approver, &authority, seen, &context.user)?;
         }
         permitted.push((spec, seen));
     }
@@ -150,7 +150,7 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     permission::change(&caller.approver, &Authority::of(&spec))?;
     let planned = |quotas: Quotas| {
         let spec = spec.clone();
-        move |state: &State| (state.authority_of(&spec.name), state.plan(&spec, &quotas))
+        move |state: &State| (state.authorities_of(&spec.name), state.plan(&spec, &quotas))
     };
     let (mut present, mut plan) = context.handle.read(planned(Quotas::default())).await?;
     if plan.may_be_limited {
@@ -159,8 +159,8 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         (present, plan) = context.handle.read(planned(quotas)).await?;
     }
     // The changes tell what the present one is.
-    if let Some(present) = present {
-        permission::change(&caller.approver, &present)?;
+    if let Some(seen) = present {
+        permission::change(&caller.approver, &seen.present)?;
     }
     Ok(Reply::json(&plan))
 }
@@ -172,9 +172,9 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         request,
         ..
     } = permitted;
-    let present = present(&context, name).await?;
-    let present = present.ok_or_else(|| Reply::no_job(name))?;
-    permission::change(&caller.approver, &present)?;
+    let seen = seen(&context, name).await?;
+    let seen = seen.ok_or_else(|| Reply::no_job(name))?;
+    permission::change(&caller.approver, &seen.present)?;
     let (parts, body) = request.into_parts();
     let bodies = &context.bodies;
     let read_whole = bodies.read(&caller, &parts.headers, body, CHANGE_BYTES_MAX);
@@ -187,14 +187,18 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
             let target = move |state: &State| state.revert_target(&wanted, asked);
             let (target, authority) = context.handle.read(target).await??;
             permission::run(&caller.approver, &authority, &context.user)?;
+            permission::replace(&caller.approver, &authority, &seen, &context.user)?;
             // The version that was checked, whatever has become healthy since.
             *version = Some(target);
         }
-        _ => permission::run(&caller.approver, &present, &context.user)?,
+        _ => {
+            permission::run(&caller.approver, &seen.present, &context.user)?;
+            permission::replace(&caller.approver, &seen.present, &seen, &context.user)?;
+        }
     }
     let request = Request::Permitted {
         name: name.to_owned(),
-        seen: Some(present),
+        seen: Some(seen),
         request: Box::new(request),
     };
     let answer = context.handle.request(request).await?;
@@ -202,9 +206,11 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
     Ok(Reply::json(&answer?))
 }
 
-async fn present(context: &Context, name: &str) -> Result<Option<Authority>, Reply> {
+async fn seen(context: &Context, name: &str) -> Result<Option<Authorities>, Reply> {
     let name = name.to_owned();
-    let found = context.handle.read(move |state| state.authority_of(&name));
+    let found = context
+        .handle
+        .read(move |state| state.authorities_of(&name));
     Ok(found.await?)
 }
 

@@ -2,7 +2,7 @@
 
 use meseta_access::{Action, Approver, Forbidden};
 
-use crate::core::Authority;
+use crate::core::{Authorities, Authority};
 
 /// Whether the caller may change what is of this role.
 pub(super) fn change(approver: &Approver, authority: &Authority) -> Result<(), Forbidden> {
@@ -16,13 +16,34 @@ pub(super) fn run(approver: &Approver, authority: &Authority, user: &str) -> Res
     approver.check(Action::RunTask, Some(user))
 }
 
+/// Checks that the caller may have a version that runs as `new` take the place of what it has seen.
+///
+/// The new version reaches the files of the volumes, and an update that fails goes back by itself to the last healthy
+/// version. A caller who may not run as the user of an earlier version could therefore plant a program for that user.
+pub(super) fn replace(
+    approver: &Approver,
+    new: &Authority,
+    seen: &Authorities,
+    user: &str,
+) -> Result<(), Forbidden> {
+    change(approver, &seen.present)?;
+    let earlier = [Some(&seen.present), seen.rollback.as_ref()];
+    let others = earlier.into_iter().flatten().filter(|one| *one != new);
+    for authority in others {
+        run(approver, authority, user)?;
+    }
+    Ok(())
+}
+
 /// What the caller may do to a job that runs so. A version that is gone back to may need more.
-pub(super) fn actions(approver: &Approver, authority: &Authority, user: &str) -> Vec<&'static str> {
+pub(super) fn actions(approver: &Approver, seen: &Authorities, user: &str) -> Vec<&'static str> {
     let mut actions = Vec::new();
-    if change(approver, authority).is_ok() {
+    if change(approver, &seen.present).is_ok() {
         actions.push("stop");
     }
-    if run(approver, authority, user).is_ok() {
+    let may_run = run(approver, &seen.present, user)
+        .and_then(|()| replace(approver, &seen.present, seen, user));
+    if may_run.is_ok() {
         actions.extend(["scale", "restart", "revert", "promote", "release"]);
     }
     actions
@@ -63,9 +84,31 @@ mod tests {
                 may_run,
                 "{authority:?}"
             );
-            let told = actions(&ann, &authority, "root");
+            let seen = Authorities {
+                present: authority,
+                rollback: None,
+            };
+            let told = actions(&ann, &seen, "root");
             assert_eq!(told.contains(&"stop"), may_change, "{told:?}");
             assert_eq!(told.contains(&"scale"), may_run, "{told:?}");
+        }
+        let version_of = |user: &str| Authority {
+            role: "dev".to_owned(),
+            user: Some(user.to_owned()),
+        };
+        for (present, rollback, may_replace) in [
+            ("www", None, true),
+            ("www", Some("www"), true),
+            // Another user's job, and one that would go back to another user's version.
+            ("root", None, false),
+            ("www", Some("root"), false),
+        ] {
+            let seen = Authorities {
+                present: version_of(present),
+                rollback: rollback.map(version_of),
+            };
+            let replaced = replace(&ann, &version_of("www"), &seen, "root");
+            assert_eq!(replaced.is_ok(), may_replace, "{seen:?}");
         }
         let unnamed = Authority {
             role: "dev".to_owned(),

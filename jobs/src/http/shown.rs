@@ -138,8 +138,8 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
                 false => state.job_alone(&wanted, &quotas),
             };
             let tasks = (state.task_count(&wanted), page.place(state, &wanted));
-            let found = job.zip(state.authority_of(&wanted));
-            Ok(found.map(|(job, authority)| (job, authority, tasks)))
+            let found = job.zip(state.authorities_of(&wanted));
+            Ok(found.map(|(job, authorities)| (job, authorities, tasks)))
         }
     };
     let turn = context.readers.turn(caller).await?;
@@ -157,10 +157,10 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     }
     let seen = found.ok().flatten();
     let seen = seen.filter(|(job, ..)| permitted.sees(&job.role));
-    let (job, authority, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let (job, authorities, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
     let mut shown = Shown {
         job,
-        actions: permission::actions(&caller.approver, &authority, &context.user),
+        actions: permission::actions(&caller.approver, &authorities, &context.user),
         tasks_total: None,
     };
     if is_brief {

@@ -20,7 +20,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Authority, Input, PlanView, Quotas, Request};
+use super::{Authorities, Authority, Input, PlanView, Quotas, Request};
 use crate::spec::{
     Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
 };
@@ -437,7 +437,10 @@ fn requests_that_cannot_be_done_say_why() {
 #[test]
 fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
     let mut world = World::new(1, 1);
-    let mine = Authority::of(&batch("array", 3));
+    let mine = Authorities {
+        present: Authority::of(&batch("array", 3)),
+        rollback: None,
+    };
     let mut other = batch("array", 3);
     other.role = "other".to_owned();
     let submission = || Box::new(Request::Submit(Box::new(batch("array", 3))));
@@ -447,7 +450,7 @@ fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
     for (seen, is_done) in [
         (None, false),
         (Some(mine), false),
-        (world.state.authority_of("array"), true),
+        (world.state.authorities_of("array"), true),
     ] {
         let id = world.request(Request::Permitted {
             name: "array".to_owned(),
