@@ -3,10 +3,26 @@
 use std::time::Duration;
 
 use meseta_resources::Now;
+use serde::{Deserialize, Serialize};
 
-/// Time since 1970 as it was at the first step, counted on by the clock that is never set.
+/// An absence counts for no more against the agents of services: a clock that was set may look like one.
+const ABSENCE_MAX: Duration = Duration::from_secs(600);
+
+/// A moment by both clocks, as it is stored from time to time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedClock {
+    pub(super) at: Duration,
+    /// Of the machine's clock.
+    pub(super) unix: Duration,
+}
+
+/// The time in which a scheduler has watched its tasks: begun at the time since 1970, counted on by the clock that is never
+/// set, and gone on with from the store by the next scheduler, on whatever machine. What is timed by it does not run out
+/// because a clock was set, or differs between two machines, or because nobody watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
+    /// Where the scheduler before had come to.
+    resumed: Option<Duration>,
     origin: Option<Now>,
     /// On the time line; of schedules by [`Self::unix`].
     pub(super) at: Duration,
@@ -17,11 +33,72 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// The clock of a scheduler that goes on where another one has ended, if there was one.
+    pub(super) fn resumed(from: Option<SavedClock>) -> Self {
+        Self {
+            resumed: from.map(|saved| saved.at),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn saved(&self) -> SavedClock {
+        SavedClock {
+            at: self.at,
+            unix: self.unix,
+        }
+    }
+
+    /// How long nobody watched, as far as the clocks tell.
+    pub(super) fn absence(&self, saved: Option<SavedClock>) -> Duration {
+        let absence = saved.map(|saved| self.unix.saturating_sub(saved.unix));
+        absence.unwrap_or_default().min(ABSENCE_MAX)
+    }
+
+    /// The time since 1970 of a moment on the time line, as far as that is known.
+    pub(super) fn unix_of(&self, at: Duration) -> Duration {
+        self.unix.saturating_add(at).saturating_sub(self.at)
+    }
+
+    /// The moment on the time line of a time since 1970.
+    pub(super) fn at_of(&self, unix: Duration) -> Duration {
+        self.at.saturating_add(unix).saturating_sub(self.unix)
+    }
+
     pub(super) fn read(&mut self, now: Now) {
         self.was_set_back |= self.origin.is_none() || now.unix < self.unix;
         let origin = *self.origin.get_or_insert(now);
         let passed = now.moment.saturating_since(origin.moment);
-        self.at = origin.unix.saturating_add(passed);
+        let begun = self.resumed.unwrap_or(origin.unix);
+        self.at = begun.saturating_add(passed);
         self.unix = now.unix;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_resources::Moment;
+
+    use super::*;
+
+    #[test]
+    fn next_scheduler_goes_on_whatever_its_clock_says() {
+        let seconds = Duration::from_secs;
+        let now = |moment: u64, unix: u64| Now {
+            moment: Moment::ORIGIN + seconds(moment),
+            unix: seconds(unix),
+        };
+        let mut first = Clock::default();
+        first.read(now(5, 1_000));
+        first.read(now(15, 5_000));
+        assert_eq!((first.at, first.unix), (seconds(1_010), seconds(5_000)));
+        for unix in [900, 1_000_000] {
+            let mut next = Clock::resumed(Some(first.saved()));
+            next.read(now(70, unix));
+            next.read(now(72, unix + 2));
+            assert_eq!(next.at, seconds(1_012));
+            assert_eq!(next.unix_of(next.at), next.unix);
+            assert_eq!(next.unix_of(seconds(1_002)), seconds(unix + 2 - 10));
+            assert_eq!(next.at_of(next.unix_of(seconds(1_002))), seconds(1_002));
+        }
     }
 }

@@ -430,7 +430,7 @@ impl State {
             .copied()
             .unwrap_or_default();
         self.meta.first_version = self.meta.first_version.max(last + 1);
-        self.outbox.write(Key::Meta.put(&self.meta));
+        self.save_meta();
         for (number, run) in &job.runs {
             self.forget_slots(name, *number, run);
         }

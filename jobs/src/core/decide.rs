@@ -213,6 +213,7 @@ impl State {
         for id in timed_out {
             self.ask_kill(&id, KillReason::TimedOut);
         }
+        self.save_clock();
         self.ask_for_volumes();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
         if std::mem::take(&mut self.clock.was_set_back) {

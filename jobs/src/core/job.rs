@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::TaskState;
+use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
 use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
@@ -207,7 +209,8 @@ pub(super) enum Phase {
 }
 
 /// Why a task is being killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum KillReason {
     Stopped,
     Scaled,
@@ -229,6 +232,8 @@ pub(super) struct Killing {
     /// When it is asked for again, and the pause after that.
     pub(super) next: Duration,
     pub(super) pause: Duration,
+    /// The reason is: no kill leaves before.
+    pub(super) is_durable: bool,
 }
 
 impl Killing {
@@ -237,6 +242,15 @@ impl Killing {
             reason,
             next: at,
             pause: KILL_PAUSE,
+            is_durable: false,
+        }
+    }
+
+    /// One that goes on after a start of the scheduler.
+    fn resumed(reason: KillReason, at: Duration) -> Self {
+        Self {
+            is_durable: true,
+            ..Self::begun(reason, at)
         }
     }
 }
@@ -256,6 +270,8 @@ pub(super) struct Task {
     /// Since when it is RUNNING and no check says otherwise.
     pub(super) healthy_since: Option<Duration>,
     pub(super) killing: Option<Killing>,
+    /// The kill that it has outlived so far, before the scheduler started.
+    pub(super) outlived: Option<KillReason>,
     pub(super) reason: String,
     pub(super) message: String,
 }
@@ -271,6 +287,7 @@ impl Task {
             checked: None,
             healthy_since: None,
             killing: None,
+            outlived: None,
             reason: String::new(),
             message: String::new(),
         }
@@ -422,12 +439,13 @@ impl Job {
     }
 
     /// Since when a task could have been launched: its index waits no more, and its run or version is there.
-    pub(super) fn startable_since(&self, name: &TaskName) -> Duration {
+    pub(super) fn startable_since(&self, name: &TaskName, clock: &Clock) -> Duration {
         let slot = self.runs.get(&name.run).map(|run| run.slot(name.index));
         let run = self.record.runs.get(&name.run).map(|run| run.started);
         let version = self.record.versions.get(&name.version);
         let begun = run.or_else(|| version.map(|version| version.at));
         let not_before = slot.map(|slot| slot.not_before).unwrap_or_default();
+        let begun = begun.map(|begun| clock.at_of(begun));
         not_before.max(begun.unwrap_or_default())
     }
 
@@ -496,11 +514,25 @@ impl Job {
         broken.map(|(number, _)| number)
     }
 
-    /// Goes on to kill what was being killed before the scheduler started: tasks of indexes that have succeeded, and of
-    /// gangs of which one has ended.
+    /// Goes on to kill what was being killed before the scheduler started, or of which no kill had left: tasks of indexes that
+    /// have succeeded, and of gangs of which one has ended.
     pub(super) fn resume_kills(&mut self, at: Duration) {
         let broken: BTreeSet<u64> = self.broken_runs().collect();
         for task in self.tasks.values_mut() {
+            let goes_on = |reason: KillReason| {
+                // What has outlived a stop runs on where the job was started again; if it ends by that kill, it has not failed.
+                reason != KillReason::Stopped || self.record.stop.is_some()
+            };
+            match task.record.killing {
+                Some(reason) if goes_on(reason) => {
+                    task.killing = Some(Killing::resumed(reason, at));
+                    continue;
+                }
+                outlived => {
+                    task.outlived = outlived;
+                    task.record.killing = None;
+                }
+            }
             let run = self.runs.get(&task.name.run);
             let reason = match run.map(|run| run.slot(task.name.index).outcome) {
                 Some(Outcome::Succeeded) => KillReason::Superseded,

@@ -2,15 +2,17 @@
 //!
 //! Invariant: the calls of others wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once and however
 //! many run that nothing here knows, and no job keeps those of another from leaving: neither by its own kills nor by what it
-//! launches.
+//! launches. No kill leaves before its reason is durable, so that the end of the task is no failure after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_proto::reconciler;
 
-use super::input::Effect;
+use super::input::{Effect, Record};
 use super::job::{Job, KILL_PAUSE, KillReason, Killing, Phase, Task};
+use super::outbox::Deferred;
+use super::records::Key;
 use super::state::State;
 use super::task_name::TaskName;
 
@@ -108,11 +110,29 @@ impl State {
         }));
         for (name, kills) in in_turn(due, self.kills_left) {
             self.kills_left -= kills;
-            match self.jobs.get_mut(&name) {
-                Some(job) => self.effects.extend(job.press(at, kills)),
-                None => self.kill_strays(kills),
+            let Some(job) = self.jobs.get_mut(&name) else {
+                self.kill_strays(kills);
+                continue;
+            };
+            for press in job.press(at, kills) {
+                match press {
+                    Press::Send(kill) => self.effects.push(kill),
+                    Press::Write(record, kill) => {
+                        self.outbox.write(record);
+                        self.outbox.defer(kill);
+                    }
+                }
             }
         }
+    }
+
+    /// The reason of a kill is durable: it leaves.
+    pub(super) fn release_kill(&mut self, id: &str) {
+        let at = self.clock.at;
+        let job = id.parse::<TaskName>().ok().map(|name| name.job);
+        let job = job.and_then(|job| self.jobs.get_mut(&job));
+        let kill = job.and_then(|job| job.kill(id, at));
+        self.effects.extend(kill.filter(|_| self.is_connected));
     }
 
     fn kill_strays(&mut self, most: usize) {
@@ -135,36 +155,56 @@ impl State {
     }
 }
 
+/// What is done for a kill that is due.
+#[derive(Debug)]
+enum Press {
+    Send(Effect),
+    /// Its reason is written first.
+    Write(Record, Deferred),
+}
+
 impl Job {
     /// So many of its kills that are due.
-    fn press(&mut self, at: Duration, most: usize) -> Vec<Effect> {
+    fn press(&mut self, at: Duration, most: usize) -> Vec<Press> {
         self.pressed = at;
-        let Self { record, tasks, .. } = self;
-        let due = tasks
-            .iter_mut()
-            .filter(|(_, task)| is_due(task, at))
-            .take(most);
-        let sent = due.filter_map(|(id, task)| {
-            let killing = task.killing.as_mut()?;
-            // A task that takes all the time that it has to end need not be told again.
-            let version = record.versions.get(&task.name.version);
-            let version = version.or_else(|| record.versions.get(&record.target));
-            let grace = version.map(|version| version.spec.task.kill_grace);
-            let patience = grace.unwrap_or_default().saturating_add(KILL_PAUSE);
-            let pause = killing.pause.max(patience.min(KILL_PAUSE_MAX));
-            killing.next = at.saturating_add(pause);
-            killing.pause = (pause * 2).min(KILL_PAUSE_MAX);
-            Some(Effect::Kill {
-                task_id: id.clone(),
-                agent_id: Some(task.record.agent_id.clone()),
-            })
+        let due = self.tasks.iter().filter(|(_, task)| is_due(task, at));
+        let due: Vec<String> = due.map(|(id, _)| id.clone()).take(most).collect();
+        let pressed = due.into_iter().filter_map(|id| {
+            let task = self.tasks.get_mut(&id)?;
+            let killing = task.killing.as_ref()?;
+            if killing.is_durable {
+                return self.kill(&id, at).map(Press::Send);
+            }
+            task.record.killing = Some(killing.reason);
+            let record = Key::Task(id.clone()).put(&task.record);
+            Some(Press::Write(record, Deferred::Kill(id)))
         });
-        sent.collect()
+        pressed.collect()
+    }
+
+    /// The kill of a task whose reason is durable.
+    pub(super) fn kill(&mut self, id: &str, at: Duration) -> Option<Effect> {
+        let task = self.tasks.get_mut(id)?;
+        let killing = task.killing.as_mut()?;
+        // A task that takes all the time that it has to end need not be told again.
+        let version = self.record.versions.get(&task.name.version);
+        let version = version.or_else(|| self.record.versions.get(&self.record.target));
+        let grace = version.map(|version| version.spec.task.kill_grace);
+        let patience = grace.unwrap_or_default().saturating_add(KILL_PAUSE);
+        let pause = killing.pause.max(patience.min(KILL_PAUSE_MAX));
+        killing.is_durable = true;
+        killing.next = at.saturating_add(pause);
+        killing.pause = (pause * 2).min(KILL_PAUSE_MAX);
+        Some(Effect::Kill {
+            task_id: id.to_owned(),
+            agent_id: Some(task.record.agent_id.clone()),
+        })
     }
 }
 
 fn is_due(task: &Task, at: Duration) -> bool {
-    let is_due = |killing: Killing| killing.next <= at;
+    let is_written = task.record.killing.is_some();
+    let is_due = |killing: Killing| killing.next <= at && killing.is_durable == is_written;
     task.phase != Phase::Intended && task.killing.is_some_and(is_due)
 }
 

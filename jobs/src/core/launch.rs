@@ -452,7 +452,9 @@ impl State {
             launched: at,
             running: None,
             unreachable: None,
+            shown_since: Some(self.clock.unix),
             volume: None,
+            killing: None,
         };
         self.outbox.write(key.put(&slot));
         self.outbox.write(Key::Task(id.clone()).put(&record));

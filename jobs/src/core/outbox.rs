@@ -11,6 +11,8 @@ use super::input::{Accept, Effect, Record};
 #[derive(Debug)]
 pub(super) enum Deferred {
     Effect(Effect),
+    /// The first kill of a task.
+    Kill(String),
     /// The tasks of these offers; of a gang all or none.
     Launch {
         accepts: Vec<Accept>,

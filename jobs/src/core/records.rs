@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::clock::SavedClock;
 use super::dealt::Dealt;
 use super::input::Record;
+use super::job::KillReason;
 use super::volume::VolumeRecord;
 use crate::spec::JobSpec;
 
@@ -27,6 +29,9 @@ pub(super) struct Meta {
     /// Tells the volumes of this scheduler from those of others; set with the first one.
     #[serde(default)]
     pub(super) owner: Option<String>,
+    /// Where the clock of the scheduler had come to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) clock: Option<SavedClock>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,7 +43,7 @@ pub(super) struct JobRecord {
     /// Of versions with a record of their own, what has changed since that was written.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) sizes: BTreeMap<u64, Size>,
-    /// The last version of which all instances were healthy.
+    /// The last good version: all its instances were healthy together for long enough.
     pub(super) stable: Option<u64>,
     pub(super) rollout: Option<Rollout>,
     pub(super) stop: Option<Stop>,
@@ -190,9 +195,15 @@ pub(super) struct TaskRecord {
     pub(super) launched: Duration,
     pub(super) running: Option<Duration>,
     pub(super) unreachable: Option<Duration>,
+    /// Since when it runs, or before that is launched, by the clock of the machine: for readers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shown_since: Option<Duration>,
     /// The id of the volume that it runs on.
     #[serde(default)]
     pub(super) volume: Option<String>,
+    /// Why it is being killed: durable before the first kill leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) killing: Option<KillReason>,
 }
 
 impl TaskRecord {

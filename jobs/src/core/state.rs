@@ -29,6 +29,9 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(5);
 /// For so long after it no schedule starts a run: what waits to be read is heard first.
 pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
+/// A time that a scheduler has watched its tasks, of which the next one may not know.
+const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(10);
+
 /// The rules that hold for all jobs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -141,7 +144,7 @@ impl State {
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
     ) -> Result<Self, RestoreError> {
         let stored = Stored::read(records)?;
-        let mut clock = Clock::default();
+        let mut clock = Clock::resumed(stored.meta.clock);
         clock.read(now);
         let reconcile = options.reconcile;
         let mut state = Self {
@@ -215,6 +218,7 @@ impl State {
             slot.not_before = slot.not_before.min(at.saturating_add(job.longest_pause()));
             *job.runs.entry(run).or_default().slot_mut(index) = slot;
         }
+        let absence = self.clock.absence(self.meta.clock);
         for (id, mut record) in stored.tasks {
             record.not_after(at);
             let name = id.parse::<TaskName>();
@@ -223,6 +227,11 @@ impl State {
                 Some((name, job))
             });
             let (name, job) = job.ok_or_else(|| orphan(&Key::Task(id.clone())))?;
+            if job.is_service() {
+                // An instance whose agent stays away is not waited for anew at each start.
+                let unreachable = record.unreachable;
+                record.unreachable = unreachable.map(|since| since.saturating_sub(absence));
+            }
             self.reconciler.track(&id, Some(&record.agent_id));
             self.next_ports.used(&record.agent_id, &record.ports);
             let mut task = Task::new(name, record, Phase::Launched);
@@ -369,7 +378,7 @@ impl State {
     fn subscribed(&mut self, framework_id: String, roles: &RoleSet) {
         if self.meta.framework_id.as_ref() != Some(&framework_id) {
             self.meta.framework_id = Some(framework_id);
-            self.outbox.write(Key::Meta.put(&self.meta));
+            self.save_meta();
         }
         self.is_connected = true;
         self.connected_since = self.clock.at;
@@ -420,7 +429,7 @@ impl State {
     fn framework_removed(&mut self) {
         self.disconnected();
         self.meta.framework_id = None;
-        self.outbox.write(Key::Meta.put(&self.meta));
+        self.save_meta();
         self.strays = Strays::default();
         let names: Vec<_> = self.jobs.keys().cloned().collect();
         for name in names {
@@ -459,6 +468,7 @@ impl State {
     fn release(&mut self, deferred: Deferred) {
         match deferred {
             Deferred::Effect(effect) => self.effects.push(effect),
+            Deferred::Kill(id) => self.release_kill(&id),
             Deferred::Launch { accepts, is_gang } => self.launch(accepts, is_gang),
         }
     }
@@ -508,7 +518,7 @@ impl State {
         if let Ok(name) = id.parse::<TaskName>()
             && let Some(job) = self.jobs.get_mut(&name.job)
         {
-            waited = at.saturating_sub(job.startable_since(&name));
+            waited = at.saturating_sub(job.startable_since(&name, &self.clock));
             if let Some(task) = job.tasks.get_mut(id) {
                 task.phase = Phase::Launched;
                 // Not before it leaves can the master know of it, however long its record took to be durable.
@@ -547,6 +557,22 @@ impl State {
             job.remember(event.clone());
         }
         self.effects.push(Effect::Event(event));
+    }
+
+    /// Makes the record of the scheduler durable as it is now.
+    pub(super) fn save_meta(&mut self) {
+        self.meta.clock = Some(self.clock.saved());
+        self.outbox.write(Key::Meta.put(&self.meta));
+    }
+
+    /// Makes durable from time to time how long tasks have been watched.
+    pub(super) fn save_clock(&mut self) {
+        let saved = self.meta.clock.map(|saved| saved.at);
+        let saved = saved.unwrap_or_default();
+        let is_due = self.clock.at >= saved.saturating_add(CLOCK_SAVED_EVERY);
+        if is_due && self.jobs.values().any(|job| !job.tasks.is_empty()) {
+            self.save_meta();
+        }
     }
 
     /// Makes the record of a job durable as it is now.

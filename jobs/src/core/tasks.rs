@@ -159,10 +159,6 @@ impl Tasks {
         self.by_id.values_mut()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&String, &mut Task)> {
-        self.by_id.iter_mut()
-    }
-
     /// Those behind an id.
     pub(super) fn behind_id(&self, id: Option<&str>) -> impl Iterator<Item = (&String, &Task)> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);

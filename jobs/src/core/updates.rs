@@ -146,7 +146,7 @@ impl State {
     }
 
     fn goes_on(&mut self, name: &TaskName, state: TaskState, status: &TaskStatus) {
-        let (at, id) = (self.clock.at, name.to_string());
+        let (at, unix, id) = (self.clock.at, self.clock.unix, name.to_string());
         let Some(job) = self.jobs.get_mut(&name.job) else {
             return;
         };
@@ -167,6 +167,9 @@ impl State {
         match state {
             TaskState::TaskRunning => {
                 task.record.unreachable = None;
+                if !was_running {
+                    task.record.shown_since = Some(unix);
+                }
                 let since = *task.record.running.get_or_insert(at);
                 // A status that says nothing of the checks leaves them as they were.
                 task.checked = status.healthy.or(task.checked);
@@ -249,6 +252,7 @@ impl State {
         };
         let agent_id = task.record.agent_id.clone();
         let killed = task.killing.map(|killing| killing.reason);
+        let killed = killed.or(task.outlived.filter(|_| end == End::Failed));
         let text = ending_text(end, killed, &task.reason, &task.message);
         let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
         let is_new = job.record.rollout.is_some() && name.version == job.record.target;

@@ -410,6 +410,8 @@ impl State {
 
     fn task_view(&self, job: &Job, id: &str, task: &Task) -> TaskView {
         let since = task.record.running.unwrap_or(task.record.launched);
+        let shown = task.record.shown_since;
+        let since = shown.unwrap_or_else(|| self.clock.unix_of(since));
         TaskView {
             task_id: id.to_owned(),
             index: task.name.index,

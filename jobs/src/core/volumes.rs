@@ -200,7 +200,7 @@ impl State {
         }
         let owner = format!("{:08x}", self.options.owner);
         self.meta.owner = Some(owner.clone());
-        self.outbox.write(Key::Meta.put(&self.meta));
+        self.save_meta();
         owner
     }
 

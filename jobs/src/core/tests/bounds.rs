@@ -71,7 +71,7 @@ fn a_run_of_a_schedule_for_which_there_is_no_room_is_skipped_and_says_so() {
     let spec = cron(Overlap::Allow);
     assert!(answer(&mut world, in_role("r", JobSpec { count, ..spec })).is_ok());
     for _ in 0..2 {
-        world.pass(Duration::from_secs(60));
+        world.pass_durably(Duration::from_secs(60));
     }
     assert_eq!(world.state.jobs["nightly"].runs.len(), 1);
     let events = world.state.history("nightly").expect("a job").events;
@@ -165,14 +165,14 @@ fn stop(world: &mut World, name: &str) {
 fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
     let mut world = many_tasks(5);
     stop(&mut world, "array");
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 2 * KILLS_MAX);
     stop(&mut world, "web");
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 3 * KILLS_MAX);
     assert!(world.kills.iter().any(|id| id.starts_with("web.")));
     for _ in 0..10 {
-        world.pass(Duration::from_millis(100));
+        world.pass_durably(Duration::from_millis(100));
     }
     let killed: BTreeSet<_> = world.kills.iter().collect();
     assert_eq!((world.kills.len(), killed.len()), (2_001, 2_001));
@@ -198,12 +198,12 @@ fn kills_of_tasks_that_nothing_here_knows_take_turns_with_those_of_jobs_one_by_o
     find_strays(&mut world);
     // No kill may leave, so that those of the job are due with the others.
     world.kills_waiting = KILLS_MAX;
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     stop(&mut world, "array");
     let before = world.kills.len();
     for _ in 0..20 {
         world.kills_waiting = KILLS_MAX - 1;
-        world.pass(Duration::from_millis(100));
+        world.pass_durably(Duration::from_millis(100));
     }
     let left = &world.kills[before..];
     let of_job = left.iter().filter(|id| id.starts_with("array."));
@@ -216,7 +216,7 @@ fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_
     find_strays(&mut world);
     assert_eq!(world.kills.len(), KILLS_MAX);
     stop(&mut world, "web");
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 2 * KILLS_MAX);
     assert!(world.kills.iter().any(|id| id.starts_with("web.")));
     // One that has ended meanwhile is not killed, and what waits outlives the stream.
@@ -229,7 +229,7 @@ fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_
     };
     world.step(Input::Update(Box::new(ended)));
     world.disconnect();
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     let strays: BTreeSet<_> = world
         .kills
         .iter()
@@ -243,14 +243,15 @@ fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_
 fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
     let mut world = many_tasks(5);
     world.kills_waiting = KILLS_MAX + 7;
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     stop(&mut world, "array");
     assert_eq!(world.kills.len(), 0);
     world.kills_waiting = KILLS_MAX - 7;
-    world.pass(Duration::from_millis(100));
+    world.pass_durably(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 7);
     // A stream that is new has none before them.
     world.disconnect();
+    world.sync();
     assert_eq!(world.kills.len(), 7 + KILLS_MAX);
 }
 
@@ -258,9 +259,10 @@ fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
 fn a_kill_is_not_repeated_while_the_task_has_time_to_end() {
     let mut world = many_tasks(30);
     stop(&mut world, "array");
-    world.pass(Duration::from_secs(30));
+    world.sync();
+    world.pass_durably(Duration::from_secs(30));
     assert_eq!(world.kills.len(), 2_000);
-    world.pass(Duration::from_secs(20));
+    world.pass_durably(Duration::from_secs(20));
     assert_eq!(world.kills.len(), 4_000);
 }
 
@@ -286,7 +288,7 @@ fn a_service_of_a_million_that_fits_nowhere_costs_a_tick_as_much_as_one_step_may
     launch(&mut world);
     let look = |world: &mut World| {
         LOOKED.set(0);
-        world.pass(Duration::from_millis(100));
+        world.pass_durably(Duration::from_millis(100));
         let job = &world.state.jobs["web"];
         (
             LOOKED.get(),
@@ -357,7 +359,7 @@ fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
     submit(&mut world, last);
     let mut turns = 0;
     while world.alive("web") == 0 {
-        world.pass(Duration::from_secs(6));
+        world.pass_durably(Duration::from_secs(6));
         world.make_offers();
         ROOMS.set(0);
         while world.deliver() {}
@@ -408,7 +410,7 @@ fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
     for _ in 0..3 {
         world.make_offers();
         while world.deliver() {}
-        world.pass(Duration::from_millis(100));
+        world.pass_durably(Duration::from_millis(100));
     }
     assert!(world.state.collector.is_some());
     let kept: Vec<_> = world.state.offers.keys().cloned().collect();
@@ -421,7 +423,7 @@ fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
     while world.deliver() {}
     assert!(world.state.resume.contains_key("r"));
     for _ in 0..20 {
-        world.pass(Duration::from_millis(100));
+        world.pass_durably(Duration::from_millis(100));
         world.sync();
         for id in &kept {
             assert!(world.state.offers.contains_key(id), "{id} is still kept");
@@ -500,12 +502,12 @@ fn a_gang_that_holds_offers_is_not_placed_anew_before_others_come() {
     for _ in 0..3 {
         world.make_offers();
         while world.deliver() {}
-        world.pass(Duration::from_millis(100));
+        world.pass_durably(Duration::from_millis(100));
     }
     assert!(world.state.collector.is_some());
     let held = world.state.offers.len();
     TAKEN.set(0);
-    world.pass(Duration::from_secs(10));
+    world.pass_durably(Duration::from_secs(10));
     assert_eq!((TAKEN.get(), world.state.offers.len()), (0, held));
 }
 

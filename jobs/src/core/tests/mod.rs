@@ -7,6 +7,7 @@ mod lists;
 mod lost_agents;
 mod offers;
 mod overlaps;
+mod restarts;
 mod schedules;
 mod setbacks;
 mod stored;

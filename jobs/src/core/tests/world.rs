@@ -253,6 +253,12 @@ impl World {
                 }
             }
             Effect::Kill { task_id, .. } => {
+                let stored = self.disk.get(&format!("task/{task_id}"));
+                let stored = stored.map(|record| String::from_utf8_lossy(record));
+                assert!(
+                    stored.is_none_or(|record| record.contains("\"killing\"")),
+                    "{task_id} is killed before the reason is durable"
+                );
                 self.kill(&task_id);
                 self.kills.push(task_id);
             }
@@ -464,6 +470,17 @@ impl World {
         while !left.is_zero() {
             let step = left.min(Duration::from_secs(5));
             self.stand_still(step);
+            left -= step;
+        }
+    }
+
+    /// The same where all is durable at once.
+    pub(super) fn pass_durably(&mut self, time: Duration) {
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(Duration::from_secs(5));
+            self.stand_still(step);
+            self.sync();
             left -= step;
         }
     }

@@ -1,0 +1,228 @@
+//! What a scheduler that starts again knows of what was under way, whatever its clock says.
+
+use meseta_proto::mesos::v1::TaskState;
+
+use super::lost_agents::report;
+use super::*;
+
+fn ids_of(world: &World, name: &str) -> Vec<String> {
+    let tasks = world.state.job(name).expect("a job").tasks;
+    let tasks = tasks.expect("tasks").into_iter();
+    tasks.map(|task| task.task_id).collect()
+}
+
+/// The tasks whose kills have left end, and the scheduler is told.
+fn end_killed(world: &mut World) {
+    world.is_slow_to_end = false;
+    let killed: Vec<String> = world.kills.drain(..).collect();
+    for id in killed {
+        if world.lives(&id) {
+            report(world, &id, TaskState::TaskKilled);
+        }
+    }
+}
+
+#[test]
+fn kill_of_an_update_is_no_failure_after_a_restart() {
+    let mut world = World::new(3, 4);
+    let spec = service(4, 1, 1);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    world.is_slow_to_end = true;
+    submit(&mut world, changed(&spec, "second"));
+    world.calm(8, None);
+    assert!(!world.kills.is_empty());
+    world.crash();
+    let before = world.state.totals().failed;
+    end_killed(&mut world);
+    assert_eq!(world.state.totals().failed, before);
+    let view = world.state.job("web").unwrap();
+    assert_eq!(view.failed, 0);
+    let events = world.state.history("web").unwrap().events;
+    let killed = events
+        .iter()
+        .filter(|event| event.text.starts_with("killed"));
+    assert!(killed.count() > 0, "{events:?}");
+}
+
+#[test]
+fn restart_in_the_update_of_a_gang_keeps_the_others_up() {
+    let mut world = World::new(1, 4);
+    let spec = JobSpec {
+        gang: gang("web", 3).gang,
+        ..service(3, 1, 1)
+    };
+    submit(&mut world, spec.clone());
+    world.calm(30, None);
+    world.is_slow_to_end = true;
+    submit(&mut world, changed(&spec, "second"));
+    world.calm(10, None);
+    assert!(!world.kills.is_empty());
+    world.crash();
+    world.calm(1, None);
+    end_killed(&mut world);
+    for _ in 0..30 {
+        world.calm(1, None);
+        assert!(world.alive("web") >= 2, "{:?}", ids_of(&world, "web"));
+    }
+    assert_eq!(state_of(&world, "web"), "healthy");
+}
+
+/// Also where the job has been started again meanwhile.
+#[test]
+fn reason_of_every_kill_outlives_a_restart() {
+    for what in ["stop", "scale", "time"] {
+        let mut world = World::new(2, 4);
+        let name = || "web".to_owned();
+        let job = match what {
+            "time" => "some",
+            _ => "web",
+        };
+        let mut some = batch("some", 1);
+        let Kind::Batch(kind) = &mut some.kind else {
+            panic!("a batch");
+        };
+        kind.timeout = Some(Duration::from_secs(20));
+        submit(
+            &mut world,
+            if what == "time" {
+                some
+            } else {
+                service(3, 1, 1)
+            },
+        );
+        for _ in 0..6 {
+            world.make_offers();
+            while world.deliver() {}
+            world.sync();
+        }
+        let count = ids_of(&world, job).len();
+        while world.state.job(job).unwrap().running < count {
+            world.advance(None);
+            while world.deliver() {}
+            world.sync();
+        }
+        world.is_slow_to_end = true;
+        let expected = match what {
+            "stop" => {
+                world.request(Request::Stop {
+                    name: name(),
+                    purge: false,
+                });
+                world.sync();
+                submit(&mut world, service(3, 1, 1));
+                "the job is stopped"
+            }
+            "scale" => {
+                world.request(Request::Scale {
+                    name: name(),
+                    count: 1,
+                    purge: false,
+                });
+                world.sync();
+                "fewer instances are wanted"
+            }
+            _ => {
+                world.pass(Duration::from_secs(30));
+                "took too long"
+            }
+        };
+        world.sync();
+        assert!(!world.kills.is_empty(), "{what}");
+        world.crash();
+        end_killed(&mut world);
+        let events = world.state.history(job).unwrap().events;
+        let killed = events.iter().find(|event| event.text.starts_with("killed"));
+        let text = killed.map(|event| event.text.clone()).unwrap_or_default();
+        assert!(text.contains(expected), "{what}: {events:?}");
+    }
+}
+
+fn long(timeout: u64) -> JobSpec {
+    let mut spec = batch("long", 1);
+    let Kind::Batch(kind) = &mut spec.kind else {
+        panic!("a batch");
+    };
+    kind.timeout = Some(Duration::from_secs(timeout));
+    kind.retries = 0;
+    spec
+}
+
+/// A task of a batch that runs.
+fn start_long(world: &mut World, timeout: u64) -> String {
+    submit(world, long(timeout));
+    for _ in 0..3 {
+        world.make_offers();
+        while world.deliver() {}
+        world.sync();
+    }
+    world.advance(None);
+    while world.deliver() {}
+    world.sync();
+    only_task(world, "long")
+}
+
+fn go_on(world: &mut World, seconds: u64) {
+    for _ in 0..seconds {
+        world.pass(Duration::from_secs(1));
+        while world.deliver() {}
+        world.sync();
+    }
+}
+
+#[test]
+fn clock_that_was_behind_times_nothing_out() {
+    let mut world = World::new(1, 2);
+    let id = start_long(&mut world, 1_800);
+    go_on(&mut world, 10);
+    // The clock was an hour behind, and is set right; later another scheduler starts.
+    world.set_ahead(Duration::from_secs(3_600));
+    go_on(&mut world, 10);
+    for _ in 0..3 {
+        world.crash();
+        go_on(&mut world, 3);
+        assert!(world.lives(&id), "{:?}", world.kills);
+    }
+    assert_eq!(world.state.job("long").unwrap().failed, 0);
+    // What was watched counts, through all starts.
+    go_on(&mut world, 1_750);
+    assert!(world.lives(&id));
+    world.crash();
+    go_on(&mut world, 60);
+    assert!(!world.lives(&id));
+}
+
+/// Another machine leads, whose clock differs by an hour, one way or the other.
+#[test]
+fn failover_to_another_clock_times_nothing_out() {
+    let mut world = World::new(1, 3);
+    let id = start_long(&mut world, 1_800);
+    world.lose_agent_of(&id);
+    while world.deliver() {}
+    for hours in [1, 0, 30, 0] {
+        go_on(&mut world, 12);
+        world.set_ahead(Duration::from_secs(hours * 3_600));
+        world.crash();
+    }
+    go_on(&mut world, 60);
+    // Neither has it taken too long nor was its agent away for too long.
+    assert_eq!(ids_of(&world, "long"), [id.clone()]);
+    let since = world.state.job("long").unwrap().tasks.unwrap()[0].since;
+    let unix = world.now().unix.as_secs();
+    assert!((70..140).contains(&(unix - since)), "{since} {unix}");
+}
+
+/// An index that pauses after a failure does not pause for longer, or shorter.
+#[test]
+fn pause_after_a_failure_lasts_as_long_by_another_clock() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, service(1, 1, 1));
+    world.calm(20, None);
+    world.set_ahead(Duration::from_secs(3_600));
+    let id = only_task(&world, "web");
+    report(&mut world, &id, TaskState::TaskFailed);
+    world.set_ahead(Duration::ZERO);
+    world.crash();
+    world.calm(15, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+}
