@@ -92,7 +92,7 @@ impl State {
         if plan.is_done && std::mem::take(&mut job.record.held) {
             self.outbox.write_all(job.records());
         }
-        if plan.is_done {
+        if plan.is_good {
             return self.settled(name);
         }
         let Some(update) = update_of(job) else {
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    /// All instances run the target, and are healthy.
+    /// All instances run the target, and have been healthy for long enough: it is good, and the one to go back to.
     fn settled(&mut self, name: &str) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;

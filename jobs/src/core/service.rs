@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) wanted_beyond: usize,
     /// All instances are of the target and healthy.
     pub(super) is_done: bool,
+    /// They have been for so long that the target is good.
+    pub(super) is_good: bool,
     /// Healthy instances of the target.
     pub(super) new_healthy: usize,
     /// All canaries are healthy, and wait to be promoted.
@@ -155,6 +157,8 @@ impl<'a> Planner<'a> {
         self.plan.new_healthy = new().filter(|task| self.is_healthy(task)).count();
         let is_old = indexes.iter().any(|(_, index)| !index.old.is_empty());
         self.plan.is_done = self.plan.new_healthy == self.count && !is_old;
+        let (at, pause) = (self.at, self.update.pause);
+        self.plan.is_good = self.plan.is_done && new().all(|task| task.is_healthy(at, pause));
         self.indexes = indexes;
     }
 
@@ -187,7 +191,10 @@ impl<'a> Planner<'a> {
         if self.job.is_gang(self.job.record.target) && self.job.tasks.is_empty() {
             self.allowed = usize::MAX;
         }
-        if rollout.halted.is_some() {
+        // The first one does not wait.
+        let pauses_until = self.job.progress.at.saturating_add(self.update.pause);
+        let is_pausing = self.plan.new_healthy > 0 && self.at < pauses_until;
+        if rollout.halted.is_some() || is_pausing {
             self.allowed = 0;
         }
     }

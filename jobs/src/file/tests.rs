@@ -238,3 +238,29 @@ fn every_example_is_a_job() {
     ];
     assert_eq!(names, expected);
 }
+
+#[test]
+fn healthy_after_is_long_enough_for_faults_to_show() {
+    let healthy_after = |rest: &str| {
+        let text = format!("name = \"a\"\n{rest}[task]\ncommand = \"true\"\n");
+        let spec = from_toml(&text).expect("a job");
+        let Kind::Service(service) = spec.kind else {
+            panic!("a service");
+        };
+        service.update.healthy_after.as_secs_f64()
+    };
+    let expect = |rest: &str, seconds: f64| {
+        let found = healthy_after(rest);
+        assert!((found - seconds).abs() < 0.001, "{rest}: {found}");
+    };
+    expect("", 10.0);
+    expect("[update]\nhealthy_after = \"1secs\"\n", 1.0);
+    expect("[update]\nprogress_deadline = \"8secs\"\n", 4.0);
+    // Three failures with five seconds between, of which the last takes five.
+    expect("[check]\ncommand = \"true\"\n", 20.0);
+    expect(
+        "[check]\ncommand = \"true\"\ndelay = \"1mins\"\ninterval = \"1secs\"\n",
+        68.0,
+    );
+    expect("[check]\ncommand = \"true\"\ninterval = \"1hrs\"\n", 300.0);
+}

@@ -202,6 +202,7 @@ fn update(update: &Update) -> Value {
         "max_surge": update.max_surge,
         "canary": update.canary,
         "healthy_after": duration(update.healthy_after),
+        "pause": duration(update.pause),
         "progress_deadline": duration(update.progress_deadline),
         "auto_revert": update.auto_revert,
     })

@@ -137,6 +137,9 @@ pub struct Update {
     pub canary: u32,
     /// An instance counts as healthy after this long RUNNING without a failed check.
     pub healthy_after: Duration,
+    /// Between a new instance that becomes healthy and the next one that is started.
+    #[serde(default)]
+    pub pause: Duration,
     /// An update that makes no progress for this long has failed.
     pub progress_deadline: Duration,
     /// A failed update goes back to the last version that was healthy.

@@ -382,6 +382,7 @@ fn service(version: u64) -> JobSpec {
         max_unavailable: 1,
         max_surge: SURGE,
         canary: 0,
+        pause: Duration::ZERO,
         healthy_after: Duration::from_secs(1),
         progress_deadline: Duration::from_secs(600),
         auto_revert: false,

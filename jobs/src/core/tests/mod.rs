@@ -69,6 +69,7 @@ fn service(count: u32, max_unavailable: u32, max_surge: u32) -> JobSpec {
         max_surge,
         canary: 0,
         healthy_after: Duration::from_secs(1),
+        pause: Duration::ZERO,
         progress_deadline: Duration::from_secs(120),
         auto_revert: true,
     };

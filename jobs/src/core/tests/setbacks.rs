@@ -197,3 +197,66 @@ fn schedule_in_another_role_finishes_the_run_of_before() {
     };
     assert_eq!(of_first(&world), 12);
 }
+
+/// The marks of the versions: which is current, and which is the last good one.
+fn marks(world: &World) -> Vec<(u64, bool, bool)> {
+    let versions = world.state.history("web").unwrap().versions;
+    let marks = versions
+        .iter()
+        .map(|one| (one.version, one.current, one.stable));
+    marks.collect()
+}
+
+#[test]
+fn version_that_dies_young_replaces_no_good_one_by_default() {
+    let mut world = World::new(5, 4);
+    let mut spec = service(4, 0, 1);
+    let text = "name = \"web\"\n[task]\ncommand = \"true\"\n";
+    let Kind::Service(defaults) = crate::file::from_toml(text).expect("a job").kind else {
+        panic!("a service");
+    };
+    *update_of(&mut spec) = defaults.update;
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    submit(&mut world, changed(&spec, "dies"));
+    for _ in 0..200 {
+        world.calm(1, None);
+        let tasks = world.state.job("web").unwrap().tasks.unwrap();
+        let now = world.now().unix.as_secs();
+        for task in tasks.iter().filter(|task| task.version == 2) {
+            if task.state == "TASK_RUNNING" && now >= task.since + 3 {
+                report(&mut world, &task.task_id, TaskState::TaskFailed);
+            }
+        }
+        assert_eq!(healthy_in(&world, 2), 0);
+        assert!(healthy_in(&world, 1) >= 4);
+    }
+    let view = world.state.job("web").unwrap();
+    assert_eq!((view.state, view.version), ("healthy", 1));
+    assert_eq!(marks(&world), [(1, true, true), (2, false, false)]);
+}
+
+#[test]
+fn pause_lies_between_instances_and_before_the_mark() {
+    let mut world = World::new(5, 4);
+    let mut spec = service(3, 0, 1);
+    update_of(&mut spec).pause = Duration::from_secs(20);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    assert_eq!(marks(&world), [(1, true, true)]);
+    submit(&mut world, changed(&spec, "second"));
+    let mut seconds = Vec::new();
+    for second in 0..120 {
+        world.calm(1, None);
+        if healthy_in(&world, 2) > seconds.len() {
+            seconds.push(second);
+            assert_eq!(marks(&world), [(1, false, true), (2, true, false)]);
+        }
+    }
+    assert_eq!(seconds.len(), 3, "{seconds:?}");
+    assert!(
+        seconds.windows(2).all(|pair| pair[1] - pair[0] >= 20),
+        "{seconds:?}"
+    );
+    assert_eq!(marks(&world), [(1, false, false), (2, true, true)]);
+}

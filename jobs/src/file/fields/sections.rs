@@ -401,10 +401,16 @@ static UPDATE: Section = Section {
             Presence::Default("0"),
             "New instances that run alone until `meseta job promote`; 0 for none.",
         ),
-        pause(
+        field(
             "healthy_after",
-            "\"1secs\"",
-            "An instance counts as healthy after this long running without a failed check.",
+            Form::Duration { may_be_zero: true },
+            Presence::Optional,
+            "An instance counts as healthy after this long running without a failed check; absent: 10secs, with a `[check]` at least the time until a failing check ends the task; at most half of `progress_deadline`.",
+        ),
+        pause(
+            "pause",
+            "\"0secs\"",
+            "The time between a new instance that becomes healthy and the next one that is started. A version is good once all its instances have been healthy for the longer of `healthy_after` and this.",
         ),
         duration(
             "progress_deadline",
@@ -415,7 +421,7 @@ static UPDATE: Section = Section {
             "auto_revert",
             Form::Flag,
             Presence::Default("true"),
-            "A failed update goes back to the last version that was healthy.",
+            "A failed update goes back to the last good version, if there is one.",
         ),
     ],
 };

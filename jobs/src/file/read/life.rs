@@ -1,9 +1,14 @@
 //! When a job ends, starts again, and is replaced.
 
+use std::time::Duration;
+
 use super::super::mistake::Collector;
 use super::super::view::View;
 use crate::spec::schedule::{Schedule, ScheduleError};
 use crate::spec::{Backoff, Batch, Cron, Gang, Kind, Overlap, Service, Update};
+
+/// For which time an instance runs before it counts as healthy, of a job that does not say.
+const HEALTHY_AFTER_MIN: Duration = Duration::from_secs(10);
 
 pub(super) fn kind(file: &View<'_>, mistakes: &mut Collector) -> Kind {
     let kind = file.text("kind").unwrap_or_default();
@@ -60,6 +65,9 @@ fn restart(file: &View<'_>, mistakes: &mut Collector) -> Backoff {
 fn update(file: &View<'_>, mistakes: &mut Collector) -> Update {
     let view = file.section("update");
     let has_volume = file.has("volume");
+    let progress_deadline = view.duration("progress_deadline");
+    let healthy_after = view.optional_duration("healthy_after");
+    let healthy_after = healthy_after.unwrap_or_else(|| healthy_after_of(file, progress_deadline));
     let update = Update {
         max_unavailable: view
             .integer("max_unavailable")
@@ -68,8 +76,9 @@ fn update(file: &View<'_>, mistakes: &mut Collector) -> Update {
             .integer("max_surge")
             .unwrap_or_else(|| u32::from(!has_volume)),
         canary: view.integer("canary").unwrap_or_default(),
-        healthy_after: view.duration("healthy_after"),
-        progress_deadline: view.duration("progress_deadline"),
+        healthy_after,
+        pause: view.duration("pause"),
+        progress_deadline,
         auto_revert: view.flag("auto_revert"),
     };
     let count = file.integer("count").unwrap_or(1);
@@ -101,17 +110,40 @@ fn update(file: &View<'_>, mistakes: &mut Collector) -> Update {
             "lower `canary` or raise `count`",
         );
     }
-    if update.progress_deadline <= update.healthy_after {
-        let at = ["progress_deadline", "healthy_after"]
+    if update.progress_deadline <= update.healthy_after.saturating_add(update.pause) {
+        let at = ["progress_deadline", "healthy_after", "pause"]
             .into_iter()
             .find(|name| view.has(name));
         mistakes.add(
             view.place(at.unwrap_or("progress_deadline")),
             "no instance can be healthy before the update has failed",
-            "write a `progress_deadline` longer than `healthy_after`",
+            match update.pause.is_zero() {
+                true => "write a `progress_deadline` longer than `healthy_after`",
+                false => {
+                    "write a `progress_deadline` longer than `healthy_after` and `pause` together"
+                }
+            },
         );
     }
     update
+}
+
+/// After how long an instance counts as healthy, of a file that does not say: long enough for most faults of a start to show,
+/// and for a check that fails to end the task.
+fn healthy_after_of(file: &View<'_>, progress_deadline: Duration) -> Duration {
+    let until_ended = file.written("check").map(|_| {
+        let check = file.section("check");
+        let failures = check.integer("failures").unwrap_or_default();
+        let failing = check.duration("interval").saturating_mul(failures);
+        let late = check
+            .duration("delay")
+            .saturating_add(check.duration("timeout"));
+        failing.saturating_add(late)
+    });
+    let longest = progress_deadline / 2;
+    HEALTHY_AFTER_MIN
+        .max(until_ended.unwrap_or_default())
+        .min(longest)
 }
 
 fn batch(file: &View<'_>, mistakes: &mut Collector) -> Batch {

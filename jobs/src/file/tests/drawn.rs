@@ -73,7 +73,8 @@ fn service() -> impl Strategy<Value = Kind> {
                     },
                     canary,
                     healthy_after,
-                    progress_deadline: healthy_after + more,
+                    pause: healthy_after,
+                    progress_deadline: healthy_after * 2 + more,
                     auto_revert,
                 },
             })
