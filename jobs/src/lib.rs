@@ -7,6 +7,7 @@
 //! knows a master or an agent but by what any framework may send and see.
 
 mod access_flags;
+mod cluster;
 pub mod core;
 pub mod file;
 mod flags;

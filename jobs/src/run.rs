@@ -28,13 +28,14 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::info;
 
+use crate::cluster::Cluster;
 use crate::core::{Options, RestoreError};
 use crate::flags::Flags;
 use crate::health::Health;
 use crate::http;
 use crate::lead::{Acting, Candidacy, LeadError, STEP_MAX};
 use crate::link::{Link, Registration};
-use crate::service::Ends;
+use crate::service::{Ends, Handle};
 use crate::spec::Cron;
 use crate::spec::schedule::Schedule;
 use crate::store;
@@ -168,6 +169,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         address: authority.clone(),
         version: env.build.version.to_owned(),
     };
+    watch_cluster(&acting, &ends.handle, &of_leader, &stop);
     let (schedulers, of_schedulers) = watch::channel(vec![authority.clone()]);
     let driving = store.drive(acting, me, (role, schedulers), stop.clone());
     let driving = tokio::spawn(driving.await?);
@@ -215,6 +217,22 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let ended = wait_for_end(&env.shutdown, driving, serving, &stop).await;
     work_dir::remove_endpoint(&flags.work_dir);
     ended
+}
+
+/// Keeps the core told of the agents of the cluster.
+fn watch_cluster(
+    acting: &Acting,
+    core: &Handle,
+    leader: &watch::Receiver<Option<String>>,
+    stop: &CancellationToken,
+) {
+    let cluster = Cluster {
+        identity: acting.link.identity.clone(),
+        leader: leader.clone(),
+        core: core.clone(),
+        told: acting.link.events.clone(),
+    };
+    tokio::spawn(cluster.run(stop.clone()));
 }
 
 /// Until the scheduler is told to end, or cannot go on.

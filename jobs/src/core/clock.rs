@@ -5,8 +5,14 @@ use std::time::Duration;
 use meseta_resources::Now;
 use serde::{Deserialize, Serialize};
 
+use super::records::Key;
+use super::state::State;
+
 /// An absence counts for no more against the agents of services: a clock that was set may look like one.
 const ABSENCE_MAX: Duration = Duration::from_secs(600);
+
+/// A time that a scheduler has watched its tasks, of which the next one may not know.
+const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(10);
 
 /// A moment by both clocks, as it is stored from time to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +77,24 @@ impl Clock {
         let begun = self.resumed.unwrap_or(origin.unix);
         self.at = begun.saturating_add(passed);
         self.unix = now.unix;
+    }
+}
+
+impl State {
+    /// Makes the record of the scheduler durable as it is now.
+    pub(super) fn save_meta(&mut self) {
+        self.meta.clock = Some(self.clock.saved());
+        self.outbox.write(Key::Meta.put(&self.meta));
+    }
+
+    /// Makes durable from time to time how long tasks have been watched.
+    pub(super) fn save_clock(&mut self) {
+        let saved = self.meta.clock.map(|saved| saved.at);
+        let saved = saved.unwrap_or_default();
+        let is_due = self.clock.at >= saved.saturating_add(CLOCK_SAVED_EVERY);
+        if is_due && self.jobs.values().any(|job| !job.tasks.is_empty()) {
+            self.save_meta();
+        }
     }
 }
 

@@ -29,6 +29,7 @@ impl State {
             Request::Stop { name, purge } => self.stop(&name, purge)?,
             Request::Revert { name, version } => self.revert(&name, version)?,
             Request::Promote { name } => self.promote(&name)?,
+            Request::Rebalance { name } => self.rebalance(&name)?,
             Request::Release {
                 name,
                 index,
@@ -154,6 +155,7 @@ impl State {
             stop: None,
             held: true,
             broken: false,
+            moving: BTreeSet::new(),
             attempts: 0,
             next_run: 1,
             runs: BTreeMap::new(),
@@ -196,6 +198,7 @@ impl State {
         };
         let was_stopped = job.record.stop.take().is_some();
         job.record.held |= was_stopped;
+        job.record.moving.clear();
         let from = std::mem::replace(&mut job.record.target, version);
         job.go_on_from(now, (from, was_stopped));
         if job.is_service() {
@@ -329,6 +332,7 @@ impl State {
         let purge = purge || is_promised;
         job.record.stop = Some(Stop { purge });
         job.record.rollout = None;
+        job.record.moving.clear();
         job.cancel_runs();
         self.save(name);
         self.event(name, None, "to be stopped");

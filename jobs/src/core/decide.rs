@@ -98,6 +98,16 @@ impl State {
         let Some(update) = update_of(job) else {
             return;
         };
+        let is_late = at.saturating_sub(job.progress.at) > update.progress_deadline;
+        if is_late && !job.record.moving.is_empty() && job.record.rollout.is_none() {
+            job.record.moving.clear();
+            self.save(name);
+            return self.event(
+                name,
+                None,
+                "not all instances could move: they stay where they are",
+            );
+        }
         let failed = match &job.record.rollout {
             None
             | Some(Rollout {

@@ -51,6 +51,8 @@ pub enum Input {
     AcceptRefused(RefusedAccept),
     /// What became of an operation on a volume or what is reserved for it.
     OperationUpdate(Box<OperationStatus>),
+    /// The agents of the cluster, as far as the scheduler may see them, with what is free on each.
+    Agents(Vec<Offer>),
     /// All writes up to this one are durable.
     Stored(u64),
     /// Time has passed: what is due by now is done.
@@ -94,6 +96,10 @@ pub enum Request {
     },
     /// Lets an update go on beyond its canaries.
     Promote {
+        name: String,
+    },
+    /// Moves instances of a service that is spread from full values to emptier ones.
+    Rebalance {
         name: String,
     },
     /// Destroys the volume of an instance, which begins anew with an empty one.

@@ -215,6 +215,8 @@ pub(super) enum KillReason {
     Stopped,
     Scaled,
     Updated,
+    /// It moves to another agent.
+    Moved,
     TimedOut,
     /// Another task of the gang has ended.
     Gang,

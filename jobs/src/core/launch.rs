@@ -15,6 +15,7 @@ use super::job::{Phase, Task, Wanted, WantedGroup};
 use super::outbox::Deferred;
 use super::pool::{FRAMING_BYTES, Pool, Work};
 use super::records::{Key, TaskRecord};
+use super::spread::REFUSE_MEANWHILE;
 use super::state::{Collector, Rest, State, Tried};
 use super::task_name::TaskName;
 use crate::placement::{self, Offer, Placed, Placement};
@@ -59,6 +60,7 @@ impl State {
         for (role, offers) in by_role {
             self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
         }
+        self.end_spread_waits();
     }
 
     /// Whether a gang has held offers in vain, and does not yet again.
@@ -93,6 +95,7 @@ impl State {
         let (mut declined, mut elsewhere) = (Vec::new(), Vec::new());
         let mut accepts = Vec::new();
         let open = pool.open().len();
+        let pool_is_held_out = pool.is_held_out;
         for (index, (offer, tasks)) in pool.offers.iter().zip(pool.launches).enumerate() {
             if !tasks.is_empty() {
                 accepts.push(accept_of(offer, tasks));
@@ -106,7 +109,11 @@ impl State {
             }
         }
         self.commit(accepts, false);
-        self.decline(declined, REFUSE_SHORT);
+        let refuse = match pool_is_held_out {
+            true => REFUSE_MEANWHILE,
+            false => REFUSE_SHORT,
+        };
+        self.decline(declined, refuse);
         self.decline(elsewhere, REFUSE_LONG);
     }
 
@@ -232,10 +239,19 @@ impl State {
         let Some(bytes) = bytes else {
             return;
         };
+        let unoffered = self.unoffered(name, &spec, &placed, pool.open());
         let room = |index: usize| pool.room(index, bytes);
-        let placements = placement::place_within(&spec, &placed, pool.open(), wanted.len(), &room);
+        let agents = (pool.open(), &unoffered);
+        let spread = placement::place_beside(&spec, &placed, agents, wanted.len(), &room);
+        let placements = spread.placements;
         let (tasks, open) = (placements.len(), pool.open().len());
-        pool.work.placed(&spec, tasks, placed.len(), open);
+        pool.work
+            .placed(&spec, tasks, placed.len(), open + unoffered.len());
+        if spec.is_spread() {
+            pool.work.spend(self.agents.len());
+            pool.is_held_out |= !spread.awaited.is_empty();
+            self.note_spread((name, &spec.role), tasks > 0, spread.awaited);
+        }
         match group.is_gang {
             true => self.place_gang(name, &spec, wanted, (placements, bytes), pool),
             false => self.intend_all(name, &spec, wanted, (placements, bytes), pool),

@@ -4,7 +4,7 @@
 //! [`versions`] can be large; [`commands`] takes requests as far as there is [`room`], [`updates`] the states of tasks, [`runs`] starts and ends batches,
 //! of which some indexes are [`waiting`] and some times of a schedule are [`dealt`] with, [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
 //! turn, [`roles`] asks for offers of what is in [`demand`], [`launch`] answers them out of a [`pool`] with the [`next_ports`] of each agent, [`seen_offers`] remembers them for a [`plan`], [`view`] shows it, with the [`quotas`] that are in the way, [`lists`] a part of all jobs at a
-//! time, [`discovery`] where it is. The [`tasks`] of a job are in two orders.
+//! time, [`discovery`] where it is. [`spread`] knows the agents that are not offered. The [`tasks`] of a job are in two orders.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
 //! [`volume_updates`] what is told of that, and the release.
 //! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
@@ -32,6 +32,7 @@ mod runs;
 mod seen_offers;
 mod service;
 mod sizes;
+mod spread;
 mod state;
 mod task_name;
 mod tasks;

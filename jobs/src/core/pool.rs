@@ -141,6 +141,8 @@ pub(super) struct Pool {
     open: usize,
     limit: AcceptLimit,
     pub(super) work: Work,
+    /// A job waits for other agents, although it fits: what is declined comes again soon.
+    pub(super) is_held_out: bool,
 }
 
 /// What is placed in one offer.
@@ -168,6 +170,7 @@ impl Pool {
             offers,
             limit,
             work,
+            is_held_out: false,
         }
     }
 

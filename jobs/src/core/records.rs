@@ -3,7 +3,7 @@
 //! Values are JSON objects with the number of their format; keys begin with the kind of the record. Invariant: a task
 //! has a record from before its launch leaves until its end is durable in the record of its index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +53,9 @@ pub(super) struct JobRecord {
     /// A task of a service's gang has ended: the others end before all start anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) broken: bool,
+    /// The tasks of a service that are to move to other agents.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) moving: BTreeSet<String>,
     /// The attempts of indexes that a service has no more: an index that comes anew counts from there on.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) attempts: u32,

@@ -152,6 +152,13 @@ impl Roles {
         }
     }
 
+    /// Asks for all offers of a role anew, also for those that were declined.
+    pub(super) fn wants_all(&mut self, name: &str) {
+        if let Some(role) = self.by_name.get_mut(name) {
+            role.offers.is_revive_due = true;
+        }
+    }
+
     /// Whether no offers come in a role.
     pub(super) fn is_suppressed(&self, name: &str) -> bool {
         let role = self.by_name.get(name);

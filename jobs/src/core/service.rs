@@ -121,6 +121,12 @@ impl<'a> Planner<'a> {
         task.record.unreachable.is_some() && self.job.is_bound(task)
     }
 
+    /// Whether a task of the target is replaced by one on another agent.
+    fn moves(&self, task: &Task) -> bool {
+        let moving = &self.job.record.moving;
+        !moving.is_empty() && moving.contains(&task.name.to_string())
+    }
+
     /// Puts each task where it belongs; what is beyond the count goes, and what a stopped version has left, of which the
     /// kill was forgotten with a start of the scheduler.
     fn sort(&mut self) {
@@ -144,7 +150,7 @@ impl<'a> Planner<'a> {
         for of_index in tasks.chunk_by(|one, next| one.name.index == next.name.index) {
             let mut index = Index::default();
             for task in of_index {
-                if task.name.version == target && index.new.is_none() {
+                if task.name.version == target && index.new.is_none() && !self.moves(task) {
                     index.new = Some(task);
                 } else {
                     index.old.push(task);
@@ -164,14 +170,16 @@ impl<'a> Planner<'a> {
 
     fn limit(&mut self) {
         let surge = self.update.max_surge as usize;
-        let Some(rollout) = &self.job.record.rollout else {
-            self.room = self.count.saturating_sub(self.job.tasks.len());
+        let rollout = self.job.record.rollout.as_ref();
+        let is_changed = rollout.is_some() || !self.job.record.moving.is_empty();
+        let most = self.count + if is_changed { surge } else { 0 };
+        self.room = most.saturating_sub(self.job.tasks.len());
+        if !is_changed {
             return;
-        };
-        self.room = (self.count + surge).saturating_sub(self.job.tasks.len());
+        }
         // To the last good version it goes back without any limit but the minimum: the other version is known to be worse.
         let is_known_good = self.job.record.stable == Some(self.job.record.target);
-        if rollout.reverting && is_known_good {
+        if is_known_good && rollout.is_some_and(|rollout| rollout.reverting) {
             return;
         }
         let new = self.indexes.iter().filter_map(|(_, index)| index.new);
@@ -182,6 +190,9 @@ impl<'a> Planner<'a> {
         let budget = (surge + self.update.max_unavailable as usize).max(1);
         let in_flight = new - self.plan.new_healthy + leaving;
         self.allowed = budget.saturating_sub(in_flight);
+        let Some(rollout) = rollout else {
+            return;
+        };
         let canaries = self.update.canary as usize;
         if canaries > 0 && !rollout.promoted && !rollout.reverting {
             self.allowed = self.allowed.min(canaries.saturating_sub(new + leaving));
@@ -243,7 +254,8 @@ impl<'a> Planner<'a> {
 
     /// Launches beside what is old; gives where.
     fn fill_beside(&mut self) -> HashSet<u32> {
-        if self.update.max_surge == 0 || self.job.record.rollout.is_none() {
+        let is_changed = self.job.record.rollout.is_some() || !self.job.record.moving.is_empty();
+        if self.update.max_surge == 0 || !is_changed {
             return HashSet::new();
         }
         let is_old =
@@ -265,7 +277,7 @@ impl<'a> Planner<'a> {
         LOOKED.set(LOOKED.get() + 1);
         self.room -= 1;
         if version == self.job.record.target && self.allowed != usize::MAX {
-            self.allowed -= 1;
+            self.allowed = self.allowed.saturating_sub(1);
         }
         let run = self.job.runs.get(&0);
         let not_before = run.map(|run| run.slot(index).not_before);
@@ -341,7 +353,11 @@ impl<'a> Planner<'a> {
             }
             self.healthy -= 1;
         }
-        self.kill(&task.name.to_string(), task, KillReason::Updated);
+        let reason = match self.moves(task) {
+            true => KillReason::Moved,
+            false => KillReason::Updated,
+        };
+        self.kill(&task.name.to_string(), task, reason);
         true
     }
 

@@ -17,6 +17,7 @@ use super::pool::{AcceptLimits, STEP_WORK_MAX};
 use super::records::{Key, Meta, RestoreError, Stored};
 use super::roles::{RoleSet, Roles};
 use super::seen_offers::SeenOffers;
+use super::spread::{Agents, Waits};
 use super::task_name::TaskName;
 use super::totals::Totals;
 use super::versions::SPEC_BYTES_MAX;
@@ -28,9 +29,6 @@ use crate::spec::Cron;
 const STANDSTILL_MIN: Duration = Duration::from_secs(5);
 /// For so long after it no schedule starts a run: what waits to be read is heard first.
 pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
-
-/// A time that a scheduler has watched its tasks, of which the next one may not know.
-const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(10);
 
 /// The rules that hold for all jobs.
 #[derive(Clone, Debug)]
@@ -71,7 +69,7 @@ pub struct State {
     /// Until then no schedule starts a run: what was told while the process stood still is heard first.
     pub(super) fires_from: Duration,
     /// Of the master, which tasks stay in whose job says nothing of regions.
-    master_region: Option<String>,
+    pub(super) master_region: Option<String>,
     /// Nothing has been asked of a master since the start.
     is_fresh: bool,
     /// Since when no master has answered.
@@ -84,6 +82,9 @@ pub struct State {
     /// others have its address.
     pub(super) next_ports: NextPorts,
     pub(super) roles: Roles,
+    /// The agents of the cluster, and which of them jobs that are spread wait for.
+    pub(super) agents: Agents,
+    pub(super) spread_waits: BTreeMap<String, Waits>,
     /// Jobs that there may be.
     pub(super) jobs_max: usize,
     /// Bytes of all specifications that there may be.
@@ -169,6 +170,8 @@ impl State {
             seen: SeenOffers::default(),
             next_ports: NextPorts::default(),
             roles: Roles::default(),
+            agents: Agents::default(),
+            spread_waits: BTreeMap::new(),
             jobs_max: JOBS_MAX,
             spec_bytes_max: SPEC_BYTES_MAX,
             step_work_max: STEP_WORK_MAX,
@@ -348,7 +351,11 @@ impl State {
                 self.offers.remove(&id);
                 self.seen.rescinded(&id);
             }
-            Input::AgentLost(agent_id) => self.seen.agent_lost(&agent_id),
+            Input::AgentLost(agent_id) => {
+                self.seen.agent_lost(&agent_id);
+                self.agents.remove(&agent_id);
+            }
+            Input::Agents(agents) => self.agents_told(agents),
             Input::AcceptRefused(refused) => self.accept_refused(refused),
             Input::Update(status) => self.update(*status),
             Input::OperationUpdate(status) => self.operation_update(*status),
@@ -443,11 +450,7 @@ impl State {
 
     fn offered(&mut self, offers: Vec<Offer>) {
         for mut offer in offers {
-            let regions = offer
-                .attributes
-                .get("@region")
-                .zip(self.master_region.as_ref());
-            offer.is_remote = regions.is_some_and(|(theirs, ours)| theirs != ours);
+            offer.is_remote = self.is_remote(&offer);
             offer.ports_from = self.next_ports.of(&offer.agent_id);
             self.observe_volumes(&offer);
             self.seen.insert(offer.clone());
@@ -557,22 +560,6 @@ impl State {
             job.remember(event.clone());
         }
         self.effects.push(Effect::Event(event));
-    }
-
-    /// Makes the record of the scheduler durable as it is now.
-    pub(super) fn save_meta(&mut self) {
-        self.meta.clock = Some(self.clock.saved());
-        self.outbox.write(Key::Meta.put(&self.meta));
-    }
-
-    /// Makes durable from time to time how long tasks have been watched.
-    pub(super) fn save_clock(&mut self) {
-        let saved = self.meta.clock.map(|saved| saved.at);
-        let saved = saved.unwrap_or_default();
-        let is_due = self.clock.at >= saved.saturating_add(CLOCK_SAVED_EVERY);
-        if is_due && self.jobs.values().any(|job| !job.tasks.is_empty()) {
-            self.save_meta();
-        }
     }
 
     /// Makes the record of a job durable as it is now.

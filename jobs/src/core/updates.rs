@@ -322,6 +322,9 @@ impl State {
         if job.tasks.remove(&id).is_none() {
             return;
         }
+        if job.record.moving.remove(&id) {
+            self.outbox.write_all(job.records());
+        }
         self.outbox.write(Key::Task(id).delete());
         let is_batch = !job.is_service();
         let key = job.slot_key(name.run, name.index);
@@ -507,6 +510,7 @@ impl KillReason {
             Self::Stopped => "the job is stopped",
             Self::Scaled => "fewer instances are wanted",
             Self::Updated => "replaced by another version",
+            Self::Moved => "moved to another agent",
             Self::TimedOut => "its run took too long",
             Self::Gang => "another task of its gang has ended",
             Self::Cancelled => "its run was cancelled",

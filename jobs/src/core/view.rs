@@ -151,6 +151,7 @@ impl State {
         let summary = self.summary(name, quotas)?;
         let mut obstacles = self.obstacles(self.jobs.get(name)?, quotas);
         obstacles.retain(|obstacle| !summary.why.ends_with(obstacle.as_str()));
+        obstacles.extend(self.jobs.get(name).and_then(|job| self.uneven(job)));
         Some(JobView {
             obstacles,
             ..summary

@@ -85,13 +85,13 @@ impl State {
         (one, bytes): (Wanted, usize),
         (pool, own): (&Pool, &[usize]),
     ) -> Option<Placement> {
-        let job = self.jobs.get_mut(name)?;
+        let job = self.jobs.get(name)?;
         // Volumes stay where they are, whatever rule was added later; what has none makes room for them.
         let beside: Vec<_> = match spec.is_laid_out() && !own.is_empty() {
             true => placed_beside_volumes(job).collect(),
             false => Vec::new(),
         };
-        let Some(volume) = job.volumes.get_mut(&one.index) else {
+        if !job.volumes.contains_key(&one.index) {
             let placed: Vec<_> = match spec.is_laid_out() {
                 true => {
                     let volumes = job.volumes.values().map(placed_of);
@@ -105,8 +105,17 @@ impl State {
                 true => pool.room(index, bytes),
                 false => 0,
             };
-            return placement::place_within(spec, &placed, pool.open(), 1, &room).pop();
-        };
+            let unoffered = self.unoffered(name, spec, &placed, pool.open());
+            let agents = (pool.open(), &unoffered);
+            let mut spread = placement::place_beside(spec, &placed, agents, 1, &room);
+            let placement = spread.placements.pop();
+            if spec.is_spread() {
+                self.note_spread((name, &spec.role), placement.is_some(), spread.awaited);
+            }
+            return placement;
+        }
+        let volumes = self.jobs.get_mut(name).map(|job| &mut job.volumes);
+        let volume = volumes?.get_mut(&one.index)?;
         volume.obstacle = None;
         for index in own {
             let offer = std::slice::from_ref(&pool.open()[*index]);

@@ -18,7 +18,15 @@ const CHANGE_BYTES_MAX: usize = 4_096;
 pub(super) const PATH: &str = "/v1/jobs";
 
 /// What can be done to a job, below its path.
-pub(super) const ACTIONS: [&str; 6] = ["scale", "restart", "stop", "revert", "promote", "release"];
+pub(super) const ACTIONS: [&str; 7] = [
+    "scale",
+    "restart",
+    "stop",
+    "revert",
+    "promote",
+    "rebalance",
+    "release",
+];
 
 /// The answer to several jobs, in their order.
 #[derive(Serialize)]
@@ -236,6 +244,10 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
         "promote" => {
             let Nothing {} = read_body(body)?;
             Request::Promote { name }
+        }
+        "rebalance" => {
+            let Nothing {} = read_body(body)?;
+            Request::Rebalance { name }
         }
         "release" => {
             let Release { index, volume_id } = read_body(body)?;

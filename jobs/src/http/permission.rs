@@ -44,7 +44,14 @@ pub(super) fn actions(approver: &Approver, seen: &Authorities, user: &str) -> Ve
     let may_run = run(approver, &seen.present, user)
         .and_then(|()| replace(approver, &seen.present, seen, user));
     if may_run.is_ok() {
-        actions.extend(["scale", "restart", "revert", "promote", "release"]);
+        actions.extend([
+            "scale",
+            "restart",
+            "revert",
+            "promote",
+            "rebalance",
+            "release",
+        ]);
     }
     actions
 }

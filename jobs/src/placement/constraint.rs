@@ -10,7 +10,7 @@ const REGION: &str = "@region";
 
 /// An agent as constraints see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub struct Place<'a> {
     agent_id: &'a str,
     hostname: &'a str,
     attributes: &'a BTreeMap<String, String>,
@@ -38,7 +38,8 @@ impl<'a> From<&'a Placed> for Place<'a> {
 
 impl<'a> Place<'a> {
     /// The value of an attribute, or of one that every agent has.
-    pub(super) fn value(self, attribute: &str) -> Option<&'a str> {
+    #[must_use]
+    pub fn value(self, attribute: &str) -> Option<&'a str> {
         match attribute {
             "@hostname" => Some(self.hostname),
             "@agent_id" => Some(self.agent_id),

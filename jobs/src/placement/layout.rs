@@ -1,6 +1,6 @@
 //! Which offer takes the next task: the tightest first, or even over the values of an attribute.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use meseta_resources::Resources;
 
@@ -34,8 +34,24 @@ pub(super) struct Layout {
     /// Those with the least room first; those with GPUs last, if the job needs none.
     candidates: Vec<Candidate>,
     groupings: Vec<Grouping>,
+    /// Values of agents that are not offered and may be soon, with the index of each value in its grouping.
+    unoffered: Vec<(SpreadValues, Vec<usize>)>,
+    /// Those of them for which a task waits: it would be spread better there.
+    awaited: BTreeSet<SpreadValues>,
     /// The candidate that [`Layout::next`] gave last.
     chosen: usize,
+}
+
+/// The values of an agent for each attribute over which a job is spread, in the order of its constraints.
+pub type SpreadValues = Vec<Option<String>>;
+
+/// The values of the agent of an offer.
+#[must_use]
+pub fn spread_values(spec: &JobSpec, offer: &Offer) -> SpreadValues {
+    let spreads = spec.constraints.iter();
+    let spreads = spreads.filter(|constraint| constraint.rule == Rule::Spread);
+    let value = |attribute: &str| Place::from(offer).value(attribute).map(str::to_owned);
+    spreads.map(|one| value(&one.attribute)).collect()
 }
 
 impl Layout {
@@ -43,7 +59,7 @@ impl Layout {
         spec: &JobSpec,
         placed: &[Placed],
         offers: &[Offer],
-        demand: &Demand<'_>,
+        (unoffered, demand): (&BTreeSet<SpreadValues>, &Demand<'_>),
     ) -> Self {
         let rules = Rules::new(spec);
         let fitting = offers.iter().enumerate();
@@ -67,15 +83,28 @@ impl Layout {
                 values: Vec::new(),
             })
             .collect();
+        let names: Vec<&SpreadValues> = unoffered.iter().collect();
+        let mut indexes = vec![Vec::new(); names.len()];
         let laid_out = spec.constraints.iter();
         let groupings = laid_out
-            .filter_map(|constraint| group(constraint, placed, offers, &mut candidates))
+            .filter_map(|constraint| {
+                let unoffered = (&*names, &mut *indexes);
+                group(constraint, placed, (offers, &mut candidates), unoffered)
+            })
             .collect();
+        let unoffered = names.into_iter().cloned().zip(indexes).collect();
         Self {
             candidates,
             groupings,
+            unoffered,
+            awaited: BTreeSet::new(),
             chosen: 0,
         }
+    }
+
+    /// The values for which a task waits that would fit in an offer.
+    pub(super) fn into_awaited(self) -> BTreeSet<SpreadValues> {
+        self.awaited
     }
 
     /// The offer for the next task and what is left of it.
@@ -98,6 +127,9 @@ impl Layout {
             }
         }
         self.chosen = best?;
+        if self.waits_instead_of(self.chosen) {
+            return None;
+        }
         let candidate = &self.candidates[self.chosen];
         Some((candidate.offer, &candidate.left))
     }
@@ -119,6 +151,28 @@ impl Layout {
         if self.chosen < self.candidates.len() {
             self.candidates.remove(self.chosen);
         }
+    }
+
+    /// Whether the next task waits for an agent that is not offered yet: fewer tasks are on its values than on those of the
+    /// best candidate. Notes for which.
+    fn waits_instead_of(&mut self, best: usize) -> bool {
+        let spreads = || {
+            let spreads = self.groupings.iter().enumerate();
+            spreads.filter(|(_, grouping)| grouping.most.is_none())
+        };
+        let best = &self.candidates[best];
+        let of_best = spreads().map(|(at, grouping)| grouping.counts[best.values[at]]);
+        let of_best: Vec<u32> = of_best.collect();
+        let is_emptier = |(_, values): &&(SpreadValues, Vec<usize>)| {
+            let counts = spreads().zip(values);
+            let counts = counts.map(|((_, grouping), value)| grouping.counts[*value]);
+            counts.lt(of_best.iter().copied())
+        };
+        let emptier = self.unoffered.iter().filter(is_emptier);
+        let awaited: Vec<_> = emptier.map(|(values, _)| values.clone()).collect();
+        let is_waiting = !awaited.is_empty();
+        self.awaited.extend(awaited);
+        is_waiting
     }
 
     fn is_allowed(&self, candidate: &Candidate) -> bool {
@@ -147,12 +201,12 @@ impl Layout {
     }
 }
 
-/// Counts what is placed on each value, and notes the value of each candidate.
+/// Counts what is placed on each value, and notes the value of each candidate and of each agent that is not offered.
 fn group(
     constraint: &Constraint,
     placed: &[Placed],
-    offers: &[Offer],
-    candidates: &mut [Candidate],
+    (offers, candidates): (&[Offer], &mut [Candidate]),
+    (names, unoffered): (&[&SpreadValues], &mut [Vec<usize>]),
 ) -> Option<Grouping> {
     let most = match constraint.rule {
         Rule::Distinct(most) => Some(most),
@@ -177,6 +231,15 @@ fn group(
             counts.push(0);
         }
         candidate.values.push(index);
+    }
+    // Those of a spread have one value for each in turn.
+    for (values, known) in names.iter().zip(unoffered).filter(|_| most.is_none()) {
+        let value = values.get(known.len()).and_then(|value| value.as_deref());
+        let index = *indices.entry(value).or_insert(counts.len());
+        if index == counts.len() {
+            counts.push(0);
+        }
+        known.push(index);
     }
     Some(Grouping { most, counts })
 }

@@ -17,12 +17,14 @@ mod take;
 mod tests;
 mod why;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_resources::{Resource, ResourceQuantities, Resources};
 use serde::{Deserialize, Serialize};
 
+pub use constraint::Place;
 pub use held::{VOLUME_LABEL, reserved_for, volume_in};
+pub use layout::{SpreadValues, spread_values};
 pub use offer::{Offer, OfferError};
 pub use why::Why;
 
@@ -85,8 +87,29 @@ pub fn place_within(
     want: usize,
     most: &dyn Fn(usize) -> usize,
 ) -> Vec<Placement> {
+    place_beside(spec, placed, (offers, &BTreeSet::new()), want, most).placements
+}
+
+/// Tasks that were placed, and the values of agents for which the next one waits.
+#[derive(Clone, Debug, Default)]
+pub struct Spread {
+    pub placements: Vec<Placement>,
+    /// Empty unless a further task fits in an offer.
+    pub awaited: BTreeSet<SpreadValues>,
+}
+
+/// The same of a job that is spread also over the values of agents that are not offered yet: where fewer tasks are on such
+/// values than on those of any offer, the next task waits.
+#[must_use]
+pub fn place_beside(
+    spec: &JobSpec,
+    placed: &[Placed],
+    (offers, unoffered): (&[Offer], &BTreeSet<SpreadValues>),
+    want: usize,
+    most: &dyn Fn(usize) -> usize,
+) -> Spread {
     let demand = Demand::new(spec);
-    let mut layout = Layout::new(spec, placed, offers, &demand);
+    let mut layout = Layout::new(spec, placed, offers, (unoffered, &demand));
     let mut counts = vec![0; offers.len()];
     let mut placements = Vec::new();
     while placements.len() < want {
@@ -106,7 +129,10 @@ pub fn place_within(
             Err(_) => layout.exhausted(),
         }
     }
-    placements
+    Spread {
+        placements,
+        awaited: layout.into_awaited(),
+    }
 }
 
 /// How many tasks offers may hold together, whatever the constraints: none of them holds more.
@@ -175,6 +201,19 @@ pub fn counted_by_quota(spec: &JobSpec) -> ResourceQuantities {
 pub fn fits(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<Placement, Why> {
     let counts = Counts::new(spec, placed);
     fits_by(&Rules::new(spec), &Demand::new(spec), &counts, (0, offer))
+}
+
+/// The same of many offers, each beside what is placed alone.
+#[must_use]
+pub fn fit_each<'a>(
+    spec: &JobSpec,
+    placed: &[Placed],
+    offers: impl IntoIterator<Item = &'a Offer>,
+) -> Vec<Result<(), Why>> {
+    let (rules, demand) = (Rules::new(spec), Demand::new(spec));
+    let counts = Counts::new(spec, placed);
+    let fits = |offer| fits_by(&rules, &demand, &counts, (0, offer)).map(|_| ());
+    offers.into_iter().map(fits).collect()
 }
 
 fn fits_by(

@@ -92,6 +92,11 @@ impl JobSpec {
         count.0
     }
 
+    /// Whether tasks are even over the values of some attribute.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.constraints.iter().any(|one| one.rule == Rule::Spread)
+    }
+
     /// Whether each task depends on where the others are.
     pub(crate) fn is_laid_out(&self) -> bool {
         let is_layout = |one: &Constraint| matches!(one.rule, Rule::Distinct(_) | Rule::Spread);

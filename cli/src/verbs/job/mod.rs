@@ -182,6 +182,8 @@ enum JobVerb {
     },
     /// Let an update go on whose canaries are healthy.
     Promote { name: String },
+    /// Move instances of a spread service from full racks to emptier ones.
+    Rebalance { name: String },
     /// List the versions of a job and what happened to it.
     History { name: String },
 }
@@ -315,6 +317,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
         }
         JobVerb::Restart { name } => change(name, "restart", json!({})),
         JobVerb::Promote { name } => change(name, "promote", json!({})),
+        JobVerb::Rebalance { name } => change(name, "rebalance", json!({})),
         JobVerb::Scale { name, count, purge } => {
             change(name, "scale", json!({ "count": count, "purge": purge }))
         }

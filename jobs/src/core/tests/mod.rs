@@ -10,6 +10,7 @@ mod overlaps;
 mod restarts;
 mod schedules;
 mod setbacks;
+mod spreads;
 mod stored;
 mod under_way;
 mod updates;

@@ -9,7 +9,7 @@ use crate::core::job::KEYED;
 use crate::core::launch::ROLE_WORK_MIN;
 use crate::core::volumes::LOOKED;
 use crate::core::{Refusal, TaskName};
-use crate::spec::{Constraint, Rule, Volume};
+use crate::spec::Volume;
 
 pub(super) fn database(count: u32) -> JobSpec {
     JobSpec {
@@ -687,47 +687,4 @@ fn a_volume_that_is_another_one_by_now_is_not_released() {
     assert!(refused.to_string().contains(&new), "{refused}");
     world.calm(60, None);
     assert_eq!((volume_of(&world, 1), &world.destroyed), (new, &vec![seen]));
-}
-
-/// Instances with and without a volume are instances of one job.
-#[test]
-fn distinct_holds_when_a_volume_is_added_or_removed() {
-    for seed in 0..10 {
-        let mut world = World::new(seed, 3);
-        let mut spec = service(2, 1, 0);
-        spec.constraints = vec![Constraint {
-            attribute: "@hostname".to_owned(),
-            rule: Rule::Distinct(1),
-        }];
-        let without = spec.clone();
-        spec.volume = database(1).volume;
-        for (spec, is_last) in [
-            (&without, false),
-            (&spec, false),
-            (&without, false),
-            (&spec, true),
-        ] {
-            submit(&mut world, spec.clone());
-            for _ in 0..480 {
-                world.make_offers();
-                while world.deliver() {}
-                world.sync();
-                let job = world.state.job("web").unwrap();
-                let tasks = job.tasks.unwrap();
-                let mut hosts: Vec<_> = tasks.iter().map(|task| &task.hostname).collect();
-                hosts.sort();
-                assert!(
-                    hosts.windows(2).all(|pair| pair[0] != pair[1]),
-                    "{seed}: {tasks:?}"
-                );
-                world.advance(None);
-                world.pass(Duration::from_millis(125));
-            }
-            // To return to volumes may take until others have made room on their hosts.
-            assert!(
-                is_last || state_of(&world, "web") == "healthy",
-                "seed {seed}"
-            );
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 mod accepts;
 mod away;
+mod offers;
 mod operations;
 
 use std::cell::Cell;
@@ -15,7 +16,6 @@ use meseta_proto::reconciler;
 use meseta_resources::{Moment, Now, Resources, Role};
 
 use super::super::{Effect, Input, Options, Record, Refusal, Request, RoleSet, State, TaskName};
-use crate::placement::Offer;
 use crate::spec::Cron;
 
 /// An agent has room for four tasks of one cpu.
@@ -100,6 +100,8 @@ pub(super) struct World {
     /// Agents that were declined, until when.
     filters: BTreeMap<String, Duration>,
     next_offer: u64,
+    /// The racks of agents that have one.
+    pub(super) racks: BTreeMap<String, String>,
     inbox: VecDeque<Input>,
     unacknowledged: BTreeMap<String, TaskStatus>,
     unacknowledged_operations: BTreeMap<String, OperationStatus>,
@@ -176,6 +178,7 @@ impl World {
             offers: BTreeMap::new(),
             filters: BTreeMap::new(),
             next_offer: 0,
+            racks: BTreeMap::new(),
             inbox: VecDeque::new(),
             unacknowledged: BTreeMap::new(),
             unacknowledged_operations: BTreeMap::new(),
@@ -505,72 +508,6 @@ impl World {
         }
     }
 
-    pub(super) fn make_offers(&mut self) {
-        let mut offered = Vec::new();
-        for (name, agent) in &self.agents {
-            let out = self.offers.values().any(|(agent, _)| agent == name);
-            let free = agent.free();
-            let has_cpus = free.scalar("cpus").is_some_and(|cpus| cpus.to_f64() >= 1.0);
-            if out || agent.is_away || !has_cpus || !self.may_offer(name) {
-                continue;
-            }
-            offered.push((name.clone(), free));
-        }
-        let offered: Vec<_> = offered
-            .into_iter()
-            .map(|(agent, free)| self.new_offer(&agent, free))
-            .collect();
-        if !offered.is_empty() {
-            self.inbox.push_back(Input::Offers(offered));
-        }
-    }
-
-    fn new_offer(&mut self, agent: &str, resources: Resources) -> Offer {
-        self.next_offer += 1;
-        let id = format!("o{}", self.next_offer);
-        let out = (agent.to_owned(), resources.clone());
-        self.offers.insert(id.clone(), out);
-        let offer = Offer {
-            id,
-            agent_id: agent.to_owned(),
-            hostname: agent.to_owned(),
-            role: "r".to_owned(),
-            ..Offer::default()
-        };
-        offer.with_resources(resources)
-    }
-
-    /// Offers so many slots of one agent.
-    pub(super) fn offer(&mut self, agent: &str, slots: u32) {
-        let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");
-        let offer = self.new_offer(agent, slots);
-        self.inbox.push_back(Input::Offers(vec![offer]));
-    }
-
-    /// The same to a role, unless something of the agent is on offer already.
-    pub(super) fn offer_in(&mut self, role: &str, agent: &str, slots: u32) {
-        if self.offers.values().any(|(out, _)| out == agent) {
-            return;
-        }
-        let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");
-        let role = role.to_owned();
-        let offer = self.new_offer(agent, slots);
-        self.inbox
-            .push_back(Input::Offers(vec![Offer { role, ..offer }]));
-    }
-
-    /// Whether the scheduler wants to be offered what is free on an agent.
-    pub(super) fn may_offer(&self, agent: &str) -> bool {
-        let filter = self.filters.get(agent);
-        let is_filtered = filter.is_some_and(|until| self.since < *until);
-        !self.is_suppressed("r") && self.roles.contains("r") && !is_filtered
-    }
-
-    /// Whether the master makes no offers in a role.
-    pub(super) fn is_suppressed(&self, role: &str) -> bool {
-        self.suppressed.contains(role)
-    }
-
     pub(super) fn agents(&self) -> Vec<String> {
         self.agents.keys().cloned().collect()
     }
@@ -587,14 +524,6 @@ impl World {
     pub(super) fn used(&self) -> u32 {
         let tasks = self.agents.values().map(|agent| agent.tasks.len());
         u32::try_from(tasks.sum::<usize>()).unwrap()
-    }
-
-    /// Slots that are on offer to the scheduler.
-    pub(super) fn offered(&self) -> u32 {
-        self.offers
-            .values()
-            .map(|(_, offered)| slots_of(offered))
-            .sum()
     }
 
     pub(super) fn deliver(&mut self) -> bool {
@@ -662,14 +591,6 @@ impl World {
         let key = (name.job, name.run, name.index);
         *self.successes.entry(key).or_default() += 1;
         self.tell(id, &agent, TaskState::TaskFinished, None);
-    }
-
-    pub(super) fn rescind(&mut self) {
-        let Some(offer) = self.offers.keys().next().cloned() else {
-            return;
-        };
-        self.offers.remove(&offer);
-        self.inbox.push_back(Input::Rescinded(offer));
     }
 
     /// Time without faults in which every task runs and ends as it will.

@@ -1,0 +1,314 @@
+//! Spread over the whole cluster: which agents a job that is spread waits for, for how long, and how even it is.
+//!
+//! The offers of one step show a part of the cluster: a quota may be worth one agent, and others may hold the rest. Placement
+//! knows the agents that the master tells of, and leaves an offer whose values have more tasks than those of an agent that is
+//! not offered. Invariant: for the same values a job waits [`AWAITED_FOR`] at most, and [`HELD_OUT_MAX`] in all before it
+//! places what fits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::input::Refusal;
+use super::job::Job;
+use super::launch::placed_of;
+use super::state::State;
+use crate::placement::{self, Offer, Place, Placed, SpreadValues, Why};
+use crate::spec::{JobSpec, Rule};
+
+/// For so long tasks wait for an agent with other values, while they would fit elsewhere. A master offers each second, and
+/// a framework that holds offers gives them back in some seconds.
+const AWAITED_FOR: Duration = Duration::from_secs(10);
+/// For so long a job waits in all from the first time, or the last task that was placed.
+const HELD_OUT_MAX: Duration = Duration::from_secs(60);
+/// What is declined meanwhile stays away, so that a quota which is worth one agent comes to all others in turn. All are asked
+/// for anew once a task was placed or the wait is over.
+pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(12);
+/// Agents that are known. A cluster has 10,000 of them.
+const AGENTS_MAX: usize = 50_000;
+/// Values of which a job remembers since when it waits.
+const VALUES_MAX: usize = 1_000;
+/// Values that are named where tasks are uneven.
+const NAMED_MAX: usize = 10;
+
+/// For what a job waits that is spread.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    /// When it began to, or a task was placed last.
+    since: Duration,
+    /// Since when for which values.
+    values: BTreeMap<SpreadValues, Duration>,
+    /// How many of these had been waited for in vain when all offers were asked for last.
+    in_vain: usize,
+}
+
+/// The agents of the cluster, as the master tells of them, with what is free for any role.
+#[derive(Debug, Default)]
+pub(super) struct Agents(BTreeMap<String, Offer>);
+
+impl Agents {
+    fn replace(&mut self, agents: Vec<Offer>) {
+        let agents = agents.into_iter().take(AGENTS_MAX);
+        self.0 = agents.map(|one| (one.agent_id.clone(), one)).collect();
+    }
+
+    pub(super) fn remove(&mut self, agent_id: &str) {
+        self.0.remove(agent_id);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl State {
+    /// Whether a job is spread, so that its placement needs the agents of the cluster.
+    #[must_use]
+    pub fn needs_agents(&self) -> bool {
+        let mut specs = self.jobs.values().filter_map(Job::spec);
+        specs.any(|spec| spec.is_spread())
+    }
+
+    /// The agents of the cluster, without those whose tasks may not be seen.
+    pub(super) fn agents_told(&mut self, mut agents: Vec<Offer>) {
+        for agent in &mut agents {
+            agent.is_remote = self.is_remote(agent);
+        }
+        self.agents.replace(agents);
+    }
+
+    /// Whether an agent is in another region than the master.
+    pub(super) fn is_remote(&self, offer: &Offer) -> bool {
+        let theirs = offer.attributes.get("@region");
+        let regions = theirs.zip(self.master_region.as_ref());
+        regions.is_some_and(|(theirs, ours)| theirs != ours)
+    }
+
+    /// The values of agents that are not among the offers, have room, and for which a job still waits.
+    pub(super) fn unoffered(
+        &mut self,
+        name: &str,
+        spec: &JobSpec,
+        placed: &[Placed],
+        offers: &[Offer],
+    ) -> BTreeSet<SpreadValues> {
+        let at = self.clock.at;
+        if !spec.is_spread() {
+            return BTreeSet::new();
+        }
+        // An instance that moves stays where it is until it finds a better agent.
+        let job = self.jobs.get(name);
+        let is_moving = job.is_some_and(|job| !job.record.moving.is_empty());
+        if let Some(waits) = self.spread_waits.get_mut(name) {
+            if !is_moving && at >= waits.since.saturating_add(HELD_OUT_MAX) {
+                return BTreeSet::new();
+            }
+            // What is offered is waited for anew when it is offered no more.
+            let fits = placement::fit_each(spec, placed, offers);
+            for (offer, _) in offers.iter().zip(fits).filter(|(_, fits)| fits.is_ok()) {
+                waits.values.remove(&placement::spread_values(spec, offer));
+            }
+        }
+        let offered: BTreeSet<&str> = offers.iter().map(|offer| &*offer.agent_id).collect();
+        let waits = self.spread_waits.get(name);
+        let is_given_up = |values: &SpreadValues| {
+            let since = waits.and_then(|waits| waits.values.get(values));
+            !is_moving && since.is_some_and(|since| at >= since.saturating_add(AWAITED_FOR))
+        };
+        let agents = self.agents.0.values();
+        let agents = agents.filter(|agent| !offered.contains(&*agent.agent_id));
+        let agents: Vec<&Offer> = agents.collect();
+        let fits = placement::fit_each(spec, placed, agents.iter().copied());
+        let fitting = agents.iter().zip(fits).filter(|(_, fits)| fits.is_ok());
+        let values = fitting.map(|(agent, _)| placement::spread_values(spec, agent));
+        values.filter(|values| !is_given_up(values)).collect()
+    }
+
+    /// Notes for which values a job waits from now on, and whether it has placed tasks.
+    pub(super) fn note_spread(
+        &mut self,
+        (name, role): (&str, &str),
+        has_placed: bool,
+        awaited: BTreeSet<SpreadValues>,
+    ) {
+        let at = self.clock.at;
+        if awaited.is_empty() && !self.spread_waits.contains_key(name) {
+            return;
+        }
+        let waits = self.spread_waits.entry(name.to_owned());
+        let waits = waits.or_insert_with(|| Waits {
+            since: at,
+            ..Waits::default()
+        });
+        if has_placed {
+            waits.since = at;
+            self.roles.wants_all(role);
+        }
+        // Those beyond are waited for until the job has waited in all.
+        for values in awaited.into_iter().take(VALUES_MAX) {
+            if waits.values.len() >= VALUES_MAX && !waits.values.contains_key(&values) {
+                continue;
+            }
+            waits.values.entry(values).or_insert(at);
+        }
+    }
+
+    /// Forgets the waits of jobs that lack nothing any more, and ends those that were in vain: what was declined meanwhile is
+    /// wanted again.
+    pub(super) fn end_spread_waits(&mut self) {
+        let (at, jobs) = (self.clock.at, &self.jobs);
+        self.spread_waits
+            .retain(|name, _| jobs.get(name).is_some_and(|job| job.demand(at) > 0));
+        for (name, waits) in &mut self.spread_waits {
+            let since = waits.values.values();
+            let in_vain = since.filter(|since| at >= since.saturating_add(AWAITED_FOR));
+            let before = std::mem::replace(&mut waits.in_vain, in_vain.count());
+            if waits.in_vain > before
+                && let Some(job) = jobs.get(name)
+            {
+                self.roles.wants_all(job.role());
+            }
+        }
+    }
+
+    /// How uneven the tasks of a job are over the attribute that it is spread over, and what keeps others from being used:
+    /// "3 of 3 on rack r1: r2, r3 not offered".
+    pub(super) fn uneven(&self, job: &Job) -> Option<String> {
+        let spec = job.spec()?;
+        let spread = spec
+            .constraints
+            .iter()
+            .find(|one| one.rule == Rule::Spread)?;
+        let attribute = spread.attribute.as_str();
+        let placed: Vec<_> = job.tasks.values().map(placed_of).collect();
+        // Each value with its tasks, and whether one more would fit there.
+        let mut values: BTreeMap<String, (usize, bool)> = BTreeMap::new();
+        for task in &placed {
+            let value = Place::from(task).value(attribute).unwrap_or("(none)");
+            values.entry(value.to_owned()).or_default().0 += 1;
+        }
+        let fits = placement::fit_each(spec, &placed, self.agents.0.values());
+        for (agent, fits) in self.agents.0.values().zip(fits) {
+            let why = fits.err();
+            let may_run = matches!(why, None | Some(Why::Short { .. }));
+            let value = Place::from(agent).value(attribute);
+            if let Some(value) = value.filter(|_| may_run) {
+                values.entry(value.to_owned()).or_default().1 |= why.is_none();
+            }
+        }
+        let (fullest, (most, _)) = values.iter().max_by_key(|(_, (count, _))| *count)?;
+        let sparse = values.iter().filter(|(_, (count, _))| count + 1 < *most);
+        let (free, full): (Vec<_>, Vec<_>) = sparse.partition(|(_, (_, has_room))| *has_room);
+        let named = |values: &[(&String, &(usize, bool))]| {
+            let names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
+            let beyond = names.len().saturating_sub(NAMED_MAX);
+            let list = names[..names.len() - beyond].join(", ");
+            match beyond {
+                0 => list,
+                _ => format!("{list} and {beyond} more"),
+            }
+        };
+        let reasons: Vec<String> = [(free, "not offered"), (full, "full")]
+            .into_iter()
+            .filter(|(values, _)| !values.is_empty())
+            .map(|(values, why)| format!("{} {why}", named(&values)))
+            .collect();
+        if reasons.is_empty() {
+            return None;
+        }
+        let total = placed.len();
+        let reasons = reasons.join("; ");
+        Some(format!(
+            "{most} of {total} on {attribute} {fullest}: {reasons}"
+        ))
+    }
+
+    /// Begins to move instances from values with more of them to values with fewer, as far as the agents that are known have
+    /// room.
+    pub(super) fn rebalance(&mut self, name: &str) -> Result<String, Refusal> {
+        let at = self.clock.at;
+        let unknown = || Refusal::NotFound(name.to_owned());
+        let job = self.jobs.get(name).ok_or_else(unknown)?;
+        let spec = job.spec().ok_or_else(unknown)?;
+        let refused = |text: &str| Err(Refusal::Conflict(format!("{name:?} {text}")));
+        if !job.is_service() || !spec.is_spread() {
+            return refused("is no service with `spread`: nothing of it can be rebalanced");
+        }
+        if spec.volume.is_some() {
+            return refused("has volumes, which stay where they are");
+        }
+        if spec.gang.is_some() {
+            return refused("is a gang, which starts together: restart it");
+        }
+        if job.record.stop.is_some() || job.record.rollout.is_some() {
+            return refused("is being stopped or updated: rebalance it once it is healthy");
+        }
+        let moving = self.to_move(job, spec);
+        let text = match moving.len() {
+            0 => "to be rebalanced: its instances are as even as the known agents allow".to_owned(),
+            1 => "to be rebalanced: 1 instance moves".to_owned(),
+            many => format!("to be rebalanced: {many} instances move"),
+        };
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.record.moving = moving;
+            job.progress.at = at;
+        }
+        self.save(name);
+        self.event(name, None, text);
+        Ok(name.to_owned())
+    }
+
+    /// The tasks whose move makes a job more even.
+    fn to_move(&self, job: &Job, spec: &JobSpec) -> BTreeSet<String> {
+        let attributes = spec.constraints.iter();
+        let mut attributes = attributes.filter(|one| one.rule == Rule::Spread);
+        let Some(attribute) = attributes.next().map(|one| one.attribute.as_str()) else {
+            return BTreeSet::new();
+        };
+        let mut tasks: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (id, task) in job.tasks.iter().filter(|(_, task)| task.killing.is_none()) {
+            let value = match attribute {
+                "@hostname" => Some(&*task.record.hostname),
+                "@agent_id" => Some(&*task.record.agent_id),
+                name => task.record.attributes.get(name).map(String::as_str),
+            };
+            tasks
+                .entry(value.unwrap_or_default())
+                .or_default()
+                .push(id.clone());
+        }
+        let mut room: BTreeMap<&str, usize> = BTreeMap::new();
+        // What is placed counts for nothing here: what moves leaves.
+        let fits = placement::fit_each(spec, &[], self.agents.0.values());
+        for (agent, fits) in self.agents.0.values().zip(fits) {
+            if fits.is_ok() {
+                let value = Place::from(agent).value(attribute).unwrap_or_default();
+                let free = placement::room(spec, std::slice::from_ref(agent));
+                *room.entry(value).or_default() += free;
+            }
+        }
+        let mut counts: BTreeMap<&str, usize> = room.keys().map(|value| (*value, 0)).collect();
+        counts.extend(tasks.iter().map(|(value, tasks)| (*value, tasks.len())));
+        let mut moving = BTreeSet::new();
+        loop {
+            let fullest = counts.iter().max_by_key(|(_, count)| **count);
+            let free = counts
+                .iter()
+                .filter(|(value, _)| room.get(*value).is_some_and(|room| *room > 0));
+            let emptiest = free.min_by_key(|(_, count)| **count);
+            let (Some((from, most)), Some((to, least))) = (fullest, emptiest) else {
+                return moving;
+            };
+            if *most < least + 2 {
+                return moving;
+            }
+            let (from, to) = (*from, *to);
+            let Some(id) = tasks.get_mut(from).and_then(Vec::pop) else {
+                return moving;
+            };
+            moving.insert(id);
+            *counts.entry(from).or_default() -= 1;
+            *counts.entry(to).or_default() += 1;
+            *room.entry(to).or_default() -= 1;
+        }
+    }
+}
