@@ -9,6 +9,7 @@ use meseta_daemon::verbosity::Verbosity;
 use meseta_resources::ByteSize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 use crate::memory::Relief;
 use crate::{flags, logging, memory, service_manager};
@@ -23,6 +24,7 @@ pub(crate) fn master(
     let budget = flags.memory_budget.parse().unwrap_or_default();
     let verbosity = prepare()?;
     runtime()?.block_on(async {
+        outlive_signals(&MEANINGLESS)?;
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
             build: flags::build(),
@@ -48,6 +50,7 @@ pub(crate) fn agent(
     memory::few_arenas();
     let verbosity = prepare()?;
     runtime()?.block_on(async {
+        outlive_signals(MEANINGLESS_TO_AGENTS)?;
         let shutdown = stop_requested()?;
         let env = meseta_agent::RunEnv {
             build: flags::build(),
@@ -70,6 +73,7 @@ pub(crate) fn scheduler(flags: meseta_jobs::Flags) -> anyhow::Result<ExitCode> {
     memory::few_arenas();
     prepare()?;
     runtime()?.block_on(async {
+        outlive_signals(&MEANINGLESS)?;
         let shutdown = stop_requested()?;
         let env = meseta_jobs::RunEnv {
             build: flags::build(),
@@ -152,6 +156,7 @@ fn check(flags: &meseta_agent::Flags) -> ExitCode {
 fn prepare() -> anyhow::Result<Verbosity> {
     let verbosity = logging::start()?;
     write_no_core()?;
+    write_large_files()?;
     end_with_parent()?;
     Ok(verbosity)
 }
@@ -164,6 +169,23 @@ fn write_no_core() -> anyhow::Result<()> {
         ..getrlimit(Resource::Core)
     };
     setrlimit(Resource::Core, limit).context("failed to forbid core dumps")
+}
+
+/// Takes the largest files that this process may write: a log or a checkpoint is no runaway program.
+fn write_large_files() -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Fsize);
+    if let Some(bytes) = limit.maximum {
+        warn!(
+            bytes,
+            "the limit on file sizes is low: what does not fit fails with EFBIG"
+        );
+    }
+    let limit = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Fsize, limit).context("failed to raise the limit on file sizes")
 }
 
 /// How long a thread for blocking work waits for more: those of a burst of launches, each with a stack and a heap's
@@ -265,6 +287,38 @@ fn unregister_requested() -> anyhow::Result<CancellationToken> {
         told.cancel();
     });
     Ok(token)
+}
+
+/// Signals that end a process unless it says otherwise, and that mean nothing to a daemon. Operators and tools send them
+/// to have files read or opened again.
+const MEANINGLESS: [SignalKind; 3] = [
+    SignalKind::hangup(),
+    SignalKind::user_defined2(),
+    SignalKind::user_defined1(),
+];
+/// Those that mean nothing to an agent, which leaves its cluster at SIGUSR1.
+const MEANINGLESS_TO_AGENTS: &[SignalKind] = &[MEANINGLESS[0], MEANINGLESS[1]];
+
+/// Takes signals that would end the daemon in silence. A write beyond the limit on file sizes then fails with EFBIG,
+/// which says what failed.
+fn outlive_signals(meaningless: &[SignalKind]) -> anyhow::Result<()> {
+    for kind in meaningless.iter().copied() {
+        let number = kind.as_raw_value();
+        let mut received =
+            signal(kind).with_context(|| format!("failed to watch signal {number}"))?;
+        tokio::spawn(async move {
+            while received.recv().await.is_some() {
+                info!(
+                    signal = number,
+                    "signal received: files of credentials, certificates and rules are read again by themselves, \
+                     flags at the next start"
+                );
+            }
+        });
+    }
+    // The handler stays once it is installed.
+    drop(signal(SignalKind::from_raw(libc::SIGXFSZ)).context("failed to watch SIGXFSZ")?);
+    Ok(())
 }
 
 /// Cancelled at the first SIGTERM or SIGINT.

@@ -6,6 +6,7 @@
 mod daemon;
 mod estimate;
 mod exit_code;
+mod first_process;
 mod flags;
 mod fleet;
 mod local;
@@ -22,6 +23,9 @@ fn main() -> ExitCode {
     // The launcher is this very binary, run again from a sealed copy: it must take over before
     // any thread exists.
     if let Some(code) = meseta_agent::run_launcher_if_requested() {
+        return code;
+    }
+    if let Some(code) = first_process::run_if_first() {
         return code;
     }
     let parsed = match flags::parse(std::env::args_os().collect()) {

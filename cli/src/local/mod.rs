@@ -145,10 +145,13 @@ impl Cluster {
     async fn run(&mut self, options: &Options) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
+        // The terminal is gone: the daemons would go on without anybody to end them in order.
+        let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
         tokio::select! {
             started = self.start(options) => started?,
             _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
             _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+            _ = hangup.recv() => return Ok(ExitCode::SUCCESS),
         }
         self.print_welcome().await;
         if options.demo {
@@ -156,12 +159,14 @@ impl Cluster {
                 shown = self.show_demo() => shown?,
                 _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
                 _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+                _ = hangup.recv() => return Ok(ExitCode::SUCCESS),
             }
         }
         tokio::select! {
             ended = self.any_ends() => bail!(ended),
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
         }
         eprintln!("\nstopping: tasks first, then agents and master");
         Ok(ExitCode::SUCCESS)
