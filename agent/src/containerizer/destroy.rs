@@ -21,6 +21,28 @@ const FORGETS_MAX: u32 = 12;
 /// How long one of these places may be held; what takes longer goes on without one.
 const ENDING_QUICK: Duration = Duration::from_secs(1);
 const SIGTERM: i32 = 15;
+/// How long a supervisor may take to end a container that broke a limit.
+const LIMIT_KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Repeats a request until it is delivered, for as long as it makes sense.
+async fn until_told<T, Asking>(
+    ask: impl Fn() -> Asking,
+    goes_on: impl Fn() -> bool,
+    on_failure: impl Fn(std::io::Error),
+) where
+    Asking: Future<Output = std::io::Result<T>>,
+{
+    let mut pause = DESTROY_RETRY_MIN;
+    while let Err(error) = ask().await {
+        on_failure(error);
+        note_repeated();
+        tokio::time::sleep(pause).await;
+        pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
+        if !goes_on() {
+            return;
+        }
+    }
+}
 
 impl Containerizer {
     pub(super) fn kill(&self, container: &ContainerId, grace: Duration) {
@@ -38,17 +60,48 @@ impl Containerizer {
             // What ends needs no kill.
             Some(Entry::Ending) | None => return,
         };
-        let (inner, container) = (self.inner.clone(), container.clone());
-        tokio::task::spawn_blocking(move || {
-            let request = KillRequest {
-                signal: SIGTERM,
-                grace,
-            };
-            if let Err(error) = inner.containers.kill(&supervisor, request) {
-                // Destroyed by the core's own timer if nothing else helps.
-                error!(container_id = %container, %error, "failed to ask a supervisor for a kill");
-            }
-        });
+        let (this, container) = (self.clone(), container.clone());
+        tokio::spawn(async move { this.ask_until_told(&container, supervisor, grace).await });
+    }
+
+    /// Asks a supervisor for a kill until it is told, or its container is over.
+    async fn ask_until_told(
+        &self,
+        container: &ContainerId,
+        supervisor: ProcessIdentity,
+        grace: Duration,
+    ) {
+        let request = KillRequest {
+            signal: SIGTERM,
+            grace,
+        };
+        let ask = || {
+            let (inner, supervisor) = (self.inner.clone(), supervisor.clone());
+            async move { blocking(move || inner.containers.kill(&supervisor, request)).await? }
+        };
+        let goes_on = || self.runs(container, &supervisor);
+        until_told(ask, goes_on, |error| {
+            error!(container_id = %container, %error, "failed to ask a supervisor for a kill; trying again");
+        })
+        .await;
+    }
+
+    /// Whether a container still runs under this supervisor.
+    fn runs(&self, container: &ContainerId, supervisor: &ProcessIdentity) -> bool {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor == *supervisor,
+            _ => false,
+        }
+    }
+
+    /// Ends a container that broke a limit: by its supervisor, and where that does not end it, by its groups.
+    pub(super) async fn end_limited(&self, container: &ContainerId, supervisor: &ProcessIdentity) {
+        self.kill(container, Duration::ZERO);
+        tokio::time::sleep(LIMIT_KILL_PATIENCE).await;
+        if self.runs(container, supervisor) {
+            warn!(container_id = %container, "a container beyond its limits did not end by its supervisor; destroying it");
+            self.destroy(container);
+        }
     }
 
     pub(super) fn destroy(&self, container: &ContainerId) {
@@ -67,7 +120,7 @@ impl Containerizer {
 
     /// Destroys until nothing is left: a process that cannot die keeps its container alive, and says
     /// so in the log.
-    pub(super) async fn destroy_until_gone(
+    pub(crate) async fn destroy_until_gone(
         &self,
         name: &ContainerName,
         supervisor: Option<ProcessIdentity>,
@@ -152,5 +205,28 @@ impl Containerizer {
             this.destroy_until_gone(&name, supervisor).await;
             this.forget_until_gone(name).await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_is_repeated_until_it_is_delivered() {
+        for (works_at, lives_until, expected) in [(1, 9, 1), (4, 9, 4), (9, 3, 3)] {
+            let asked = Cell::new(0);
+            let ask = || {
+                asked.set(asked.get() + 1);
+                std::future::ready(match asked.get() >= works_at {
+                    true => Ok(()),
+                    false => Err(std::io::ErrorKind::WouldBlock.into()),
+                })
+            };
+            until_told(ask, || asked.get() < lives_until, |_| ()).await;
+            assert_eq!(asked.get(), expected, "{works_at} {lives_until}");
+        }
     }
 }

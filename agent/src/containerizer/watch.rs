@@ -184,19 +184,23 @@ impl Containerizer {
     /// Ends a container that runs beyond a limit; the first limit is the one that is told, by a later life of
     /// the agent too.
     pub(crate) fn limit(&self, container: &ContainerId, limitation: Limitation) {
-        if let Some(entry) = self.inner.table().get_mut(container)
+        let supervisor = if let Some(entry) = self.inner.table().get_mut(container)
             && let Entry::Running(live) = entry
         {
+            let supervisor = live.supervisor.clone();
             *entry = Entry::Limited(live.clone(), limitation.clone());
+            supervisor
         } else {
             return;
-        }
+        };
         let (this, container) = (self.clone(), container.clone());
-        tokio::task::spawn_blocking(move || {
-            if let Ok(name) = ContainerName::new(container.as_str()) {
-                limitation_file::keep(&this.inner.containers, &name, &limitation);
+        tokio::spawn(async move {
+            let (inner, name) = (this.inner.clone(), ContainerName::new(container.as_str()));
+            if let Ok(name) = name {
+                let keep = move || limitation_file::keep(&inner.containers, &name, &limitation);
+                let _ = blocking(keep).await;
             }
-            this.kill(&container, Duration::ZERO);
+            this.end_limited(&container, &supervisor).await;
         });
     }
 

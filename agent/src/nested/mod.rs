@@ -22,10 +22,7 @@ pub(crate) mod terminal;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use meseta_daemon::error_chain::chain;
-use meseta_isolators::{
-    ContainerName, Destination, DestroyOptions, ExitCause, Inside, Launched, ProcessIdentity,
-};
+use meseta_isolators::{ContainerName, Destination, ExitCause, Inside, Launched, ProcessIdentity};
 use meseta_resources::{ContainerId, FrameworkId};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -466,22 +463,20 @@ async fn await_end(
 ) -> Ended {
     let name = ContainerName::new(id.as_str()).ok()?;
     supervision::ended(containerizer, id, &supervisor).await;
+    let (shared, read) = (containerizer.clone(), name.clone());
+    let record = tokio::task::spawn_blocking(move || shared.containers().exit_record(&read));
+    let record = record.await.ok().and_then(Result::ok).flatten();
+    containerizer
+        .destroy_until_gone(&name, Some(supervisor))
+        .await;
     let shared = containerizer.clone();
-    let ended = tokio::task::spawn_blocking(move || {
-        let containers = shared.containers();
-        let record = containers.exit_record(&name).ok().flatten();
-        let options = DestroyOptions::default();
-        if let Err(error) = containers.destroy(&name, Some(&supervisor), options) {
-            warn!(error = %chain(&error), "a nested container is not gone");
-        }
-        let _ = containers.forget(&name);
-        record.and_then(|record| match record.cause {
-            ExitCause::Exited(code) => Some((code & 0xff) << 8),
-            ExitCause::Signaled(signal) => Some(signal),
-            ExitCause::LaunchFailed { .. } => None,
-        })
-    });
-    ended.await.unwrap_or_default()
+    let forgotten = tokio::task::spawn_blocking(move || shared.containers().forget(&name));
+    let _ = forgotten.await;
+    match record?.cause {
+        ExitCause::Exited(code) => Some((code & 0xff) << 8),
+        ExitCause::Signaled(signal) => Some(signal),
+        ExitCause::LaunchFailed { .. } => None,
+    }
 }
 
 #[cfg(test)]
