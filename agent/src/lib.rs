@@ -68,6 +68,7 @@ pub use check::{Finding, Severity, check, check_machine};
 pub use configuration::flags::{Flags, Recover};
 pub use configuration::{
     ConfigurationError, ContainerLogger, IsolationFlags, LogFlags, ReconfigurationPolicy,
+    weak_isolation,
 };
 pub use directories::DirectoryError;
 pub use executor_tokens::TokenError;

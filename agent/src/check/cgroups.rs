@@ -17,6 +17,8 @@ pub(super) struct CgroupFacts {
     /// The controllers that the kernel has enabled, whoever may use them; none if it does not say.
     in_kernel: Option<Vec<Controller>>,
     swap: Swap,
+    /// Whether the agent would run as root.
+    is_root: bool,
     /// Whether systemd runs this machine.
     systemd: bool,
 }
@@ -47,6 +49,7 @@ impl CgroupFacts {
                 .collect(),
             in_kernel: enabled.map(|text| enabled_controllers(&text)),
             swap: read_swap(host),
+            is_root: rustix::process::geteuid().is_root(),
             systemd: Path::new("/run/systemd/system").is_dir(),
         }
     }
@@ -88,12 +91,26 @@ fn read_swap(host: &Host) -> Swap {
     }
 }
 
+/// Whether the kernel has swap that no limit of memory counts.
+pub(crate) fn is_swap_uncounted(host: &Host) -> bool {
+    read_swap(host) == Swap::NotAccounted
+}
+
 pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> Vec<Finding> {
     let mode = match host.mode {
         Mode::None => {
-            return vec![Finding::warning(
-                "no cgroups are mounted: nothing is limited, usage is summed over processes",
-                "mount cgroup2 at /sys/fs/cgroup",
+            let is_accepted = flags.isolation.isolation.is_some()
+                || flags.isolation.allow_weak_isolation
+                || !facts.is_root;
+            if is_accepted {
+                return vec![Finding::warning(
+                    "no cgroups are mounted: nothing is limited, usage is summed over processes",
+                    "mount cgroup2 at /sys/fs/cgroup",
+                )];
+            }
+            return vec![Finding::problem(
+                "no cgroups are mounted: nothing would be limited, and the agent does not start",
+                "mount cgroup2 at /sys/fs/cgroup, or give --allow_weak_isolation",
             )];
         }
         Mode::Legacy => "v1",
@@ -253,6 +270,27 @@ mod tests {
     fn a_good_tree_has_nothing_to_mend() {
         let found = troubles(&unified(&ALL), &CgroupFacts::default(), &[]);
         assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn root_without_cgroups_is_told_that_the_agent_does_not_start() {
+        let bare = Host {
+            mode: Mode::None,
+            unified: None,
+            ..unified(&[])
+        };
+        let severity = |is_root, more: &[&str]| {
+            let facts = CgroupFacts {
+                is_root,
+                ..CgroupFacts::default()
+            };
+            troubles(&bare, &facts, more)[0].severity
+        };
+        assert_eq!(severity(true, &[]), Severity::Problem);
+        assert_eq!(severity(false, &[]), Severity::Warning);
+        for accepted in ["--allow_weak_isolation", "--isolation=posix/cpu,posix/mem"] {
+            assert_eq!(severity(true, &[accepted]), Severity::Warning);
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::link::MasterAddress;
 use crate::oversubscription::Configured;
 use crate::run::{hostname_of, narrow};
+pub(crate) use cgroups::is_swap_uncounted;
 use cgroups::{CgroupFacts, evaluate_host};
 use facts::{CAPABILITIES, Facts, Folder, Room};
 

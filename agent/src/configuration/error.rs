@@ -25,6 +25,12 @@ pub enum ConfigurationError {
     /// A flag of isolation, of what is kept of output, or of memory.
     #[error("--{flag} is invalid: {why}")]
     IsolationFlag { flag: &'static str, why: String },
+    /// Isolation is weaker than what was asked for.
+    #[error(
+        "isolation is too weak: {0}; give the agent what is missing, name isolators with --isolation, or accept this \
+         with --allow_weak_isolation"
+    )]
+    WeakIsolation(String),
     /// The value of `--executor_environment_variables`.
     #[error("--executor_environment_variables is no JSON object of strings: {0}")]
     Variables(String),

@@ -18,6 +18,7 @@ use meseta_resources::{Ranges, Resources, Role};
 use super::error::{ConfigurationError, refused};
 use super::flags::{Flags, text_of};
 use super::isolation_flags::IsolationFlags;
+use super::weakness::{self, Request, Weakness};
 use crate::capability_grants::CapabilityGrants;
 use crate::host_paths::{self, HostPaths};
 use crate::seccomp_profile;
@@ -88,6 +89,8 @@ pub(crate) struct IsolationSettings {
     share_ipc: bool,
     grants: Arc<CapabilityGrants>,
     allowed_host_paths: Option<Vec<PathBuf>>,
+    /// The flags that need an isolator each.
+    requests: Vec<Request>,
     flags: IsolationFlags,
 }
 
@@ -98,6 +101,7 @@ pub(crate) fn read(
 ) -> Result<IsolationSettings, ConfigurationError> {
     // Where everybody may run tasks as root anyway, nothing is gained by less than Mesos gives.
     let is_open = flags.access.is_open(flags.ip, flags.insecure);
+    let requests = weakness::requests(flags);
     let flags = &flags.isolation;
     for (flag, pause) in [
         (
@@ -136,6 +140,7 @@ pub(crate) fn read(
     Ok(IsolationSettings {
         grants: Arc::new(read_grants(flags, node.capabilities)?),
         allowed_host_paths,
+        requests,
         asked: asked.transpose().map_err(ConfigurationError::Isolation)?,
         node,
         profiles: Arc::new(profiles),
@@ -382,6 +387,22 @@ impl IsolationSettings {
                 .map_err(ConfigurationError::Isolation)?;
         }
         Ok(isolation)
+    }
+
+    /// Where these isolators give less than was asked for, or than root usually gives. Refused unless the operator
+    /// accepts that.
+    pub(crate) fn weakness(
+        &self,
+        isolation: &Isolation,
+        host: &Host,
+        is_root: bool,
+    ) -> Result<Weakness, ConfigurationError> {
+        let is_named = self.asked.is_some();
+        let found = Weakness::find(isolation, is_named, &self.requests, host, is_root);
+        if found.grave.is_empty() || self.flags.allow_weak_isolation {
+            return Ok(found);
+        }
+        Err(ConfigurationError::WeakIsolation(found.grave.join("; ")))
     }
 
     /// What tasks may ask for under these isolators; `own` are the agent's files and folders.

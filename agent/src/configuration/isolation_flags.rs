@@ -15,6 +15,12 @@ pub struct IsolationFlags {
     #[arg(long, value_name = "NAMES")]
     pub isolation: Option<String>,
 
+    /// Start although isolation is weaker than the flags say, or than root usually gives: without cgroups (in many
+    /// containers), without CAP_SYS_ADMIN, or without a controller. Default: refuse and say what is missing.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub allow_weak_isolation: bool,
+
     /// Capabilities that every container begins with unless its task asks otherwise, as JSON:
     /// `{"capabilities": ["NET_RAW"]}`. Default: root's containers have the bounding set, others none.
     #[arg(long, value_name = "JSON", alias = "allowed_capabilities")]

@@ -5,6 +5,7 @@
 //! flags.rs            all flags; isolation_flags.rs, log_flags.rs and ../access_flags.rs are parts of them
 //! isolation.rs        what the flags of isolation mean
 //! reconfiguration.rs  what may change between two starts
+//! weakness.rs         where isolation is weaker than asked for
 //! error.rs            why a flag is refused
 //! ```
 
@@ -14,6 +15,7 @@ pub(crate) mod isolation;
 mod isolation_flags;
 pub(crate) mod log_flags;
 mod reconfiguration;
+mod weakness;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,6 +38,7 @@ use log_flags::Logs;
 pub use log_flags::{ContainerLogger, LogFlags};
 pub use reconfiguration::ReconfigurationPolicy;
 pub(crate) use reconfiguration::check_compatible;
+pub use weakness::weak_isolation;
 
 /// Kinds of resources that an agent may have. A master keeps each name, and looks at each kind when it allocates.
 const RESOURCE_NAMES_MAX: usize = 1_024;

@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::RunError;
 use super::hierarchies::{cgroups_root, narrow};
+use crate::check;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
 use crate::configuration::Configuration;
 use crate::configuration::flags::{Flags, Recover};
@@ -76,7 +77,17 @@ fn open_blocking(
     let isolators: Vec<_> = isolation.names().collect();
     info!(mode = ?host.mode, instance, isolation = isolators.join(","), "preparing for containers");
     let privileged = host.privileged;
-    if !privileged {
+    let is_root = rustix::process::geteuid().is_root();
+    let weakness = settings.weakness(&isolation, &host, is_root)?;
+    for text in weakness.all() {
+        warn!("isolation is weak: {text}");
+    }
+    if flags.cgroups_limit_swap && check::is_swap_uncounted(&host) {
+        warn!(
+            "isolation is weak: --cgroups_limit_swap does nothing, the kernel does not account swap"
+        );
+    }
+    if !is_root {
         warn!("not root: tasks run as this user, without cgroups or namespaces");
     }
     let enforceable = Enforceable {

@@ -278,7 +278,7 @@ impl Cluster {
         let targets: Vec<_> = targets.map(|one| format!("{}/metrics", one.url)).collect();
         let me = invoked_as();
         eprintln!(
-            "meseta is up on loopback.\n\n{}  state    {} ({kept})\n\n\
+            "meseta is up on loopback.\n\n{}  state    {} ({kept})\n  tasks    {}\n\n\
              Page:       http://{leader}/\n\
              State:      curl http://{leader}/state\n\
              Prometheus: {}\n\
@@ -287,6 +287,7 @@ impl Cluster {
              Ctrl-C ends the tasks, the agents and the master.",
             self.where_all_is(&leader),
             self.state.path.display(),
+            isolation(),
             targets.join(" "),
             self.job_hint(&me),
             self.failover_hint(),
@@ -417,6 +418,14 @@ impl Cluster {
     }
 }
 
+/// How tasks are kept apart on this machine.
+fn isolation() -> String {
+    match meseta_agent::weak_isolation() {
+        None => "isolated by cgroups, namespaces, capabilities and a system call filter".to_owned(),
+        Some(weakness) => format!("WEAK isolation: {weakness}"),
+    }
+}
+
 async fn end(daemons: &mut [Daemon]) {
     for daemon in daemons.iter() {
         daemon.terminate();
@@ -437,6 +446,8 @@ fn agent_flags(
         format!("--port={port}"),
         format!("--master={masters}"),
         format!("--runtime_dir={}", dir.join("run").display()),
+        // Whoever tries it out is told, and needs no flag.
+        "--allow_weak_isolation".to_owned(),
         "--shutdown_tasks_on_exit".to_owned(),
     ];
     let for_demo = options.demo.then_some(demo::RESOURCES);

@@ -177,6 +177,17 @@ impl Isolation {
         isolation
     }
 
+    /// The isolators that root has by default and that this host cannot give: those without which tasks are not limited
+    /// or see each other, and those that harden besides.
+    pub fn lacking(host: &Host) -> (Vec<&'static str>, Vec<&'static str>) {
+        let given = Self::hardened_for(host);
+        let missing = |names: &'static [&str]| {
+            let names = names.iter().copied();
+            names.filter(|name| !given.has(name)).collect()
+        };
+        (missing(&BY_DEFAULT), missing(&HARDENING))
+    }
+
     /// With one more, by name; names that nobody has are refused.
     pub fn and(self, name: &str) -> Result<Self, IsolationError> {
         if self.has(name) {
@@ -319,6 +330,25 @@ mod tests {
             unified: None,
             privileged,
         }
+    }
+
+    #[test]
+    fn what_a_host_cannot_give_is_named() {
+        assert_eq!(
+            Isolation::lacking(&host(true, Mode::Legacy)),
+            (vec![], vec![])
+        );
+        let (needed, hardening) = Isolation::lacking(&host(true, Mode::None));
+        assert!(needed.contains(&"cgroups/mem") && needed.contains(&"namespaces/pid"));
+        assert!(!needed.contains(&"linux/nnp") && hardening.contains(&"linux/capabilities"));
+        let mut partial = host(true, Mode::Legacy);
+        let lacks = |tree: &crate::cgroup::V1Hierarchy| {
+            let without = [Controller::Memory, Controller::Devices];
+            !without.iter().any(|one| tree.controllers.contains(one))
+        };
+        partial.v1.retain(lacks);
+        let lacking = Isolation::lacking(&partial);
+        assert_eq!(lacking, (vec!["cgroups/mem"], vec!["cgroups/devices"]));
     }
 
     #[test]

@@ -1,0 +1,178 @@
+//! Where isolation is weaker than what was asked for, or than what root's tasks have by default.
+//!
+//! Entered through [`Weakness::find`] with what the machine offers; pure. Invariant: an agent whose tasks are kept apart
+//! worse than its flags say does not start, unless its operator accepts that.
+
+use meseta_isolators::{Host, Isolation, Mode};
+
+use super::flags::Flags;
+
+/// What keeps a request from being met.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Weakness {
+    /// Reasons not to start.
+    pub(crate) grave: Vec<String>,
+    /// Reasons for a warning.
+    pub(crate) slight: Vec<String>,
+}
+
+/// A flag that does nothing without an isolator, and that was given.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) struct Request {
+    flag: &'static str,
+    isolator: &'static str,
+}
+
+/// The flags of the command line that limit tasks by one isolator alone.
+pub(super) fn requests(flags: &Flags) -> Vec<Request> {
+    let isolation = &flags.isolation;
+    let given = [
+        (
+            "cgroups_enable_cfs",
+            "cgroups/cpu",
+            flags.cgroups_enable_cfs,
+        ),
+        (
+            "cgroups_limit_swap",
+            "cgroups/mem",
+            flags.cgroups_limit_swap,
+        ),
+        (
+            "seccomp_profile_name",
+            "linux/seccomp",
+            isolation.seccomp_profile_name.is_some(),
+        ),
+        (
+            "effective_capabilities",
+            "linux/capabilities",
+            isolation.effective_capabilities.is_some(),
+        ),
+        (
+            "bounding_capabilities",
+            "linux/capabilities",
+            isolation.bounding_capabilities.is_some(),
+        ),
+        (
+            "allowed_devices",
+            "cgroups/devices",
+            isolation.allowed_devices.is_some(),
+        ),
+    ];
+    let given = given.into_iter().filter(|(_, _, is_given)| *is_given);
+    given
+        .map(|(flag, isolator, _)| Request { flag, isolator })
+        .collect()
+}
+
+impl Weakness {
+    /// Compares what is in force with the flags that were given and, unless isolators were named, with what root has.
+    pub(super) fn find(
+        isolation: &Isolation,
+        is_named: bool,
+        requests: &[Request],
+        host: &Host,
+        is_root: bool,
+    ) -> Self {
+        let unmet = requests.iter().filter(|one| !isolation.has(one.isolator));
+        let unmet = unmet.map(|Request { flag, isolator }| {
+            format!("--{flag} does nothing without the isolator {isolator}")
+        });
+        let mut weakness = Self {
+            grave: unmet.collect(),
+            slight: Vec::new(),
+        };
+        if is_root && !is_named {
+            let (needed, hardening) = Isolation::lacking(host);
+            let why = reason(host);
+            let text = |names: &[&str]| format!("tasks are without {} ({why})", names.join(", "));
+            if !needed.is_empty() {
+                weakness.grave.push(text(&needed));
+            }
+            if !hardening.is_empty() {
+                weakness.slight.push(text(&hardening));
+            }
+        }
+        weakness
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &String> {
+        self.grave.iter().chain(&self.slight)
+    }
+}
+
+/// Why a host gives root less than others do.
+fn reason(host: &Host) -> &'static str {
+    if !host.privileged {
+        "root lacks CAP_SYS_ADMIN here"
+    } else if host.mode == Mode::None {
+        "no cgroups are mounted here, as in many containers and under `ip netns exec`"
+    } else {
+        "their cgroup controllers are not available here"
+    }
+}
+
+/// How isolation on this machine is weaker than it usually is for root, in words for people; `None` if it is not.
+pub fn weak_isolation() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        let text = "not root: tasks run as this user, without cgroups and namespaces";
+        return Some(text.to_owned());
+    }
+    let host = Host::detect().ok()?;
+    let isolation = Isolation::hardened_for(&host);
+    let weakness = Weakness::find(&isolation, false, &[], &host, true);
+    // What hardens besides is missing wherever one of the others is.
+    let worst = match weakness.grave.is_empty() {
+        true => weakness.slight,
+        false => weakness.grave,
+    };
+    (!worst.is_empty()).then(|| worst.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(privileged: bool, mode: Mode) -> Host {
+        Host {
+            proc: "/proc".into(),
+            mode,
+            v1: Vec::new(),
+            unified: None,
+            privileged,
+        }
+    }
+
+    #[test]
+    fn root_without_cgroups_is_weak_unless_isolators_are_named() {
+        let bare = host(true, Mode::None);
+        let isolation = Isolation::hardened_for(&bare);
+        let find = |is_named, is_root| Weakness::find(&isolation, is_named, &[], &bare, is_root);
+        let found = find(false, true);
+        assert!(found.grave[0].contains("cgroups/mem"), "{found:?}");
+        assert!(
+            found.grave[0].contains("no cgroups are mounted"),
+            "{found:?}"
+        );
+        assert!(found.slight[0].contains("linux/capabilities"), "{found:?}");
+        assert_eq!(find(true, true), Weakness::default());
+        assert_eq!(find(false, false), Weakness::default());
+        let powerless = host(false, Mode::Unified);
+        let found = Weakness::find(&isolation, false, &[], &powerless, true);
+        assert!(found.grave[0].contains("CAP_SYS_ADMIN"), "{found:?}");
+    }
+
+    #[test]
+    fn a_flag_without_its_isolator_is_weak() {
+        let requests = [Request {
+            flag: "cgroups_enable_cfs",
+            isolator: "cgroups/cpu",
+        }];
+        let find = |names: &str| {
+            let isolation = Isolation::parse(names).expect("known");
+            Weakness::find(&isolation, true, &requests, &host(true, Mode::None), true).grave
+        };
+        let none: Vec<String> = Vec::new();
+        assert_eq!(find("cgroups/all"), none);
+        assert!(find("posix/cpu,posix/mem")[0].contains("--cgroups_enable_cfs"));
+    }
+}
