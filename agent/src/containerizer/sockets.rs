@@ -2,7 +2,7 @@
 
 use meseta_daemon::authentication::ContainerSockets;
 use meseta_daemon::owner::SocketOwner;
-use meseta_isolators::{ContainerName, ProcessIdentity, Socket};
+use meseta_isolators::{ContainerName, Socket};
 use meseta_resources::ContainerId;
 
 use super::{Containerizer, blocking};
@@ -14,24 +14,15 @@ impl Containerizer {
         containers: Vec<ContainerId>,
         owner: SocketOwner,
     ) -> Option<ContainerId> {
-        let with_supervisor = |container: ContainerId| {
-            let supervisor = self.supervisor_of(&container);
-            (container, supervisor)
+        let candidate = |container: ContainerId| {
+            let name = ContainerName::new(container.as_str()).ok()?;
+            Some((name, self.supervisor_of(&container)))
         };
-        let containers: Vec<(_, Option<ProcessIdentity>)> =
-            containers.into_iter().map(with_supervisor).collect();
+        let candidates: Vec<_> = containers.into_iter().filter_map(candidate).collect();
         let inner = self.inner.clone();
         let search = blocking(move || {
-            let mut containers = containers.into_iter();
-            let found = containers.find(|(container, supervisor)| {
-                ContainerName::new(container.as_str()).is_ok_and(|name| {
-                    let supervisor = supervisor.as_ref();
-                    inner
-                        .containers
-                        .opened(&name, supervisor, socket_of(&owner))
-                })
-            });
-            found.map(|(container, _)| container)
+            let found = inner.containers.find_opened(candidates, socket_of(&owner));
+            found.and_then(|name| ContainerId::new(name.as_str()).ok())
         });
         search.await.ok().flatten()
     }

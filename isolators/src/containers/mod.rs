@@ -45,6 +45,7 @@ use limits::bytes_text;
 use protection::Protection;
 pub use recovery::living_containers;
 pub use sampler::{SLOW_EVERY, Sampler};
+use sockets::KnownGroups;
 pub use sockets::Socket;
 pub use types::{
     ContainerError, DestroyError, KillOutcome, KillRequest, Limitation, OpenError, Options,
@@ -76,6 +77,8 @@ pub struct Containers {
     launcher: Launcher,
     /// Held alone by who changes what is noted of nested containers that end, shared by who adds it up.
     ended: RwLock<()>,
+    /// Where groups are that sockets were opened in.
+    known_groups: KnownGroups,
 }
 
 impl Containers {
@@ -147,6 +150,7 @@ impl Containers {
                 protection,
                 launcher,
                 ended: RwLock::default(),
+                known_groups: KnownGroups::default(),
             }),
             Err(error) => {
                 remove_instance(&layout);

@@ -5,10 +5,12 @@
 //! a process of the container must hold the socket. Invariant: a process that cannot be told to be inside a
 //! container is not taken to be.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Containers;
 use crate::cgroup::{Groups, SUPERVISORS, list_pids, subgroups};
@@ -26,6 +28,55 @@ pub struct Socket {
     pub cgroup: Option<u64>,
 }
 
+/// The most groups that are remembered: of tasks, and of operators' sessions.
+const KNOWN_GROUPS_MAX: usize = 1024;
+
+/// Groups of the version 2 tree by their numbers, for a process that may not ask the kernel for the path of one
+/// (CAP_DAC_READ_SEARCH): else each new connection would cost a walk through all groups of the machine. The kernel gives no
+/// number twice, and a remembered path is believed only if its folder still has the number.
+#[derive(Debug, Default)]
+pub(super) struct KnownGroups(Mutex<HashMap<u64, PathBuf>>);
+
+impl KnownGroups {
+    /// Where the group of this number is; `None` if it is no more.
+    fn find(&self, mount: &Path, number: u64) -> Option<PathBuf> {
+        match sys::cgroup_path(mount, number) {
+            Ok(found) => found,
+            // The kernel is too old to find a group by its number, or does not let us.
+            Err(_) => self.find_by_walking(mount, number),
+        }
+    }
+
+    fn find_by_walking(&self, mount: &Path, number: u64) -> Option<PathBuf> {
+        let has_number = |path: &Path| fs::metadata(path).is_ok_and(|found| found.ino() == number);
+        let known = self.groups().get(&number).cloned();
+        if let Some(path) = known.filter(|path| has_number(path)) {
+            return Some(path);
+        }
+        let found = if has_number(mount) {
+            Some(mount.to_owned())
+        } else {
+            group_below(mount, number)
+        };
+        let mut groups = self.groups();
+        match &found {
+            Some(path) => {
+                if groups.len() >= KNOWN_GROUPS_MAX {
+                    // Whichever: those that are asked for again are found again.
+                    groups.clear();
+                }
+                groups.insert(number, path.clone());
+            }
+            None => drop(groups.remove(&number)),
+        }
+        found
+    }
+
+    fn groups(&self) -> MutexGuard<'_, HashMap<u64, PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Containers {
     /// Whether a socket was opened inside this very container, not in one that is nested in it.
     /// `supervisor` is used on a machine without cgroups.
@@ -35,11 +86,30 @@ impl Containers {
         supervisor: Option<&ProcessIdentity>,
         socket: Socket,
     ) -> bool {
-        let groups = self.groups(name);
-        if let (Some(cgroup), Some(leaf)) = (socket.cgroup, groups.leaf()) {
-            return fs::metadata(leaf).is_ok_and(|leaf| leaf.ino() == cgroup);
-        }
-        is_held(socket, || members(&groups, supervisor))
+        let candidate = (name.clone(), supervisor.cloned());
+        self.find_opened(std::iter::once(candidate), socket)
+            .is_some()
+    }
+
+    /// The one of these containers that a socket was opened inside. Where the kernel tells the group, it is asked once,
+    /// however many containers there are.
+    pub fn find_opened(
+        &self,
+        candidates: impl IntoIterator<Item = (ContainerName, Option<ProcessIdentity>)>,
+        socket: Socket,
+    ) -> Option<ContainerName> {
+        let mut candidates = candidates.into_iter();
+        let found = match (socket.cgroup, self.layout.unified_mount()) {
+            (Some(cgroup), Some(mount)) => {
+                let group = self.known_groups.find(mount, cgroup)?;
+                candidates.find(|(name, _)| self.groups(name).leaf().as_ref() == Some(&group))
+            }
+            _ => candidates.find(|(name, supervisor)| {
+                let groups = self.groups(name);
+                is_held(socket, || members(&groups, supervisor.as_ref()))
+            }),
+        };
+        found.map(|(name, _)| name)
     }
 
     /// Whether a socket may have been opened inside a container below the cgroups root, of this agent or
@@ -49,7 +119,7 @@ impl Containers {
     pub fn opened_by_any(&self, socket: Socket) -> bool {
         let unified = self.layout.unified_root().zip(self.layout.unified_mount());
         if let (Some(cgroup), Some((root, mount))) = (socket.cgroup, unified) {
-            return is_in_container(&root, mount, cgroup);
+            return is_in_container(&root, self.known_groups.find(mount, cgroup).as_deref());
         }
         let roots = self.layout.root_dirs();
         let Some(root) = roots.first() else {
@@ -65,16 +135,14 @@ impl Containers {
 }
 
 /// Whether a group of the version 2 tree is that of a container, or is no more.
-fn is_in_container(root: &Path, mount: &Path, cgroup: u64) -> bool {
-    match sys::cgroup_path(mount, cgroup) {
-        Ok(Some(path)) => path.strip_prefix(root).is_ok_and(|below| {
-            let mut names = below.iter();
-            below.iter().next().is_some() && names.all(|name| name != SUPERVISORS)
-        }),
-        Ok(None) => true,
-        // The kernel is too old to find a group by its number, or does not let us.
-        Err(_) => any_below(root, &|_, inode| inode == cgroup) || !is_group(mount, cgroup),
-    }
+fn is_in_container(root: &Path, group: Option<&Path>) -> bool {
+    let Some(path) = group else {
+        return true;
+    };
+    path.strip_prefix(root).is_ok_and(|below| {
+        let mut names = below.iter();
+        below.iter().next().is_some() && names.all(|name| name != SUPERVISORS)
+    })
 }
 
 /// Whether a folder of containers below `dir` satisfies `found`, which is given its inode.
@@ -86,10 +154,12 @@ fn any_below(dir: &Path, found: &dyn Fn(&Path, u64) -> bool) -> bool {
     })
 }
 
-/// Whether there is a group of this inode in a tree, its root and those of supervisors included.
-fn is_group(dir: &Path, inode: u64) -> bool {
-    let below = || subgroups(dir).any(|entry| is_group(&entry.path(), inode));
-    fs::metadata(dir).is_ok_and(|dir| dir.ino() == inode) || below()
+/// The group of this number below a folder, those of supervisors included.
+fn group_below(dir: &Path, number: u64) -> Option<PathBuf> {
+    subgroups(dir).find_map(|entry| match entry.ino() == number {
+        true => Some(entry.path()),
+        false => group_below(&entry.path(), number),
+    })
 }
 
 /// Whether processes hold the socket, and all that do are outside containers.
@@ -230,11 +300,17 @@ mod tests {
         };
         assert_eq!(found.as_deref(), Some(mount));
         assert_eq!(sys::cgroup_path(mount, u64::MAX >> 1).ok(), Some(None));
-        assert!(!is_in_container(&mount.join("none"), mount, number));
-        assert!(
-            is_in_container(&mount.join("none"), mount, u64::MAX >> 1),
-            "gone"
-        );
+        let groups = KnownGroups::default();
+        for find in [KnownGroups::find, KnownGroups::find_by_walking] {
+            let found = find(&groups, mount, number);
+            assert_eq!(found.as_deref(), Some(mount));
+            assert!(!is_in_container(&mount.join("none"), found.as_deref()));
+            let gone = find(&groups, mount, u64::MAX >> 1);
+            assert!(
+                is_in_container(&mount.join("none"), gone.as_deref()),
+                "gone"
+            );
+        }
     }
 
     #[test]
@@ -250,11 +326,28 @@ mod tests {
         assert!(any_below(root.path(), &|_, found| found == inside));
         assert!(!any_below(root.path(), &|_, found| found == supervisors));
         assert!(!any_below(Path::new("/nonexistent"), &|_, _| true));
+        let groups = KnownGroups::default();
+        let find = |number| groups.find_by_walking(root.path(), number);
         let top = fs::metadata(root.path()).expect("there").ino();
         for there in [top, inside, supervisors] {
-            assert!(is_group(root.path(), there));
+            assert!(find(there).is_some());
         }
-        fs::remove_dir(root.path().join("instance/c1/+inner/leaf")).expect("removed");
-        assert!(!is_group(root.path(), inside), "it is gone");
+        let leaf = root.path().join("instance/c1/+inner/leaf");
+        assert_eq!(find(inside).as_deref(), Some(&*leaf));
+        assert!(is_in_container(root.path(), Some(&leaf)));
+        let kept = root.path().join("instance/.supervisors");
+        assert_eq!(find(supervisors).as_deref(), Some(&*kept));
+        assert!(!is_in_container(root.path(), Some(&kept)));
+        assert!(!is_in_container(root.path(), Some(root.path())));
+        let moved = root.path().join("moved");
+        fs::rename(root.path().join("instance"), &moved).expect("moved");
+        assert_eq!(
+            find(inside),
+            Some(moved.join("c1/+inner/leaf")),
+            "not where it was"
+        );
+        fs::remove_dir(moved.join("c1/+inner/leaf")).expect("removed");
+        assert_eq!(find(inside), None, "it is gone");
+        assert!(groups.groups().get(&inside).is_none());
     }
 }
