@@ -10,6 +10,7 @@ mod client;
 mod image;
 mod lock;
 mod output;
+mod output_writer;
 mod plan;
 mod privileges;
 mod report;

@@ -1,8 +1,8 @@
 //! A task's output: a pipe, emptied into files of bounded size that are renamed when they are full.
 //!
-//! Entered through [`Output`] by the supervisor, which polls the pipes beside its signals and goes on
-//! while no agent runs. The kernel moves the bytes; none pass through this process. Invariant: a stream
-//! never holds more than its limit in each of its files, because a writer that is faster than
+//! Entered through [`Output`] by the thread of `output_writer.rs`, which goes on while no agent runs. The kernel moves
+//! the bytes; none pass through this process. Moving them may sleep for as long as the disk does not answer. Invariant:
+//! a stream never holds more than its limit in each of its files, because a writer that is faster than
 //! [`PACE_BYTES`] waits in its pipe, and what cannot be kept is thrown away rather than waited for.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -100,16 +100,32 @@ impl Output {
         self.streams.iter().any(|stream| stream.pipe.is_some())
     }
 
+    /// The pipes that some writer is left of.
+    pub(super) fn pipes(&self) -> Vec<BorrowedFd<'_>> {
+        let streams = self.streams.iter();
+        let pipes = streams.filter_map(|stream| stream.pipe.as_ref());
+        pipes.map(AsFd::as_fd).collect()
+    }
+
+    /// Whether there is something to be moved. Touches no file.
+    pub(super) fn has_data(&self) -> bool {
+        let pipes = self.pipes();
+        pipes.into_iter().any(|pipe| held_bytes(pipe) > 0)
+    }
+
+    /// Lets go of pipes that are empty and have no writer any more. Touches no file.
+    pub(super) fn close_ended(&mut self) {
+        for stream in &mut self.streams {
+            stream.pipe.take_if(|pipe| has_ended(pipe.as_fd()));
+        }
+    }
+
     /// What to wait for; nothing while the pace is exceeded, with the time when that ends.
     pub(super) fn waiting(&self, now: Duration) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
         if self.left == 0 && now < self.pause_until {
             return (Vec::new(), Some(self.pause_until));
         }
-        let pipes = self
-            .streams
-            .iter()
-            .filter_map(|stream| stream.pipe.as_ref());
-        (pipes.map(AsFd::as_fd).collect(), None)
+        (self.pipes(), None)
     }
 
     /// Moves what is there, as far as the pace allows.
@@ -235,6 +251,19 @@ pub(super) fn folder_of<'a>(beneath: &CStr, path: &'a CStr) -> io::Result<(Folde
     let root = Folder::open(Path::new(OsStr::from_bytes(beneath.to_bytes())))?;
     let above = path.parent().unwrap_or(Path::new(""));
     Ok((root.folder(above)?, name))
+}
+
+/// The bytes in a pipe. A pipe that cannot say has some, for whoever reads it next to find out.
+fn held_bytes(pipe: BorrowedFd<'_>) -> u64 {
+    rustix::io::ioctl_fionread(pipe).unwrap_or(1)
+}
+
+/// Whether a pipe has neither writers nor bytes. The order matters: without writers no byte comes any more.
+fn has_ended(pipe: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::from_borrowed_fd(pipe, PollFlags::IN)];
+    let found = poll(&mut polled, Some(&Timespec::default())).is_ok();
+    found && polled[0].revents().contains(PollFlags::HUP) && held_bytes(pipe) == 0
 }
 
 /// What became of some bytes.

@@ -20,7 +20,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use super::output::Output;
+use super::output_writer::OutputWriter;
 use super::plan::TaskPlan;
 use super::privileges::{self, Capabilities};
 use super::report::{Outcome, Report};
@@ -124,7 +124,7 @@ fn set_up(
     let task = clone_task(plan, *who, report, &failure, die_with, &groups, stdio)?;
     Ok(Running {
         task,
-        output,
+        output: OutputWriter::new(output),
         own_pid_namespace,
         joined: plan.join[0] != 0,
         status_dir,
@@ -337,7 +337,7 @@ fn script_args<'a>(path: &'a CStr, args: &'a [CString]) -> ExecArray<'a> {
 /// A container whose task has been cloned.
 struct Running {
     task: i32,
-    output: Output,
+    output: OutputWriter,
     own_pid_namespace: bool,
     /// Whether the task is in a container that was there before. Its procfs, which is ours too then, has
     /// other numbers than those we signal by, so nothing is looked up in it.
@@ -373,6 +373,8 @@ impl Running {
                 Ok(Some(SignalEvent::Child | SignalEvent::Other) | None) | Err(_) => {}
             }
         };
+        // The record may wait for a disk. What the task left behind does not live on for that.
+        self.kill_leftovers();
         self.record(ExitRecord {
             cause,
             kill_requested,
@@ -383,7 +385,7 @@ impl Running {
         sys::exit_now(0)
     }
 
-    /// The next signal, emptying the pipes meanwhile; at most so long.
+    /// The next signal, looking meanwhile whether there is output; at most so long.
     fn next(&mut self, timeout: Option<Duration>) -> io::Result<Option<SignalEvent>> {
         if !self.output.is_open() {
             return self.signals.next(timeout);
@@ -395,7 +397,7 @@ impl Running {
         let mut waited = vec![self.signals.as_fd()];
         waited.extend(pipes);
         sys::wait_readable(&waited, timeout)?;
-        self.output.pump(monotonic());
+        self.output.look(monotonic());
         self.signals.next(Some(Duration::ZERO))
     }
 
@@ -510,7 +512,7 @@ impl Running {
     /// Ends whatever the task left behind. In a pid namespace the kernel does it when we exit; but what
     /// writes to our pipes must have ended before they are emptied for the last time.
     fn end_stragglers(&mut self) {
-        self.output.pump(monotonic());
+        self.output.look(monotonic());
         if self.own_pid_namespace && !self.output.is_open() {
             return;
         }
@@ -536,7 +538,7 @@ fn kill_descendants() {
     }
 }
 
-fn monotonic() -> Duration {
+pub(super) fn monotonic() -> Duration {
     now(ClockId::CLOCK_MONOTONIC)
 }
 

@@ -1,0 +1,178 @@
+//! The thread that carries a task's output into its files, so that the supervisor itself never waits for a disk.
+//!
+//! Entered through [`OutputWriter`] by the supervisor, which polls the pipes until the first byte arrives; from then on
+//! the thread does. A task that prints nothing has no such thread. Invariant: the supervisor's own thread writes to no
+//! file of output, and waits for the thread at most [`FINISH_MAX`], after the task has ended.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::output::Output;
+use super::supervisor::monotonic;
+use crate::sys;
+
+/// The stack of the thread: it keeps its buffers on the heap.
+const STACK_BYTES: usize = 128 << 10;
+
+/// Pause before a thread that could not be started is tried again. The output waits in its pipe meanwhile.
+const START_RETRY: Duration = Duration::from_millis(100);
+
+/// The longest wait for the last output, after the task's end. A disk that takes longer loses what is left in the pipe,
+/// 64 KB at most for each stream, instead of keeping the supervisor from its own end.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+
+/// A task's output, carried by a thread once there is any.
+#[derive(Debug)]
+pub(super) struct OutputWriter {
+    state: State,
+    /// Before this time no thread is started: the last attempt failed.
+    retry_at: Duration,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing was printed so far.
+    Idle(Output),
+    Started(Arc<Shared>),
+}
+
+/// The part that the thread and the supervisor share.
+#[derive(Debug)]
+struct Shared {
+    /// The supervisor tells the thread that no more output is to come.
+    wake: OwnedFd,
+    finishing: AtomicBool,
+    /// The thread tells the supervisor that it has carried everything.
+    done: OwnedFd,
+    /// Whether a pipe is still open.
+    open: AtomicBool,
+}
+
+impl OutputWriter {
+    pub(super) fn new(output: Output) -> Self {
+        Self {
+            state: State::Idle(output),
+            retry_at: Duration::ZERO,
+        }
+    }
+
+    /// Whether some writer is left.
+    pub(super) fn is_open(&self) -> bool {
+        match &self.state {
+            State::Idle(output) => output.is_open(),
+            State::Started(shared) => shared.open.load(Ordering::Acquire),
+        }
+    }
+
+    /// The pipes that the supervisor is to poll, and the time when it is to look at them in any case.
+    pub(super) fn waiting(&self, now: Duration) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
+        match &self.state {
+            State::Idle(output) if now < self.retry_at && output.is_open() => {
+                (Vec::new(), Some(self.retry_at))
+            }
+            State::Idle(output) => (output.pipes(), None),
+            State::Started(_) => (Vec::new(), None),
+        }
+    }
+
+    /// Starts the thread if there is output; lets go of pipes that nobody can write to any more.
+    pub(super) fn look(&mut self, now: Duration) {
+        let State::Idle(output) = &mut self.state else {
+            return;
+        };
+        output.close_ended();
+        if now < self.retry_at || !output.has_data() {
+            return;
+        }
+        match Shared::new().map(Arc::new) {
+            Ok(shared) => {
+                // A thread that cannot be started does not give its output back: it is handed over once it runs.
+                let (hand_over, handed_over) = std::sync::mpsc::sync_channel::<Output>(1);
+                let of_thread = shared.clone();
+                let started =
+                    std::thread::Builder::new()
+                        .stack_size(STACK_BYTES)
+                        .spawn(move || {
+                            if let Ok(output) = handed_over.recv() {
+                                carry(output, &of_thread);
+                            }
+                        });
+                match started {
+                    Ok(_) => {
+                        let _ = hand_over.send(std::mem::take(output));
+                        self.state = State::Started(shared);
+                    }
+                    Err(_) => self.retry_at = now.saturating_add(START_RETRY),
+                }
+            }
+            Err(_) => self.retry_at = now.saturating_add(START_RETRY),
+        }
+    }
+
+    /// Has all that is left in the pipes carried, after the last writer's end.
+    pub(super) fn finish(&mut self) {
+        let until = monotonic().saturating_add(FINISH_MAX);
+        loop {
+            let now = monotonic();
+            self.look(now);
+            match &self.state {
+                State::Idle(output) if output.has_data() && now < until => {
+                    std::thread::sleep(START_RETRY);
+                }
+                State::Idle(_) => return,
+                State::Started(shared) => {
+                    shared.finishing.store(true, Ordering::Release);
+                    tell(&shared.wake);
+                    return shared.wait_until_done(until);
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            wake: eventfd(0, flags)?,
+            finishing: AtomicBool::new(false),
+            done: eventfd(0, flags)?,
+            open: AtomicBool::new(true),
+        })
+    }
+
+    fn wait_until_done(&self, until: Duration) {
+        while self.open.load(Ordering::Acquire) {
+            let left = until.saturating_sub(monotonic());
+            if left.is_zero() {
+                return;
+            }
+            let _ = sys::wait_readable(&[self.done.as_fd()], Some(left));
+        }
+    }
+}
+
+fn tell(event: &OwnedFd) {
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+/// The thread's life.
+fn carry(mut output: Output, shared: &Shared) {
+    while output.is_open() && !shared.finishing.load(Ordering::Acquire) {
+        let now = monotonic();
+        let (pipes, again) = output.waiting(now);
+        let mut waited = vec![shared.wake.as_fd()];
+        waited.extend(pipes);
+        let pace = again.map(|again| again.saturating_sub(now));
+        let _ = sys::wait_readable(&waited, pace);
+        output.pump(monotonic());
+    }
+    output.finish();
+    shared.open.store(false, Ordering::Release);
+    tell(&shared.done);
+}
