@@ -23,7 +23,7 @@ pub(crate) fn master(
     // One that cannot be read is refused at the start.
     let budget = flags.memory_budget.parse().unwrap_or_default();
     let verbosity = prepare()?;
-    runtime()?.block_on(async {
+    run_to_end(async {
         outlive_signals(&MEANINGLESS)?;
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
@@ -49,7 +49,7 @@ pub(crate) fn agent(
     }
     memory::few_arenas();
     let verbosity = prepare()?;
-    runtime()?.block_on(async {
+    run_to_end(async {
         outlive_signals(MEANINGLESS_TO_AGENTS)?;
         let shutdown = stop_requested()?;
         let env = meseta_agent::RunEnv {
@@ -72,7 +72,7 @@ pub(crate) fn agent(
 pub(crate) fn scheduler(flags: meseta_jobs::Flags) -> anyhow::Result<ExitCode> {
     memory::few_arenas();
     prepare()?;
-    runtime()?.block_on(async {
+    run_to_end(async {
         outlive_signals(&MEANINGLESS)?;
         let shutdown = stop_requested()?;
         let env = meseta_jobs::RunEnv {
@@ -197,6 +197,17 @@ const THREADS_MORE: usize = 4;
 
 /// How often a thread for blocking work is given nothing to do: before an idle one ends, so that one stays.
 const BLOCKING_THREAD_INTERVAL: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// How long the end of a daemon waits for its threads.
+const THREADS_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Runs a daemon. A thread that sleeps in a file system that does not answer does not keep the process from its end.
+fn run_to_end(daemon: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(daemon);
+    runtime.shutdown_timeout(THREADS_WAIT);
+    outcome
+}
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // The runtime makes both for itself, and panics where it cannot.

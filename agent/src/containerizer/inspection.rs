@@ -3,15 +3,19 @@
 //!
 //! Looks at every container in turn, for the first two on the periods of the flags; what was found is kept for whoever
 //! asks for statistics, and what breaks a limit ends its container where that is enforced. Slow work,
-//! on a blocking thread, one container after the other.
+//! on a blocking thread, one container after the other; folders are walked through on a thread for each container, so
+//! that a file system that does not answer holds up its own users alone.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
-use meseta_isolators::{Breach, ContainerName, DiskArea, Listeners, PortInspection};
+use meseta_isolators::{Breach, ContainerName, DiskArea, Inspected, Listeners, PortInspection};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
-use tracing::{debug, info};
+use meseta_resources::ContainerId;
+use tracing::{debug, info, warn};
 
 use super::inspection_limits::BYTES_PER_MEGABYTE;
 use super::{Containerizer, LiveContainer, interference, limit_drift};
@@ -20,9 +24,10 @@ use crate::configuration::isolation::InspectionSettings;
 
 /// Looks again and again, for as long as the agent runs.
 pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings) {
+    let walks = Arc::new(Walks::default());
     let disks = every(watch.disk, || {
-        let containerizer = containerizer.clone();
-        move || measure(&containerizer, watch.enforce_disk)
+        let (containerizer, walks) = (containerizer.clone(), walks.clone());
+        move || measure(&containerizer, &walks, watch.enforce_disk)
     });
     let ports = every(watch.ports, || {
         let containerizer = containerizer.clone();
@@ -58,11 +63,84 @@ where
     }
 }
 
-fn measure(containerizer: &Containerizer, enforce: bool) {
+/// How long the walk through the folders of one container may hold up those of others.
+const WALK_WAIT: Duration = Duration::from_secs(5);
+
+/// Containers whose folders are being walked through, and what late walks have found. A file system that does not answer
+/// keeps a walk for good: that container is not measured meanwhile, and no second thread is left in it.
+#[derive(Debug)]
+struct Walks<T> {
+    /// `None` while the walk is under way.
+    found: Mutex<BTreeMap<ContainerId, Option<T>>>,
+}
+
+impl<T> Default for Walks<T> {
+    fn default() -> Self {
+        Self {
+            found: Mutex::default(),
+        }
+    }
+}
+
+impl<T: Send + 'static> Walks<T> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Option<T>>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a walk on a thread of its own finds. `None` if that takes too long: a later call gives what it has found.
+    fn walk(
+        self: &Arc<Self>,
+        container: &ContainerId,
+        wait: Duration,
+        walk: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        match self.lock().entry(container.clone()) {
+            Entry::Occupied(entry) if entry.get().is_none() => return None,
+            Entry::Occupied(entry) => return entry.remove(),
+            Entry::Vacant(entry) => drop(entry.insert(None)),
+        }
+        let (tell, told) = mpsc::sync_channel(0);
+        let (walks, walked) = (self.clone(), container.clone());
+        let walking = std::thread::Builder::new()
+            .name("disk-usage".to_owned())
+            .spawn(move || {
+                let found = walk();
+                match tell.send(found) {
+                    Ok(()) => drop(walks.lock().remove(&walked)),
+                    Err(mpsc::SendError(late)) => {
+                        walks.lock().insert(walked, Some(late));
+                    }
+                }
+            });
+        if walking.is_err() {
+            self.lock().remove(container);
+            return None;
+        }
+        let found = told.recv_timeout(wait).ok();
+        if found.is_none() {
+            warn!(
+                container_id = %container,
+                "the folders of a container are measured late: the walk through them takes long, or their file system \
+                 does not answer"
+            );
+        }
+        found
+    }
+
+    /// Forgets what late walks have found of containers that are gone.
+    fn keep(&self, is_here: impl Fn(&ContainerId) -> bool) {
+        self.lock()
+            .retain(|container, found| found.is_none() || is_here(container));
+    }
+}
+
+fn measure(containerizer: &Containerizer, walks: &Arc<Walks<Option<Inspected>>>, enforce: bool) {
     let mut disks = BTreeMap::new();
     for live in outer(containerizer) {
         let areas = areas(&live, containerizer.layout());
-        let Some(found) = inspect(containerizer, &live, &areas, None) else {
+        let (this, walked) = (containerizer.clone(), live.clone());
+        let walk = move || inspect(&this, &walked, &areas, None);
+        let Some(found) = walks.walk(&live.container, WALK_WAIT, walk).flatten() else {
             continue;
         };
         disks.insert(live.container.clone(), found.disk.into());
@@ -70,6 +148,7 @@ fn measure(containerizer: &Containerizer, enforce: bool) {
             end_over_limit(containerizer, &live, found.breaches);
         }
     }
+    walks.keep(|container| containerizer.has(container));
     containerizer.measured().replace(disks);
 }
 
@@ -130,7 +209,7 @@ fn inspect(
     live: &LiveContainer,
     disk: &[DiskArea],
     ports: Option<PortInspection<'_>>,
-) -> Option<meseta_isolators::Inspected> {
+) -> Option<Inspected> {
     let name = ContainerName::new(live.container.as_str()).ok()?;
     let containers = containerizer.containers();
     match containers.inspect(&name, Some(&live.supervisor), disk, ports) {
@@ -204,6 +283,29 @@ mod tests {
     use meseta_isolators::{DiskUsage, PortRange};
 
     use super::*;
+
+    #[test]
+    fn stuck_walk_holds_up_no_other_and_is_not_repeated() {
+        let walks = Arc::new(Walks::default());
+        let id = |name: &str| ContainerId::new(name).expect("an id");
+        let (answer, wait) = mpsc::channel::<()>();
+        let stuck = move || {
+            let _ = wait.recv();
+            1
+        };
+        assert_eq!(walks.walk(&id("stuck"), Duration::ZERO, stuck), None);
+        assert_eq!(walks.walk(&id("other"), Duration::MAX, || 2), Some(2));
+        let again = || panic!("a second thread would be left behind");
+        assert_eq!(walks.walk(&id("stuck"), Duration::ZERO, again), None);
+        drop(answer);
+        let late = std::iter::repeat_with(|| {
+            std::thread::yield_now();
+            walks.lock().get(&id("stuck")).copied().flatten()
+        });
+        assert_eq!(late.flatten().next(), Some(1));
+        assert_eq!(walks.walk(&id("stuck"), Duration::ZERO, again), Some(1));
+        assert!(walks.lock().is_empty());
+    }
 
     #[test]
     fn broken_limits_have_mesoss_reasons() {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use meseta_daemon::server::CancellationToken;
 use meseta_isolators::{ContainerSpec, Launched, TaskIsolation};
@@ -21,6 +22,9 @@ use crate::failure::Failure;
 use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
 use crate::spec::{container_spec, isolated, logs_of, volumes};
+
+/// How long a launch waits for the paths of the machine's that its container is to see.
+const HOST_PATHS_WAIT: Duration = Duration::from_secs(10);
 
 /// Why nothing was launched that was killed while it waited.
 const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
@@ -45,6 +49,13 @@ impl Containerizer {
         if let Err(cause) = unless_killed(&cancelled, emptied).await {
             return self.not_launched(container, cause.into()).await;
         }
+        let mut prepared = None;
+        if volumes::has_host_paths(&plan) {
+            match unless_killed(&cancelled, self.prepare_apart(&plan)).await {
+                Ok(spec) => prepared = Some(spec),
+                Err(cause) => return self.not_launched(container, cause.into()).await,
+            }
+        }
         let has_uris = |command: &pb::CommandInfo| !command.uris.is_empty();
         let mut fetched = None;
         if plan.command().is_some_and(has_uris) {
@@ -55,7 +66,7 @@ impl Containerizer {
                     .not_launched(container, KILLED_BEFORE_LAUNCH.to_owned())
                     .await;
             };
-            match self.fetch(plan.clone(), fetch).await {
+            match self.fetch(plan.clone(), fetch, prepared.clone()).await {
                 Ok(spec) => fetched = Some(spec),
                 Err(cause) => return self.not_launched(container, cause.into()).await,
             }
@@ -76,7 +87,8 @@ impl Containerizer {
         };
         let plan = Arc::new(plan);
         let (this, wanted) = (self.clone(), plan.clone());
-        let launched = blocking(move || launch_now(&this, &wanted, fetched)).await;
+        let spec = fetched.or(prepared);
+        let launched = blocking(move || launch_now(&this, &wanted, spec)).await;
         drop(permit);
         match launched.unwrap_or_else(|panic| Err(panic.into())) {
             Ok(launched) => self.running(&plan, launched).await,
@@ -84,13 +96,52 @@ impl Containerizer {
         }
     }
 
-    /// Makes the sandbox and fetches into it what the command names.
-    async fn fetch(&self, plan: LaunchPlan, cancel: Arc<Cancel>) -> Result<ContainerSpec, Failure> {
+    /// Makes the sandbox and the places of volumes of a container that is to see paths of the machine's. Their file
+    /// systems may not answer: the work is done on a thread of its own, which is left behind after a while. Such a
+    /// thread keeps its permit, so that a framework never leaves more behind than its part.
+    async fn prepare_apart(&self, plan: &LaunchPlan) -> Result<ContainerSpec, Failure> {
+        let permit = self.inner.host_path_permits.take(&plan.run.framework);
+        let permit = tokio::time::timeout(HOST_PATHS_WAIT, permit).await;
+        let Some(permit) = permit.ok().flatten() else {
+            return Err(Failure::new(
+                "too many launches of the framework wait for volumes of the host whose file systems do not answer; \
+                 try again later",
+            ));
+        };
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let (inner, plan) = (self.inner.clone(), plan.clone());
+        let working = std::thread::Builder::new()
+            .name("host-paths".to_owned())
+            .spawn(move || {
+                let spec = container_spec(&inner.options.settings, &plan);
+                drop(permit);
+                // Nobody waits any more for a file system that took too long.
+                let _ = tell.send(spec);
+            });
+        working.map_err(|error| Failure::new(format!("failed to start a thread: {error}")))?;
+        match tokio::time::timeout(HOST_PATHS_WAIT, told).await {
+            Ok(Ok(spec)) => spec,
+            Ok(Err(_)) => Err(Failure::new("the thread that makes volumes ready panicked")),
+            Err(_) => Err(Failure::new(format!(
+                "a volume of the host was not ready within {} seconds: its file system does not answer; try again \
+                 later",
+                HOST_PATHS_WAIT.as_secs()
+            ))),
+        }
+    }
+
+    /// Makes the sandbox, unless that is done, and fetches into it what the command names.
+    async fn fetch(
+        &self,
+        plan: LaunchPlan,
+        cancel: Arc<Cancel>,
+        prepared: Option<ContainerSpec>,
+    ) -> Result<ContainerSpec, Failure> {
         let inner = self.inner.clone();
         let disk = self.enforced_disk_bytes(&plan);
         let fetched = blocking(move || {
             let settings = &inner.options.settings;
-            let spec = container_spec(settings, &plan)?;
+            let spec = prepared.map_or_else(|| container_spec(settings, &plan), Ok)?;
             let uris = plan.command().map(|command| command.uris.clone());
             let request = fetch::Request {
                 uris: uris.unwrap_or_default(),
@@ -196,10 +247,10 @@ pub(crate) fn volumes_of(plan: &LaunchPlan) -> Vec<pb::Resource> {
 }
 
 /// What something that a launch waits for gives; a kill is not held up by it.
-async fn unless_killed<E: Into<Failure>>(
+async fn unless_killed<T, E: Into<Failure>>(
     cancelled: &CancellationToken,
-    waited_for: impl Future<Output = Result<(), E>>,
-) -> Result<(), Failure> {
+    waited_for: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
     match cancelled.run_until_cancelled(waited_for).await {
         Some(waited) => waited.map_err(Into::into),
         None => Err(Failure::new(KILLED_BEFORE_LAUNCH)),
@@ -209,7 +260,7 @@ async fn unless_killed<E: Into<Failure>>(
 fn launch_now(
     containerizer: &Containerizer,
     plan: &LaunchPlan,
-    fetched: Option<ContainerSpec>,
+    prepared: Option<ContainerSpec>,
 ) -> Result<Launched, Failure> {
     let settings = containerizer.settings();
     let logs = logs_of(settings, plan)?;
@@ -219,7 +270,7 @@ fn launch_now(
         stderr_log: logs.stderr,
         ..isolation
     };
-    let spec = fetched.map_or_else(|| container_spec(settings, plan), Ok)?;
+    let spec = prepared.map_or_else(|| container_spec(settings, plan), Ok)?;
     let _inside = containerizer.launch_inside(plan);
     containerizer.restore_runtime_folder()?;
     Ok(containerizer
@@ -229,8 +280,6 @@ fn launch_now(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::checkpoint::{Layout, silent_disk};
 

@@ -41,6 +41,13 @@ const PROBES_AT_ONCE: PermitLimits = PermitLimits {
     each: 64,
     spare: 64,
 };
+/// Launches at once that wait for paths of the machine's, whose file systems may never answer: each holds a thread. Half
+/// of them are left to others by a framework whose volumes hang.
+const HOST_PATHS_AT_ONCE: PermitLimits = PermitLimits {
+    all: 32,
+    each: 16,
+    spare: 32,
+};
 /// Threads that look up names for checks, each of which may outlive its check: as many as there are of these.
 const LOOKUPS_AT_ONCE: PermitLimits = PROBES_AT_ONCE;
 
@@ -161,6 +168,7 @@ pub(super) struct Inner {
     pub(super) table: Mutex<BTreeMap<ContainerId, Entry>>,
     pub(super) measured: Measured,
     pub(super) fetch_permits: FairSemaphore,
+    pub(super) host_path_permits: FairSemaphore,
     pub(super) probe_permits: FairSemaphore,
     pub(super) lookup_permits: FairSemaphore,
     pub(super) fetches_succeeded: AtomicU64,
@@ -195,6 +203,7 @@ impl Inner {
             table: Mutex::new(BTreeMap::new()),
             measured: Measured::default(),
             fetch_permits: FairSemaphore::new(FETCHES_AT_ONCE),
+            host_path_permits: FairSemaphore::new(HOST_PATHS_AT_ONCE),
             probe_permits: FairSemaphore::new(PROBES_AT_ONCE),
             lookup_permits: FairSemaphore::new(LOOKUPS_AT_ONCE),
             fetches_succeeded: AtomicU64::new(0),

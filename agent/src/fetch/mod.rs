@@ -4,8 +4,10 @@
 //! user, so that nobody gets with it what that user could not get. Every path is resolved beneath the
 //! sandbox, following no link. Invariant: a source or an archive, however hostile, costs at most
 //! [`Limits`] and leaves nothing outside the sandbox; a source that sends nothing ends the fetch, and so
-//! does [`Cancel`], whatever it waits for.
+//! does [`Cancel`], whatever it waits for. A thread that sleeps in a file system that does not answer is left behind
+//! (`abandonment.rs`).
 
+mod abandonment;
 mod beneath;
 mod metered;
 mod pax;
@@ -21,7 +23,7 @@ mod zip_directory;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +33,7 @@ use meseta_proto::mesos::v1::command_info::Uri;
 use crate::file_user::become_user;
 use crate::host_paths::HostPaths;
 use crate::task_connection::TaskLife;
+use abandonment::{Abandonable, Watch};
 use beneath::Folder;
 pub(crate) use proxy::Proxies;
 use source::Source;
@@ -60,6 +63,10 @@ pub(crate) struct Cancel {
     is_cancelled_flag: AtomicBool,
     /// The end of the pipe that the connections of the fetch watch: they end when it is closed.
     ends: Mutex<Option<io::PipeWriter>>,
+    /// Counts what was read, while a file of the machine's is copied.
+    progress: AtomicU64,
+    /// Whether a file of the machine's is being copied.
+    is_local_flag: AtomicBool,
 }
 
 impl Cancel {
@@ -71,6 +78,18 @@ impl Cancel {
 
     fn is_cancelled(&self) -> bool {
         self.is_cancelled_flag.load(Ordering::SeqCst)
+    }
+
+    /// A file of the machine's is about to be copied, or no more: its file system may never answer.
+    fn set_local(&self, is_local: bool) {
+        self.progress.fetch_add(1, Ordering::SeqCst);
+        self.is_local_flag.store(is_local, Ordering::SeqCst);
+    }
+
+    /// How far the copy of a file of the machine's is; none if no such copy is under way.
+    fn local_progress(&self) -> Option<u64> {
+        let is_local = self.is_local_flag.load(Ordering::SeqCst);
+        is_local.then(|| self.progress.load(Ordering::SeqCst))
     }
 
     fn check(&self) -> Step<()> {
@@ -150,6 +169,7 @@ struct Budget {
 impl Budget {
     fn spend(&mut self, bytes: usize) -> Step<()> {
         self.cancel.check()?;
+        self.cancel.progress.fetch_add(1, Ordering::SeqCst);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let left = self.limits.bytes.checked_sub(bytes);
         self.limits.bytes = left.ok_or("it is larger than a container may fetch")?;
@@ -191,32 +211,45 @@ pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
         uri: String::new(),
         why: StepError(why),
     };
-    let working = std::thread::Builder::new()
-        .name("fetcher".to_owned())
-        .spawn(move || {
-            let folder = Folder::open(&request.outer, &request.sandbox);
-            let folder = folder.map_err(|error| failed(error.to_string()))?;
-            become_user(request.owner.as_ref()).map_err(|error| failed(error.to_string()))?;
-            let mut budget = Budget {
-                limits: request.limits,
-                disk: request.limits.disk,
-                cancel: request.cancel.clone(),
-            };
-            let source = Source::new(&request);
-            for uri in &request.uris {
-                let fetched = fetch_one(uri, &source, &folder, &mut budget);
-                // Whatever a fetch ends with that was cut off, this is why.
-                let fetched = budget.cancel.check().and(fetched);
-                fetched.map_err(|why| FetchError {
-                    uri: uri.value.clone(),
-                    why,
-                })?;
-            }
-            Ok(())
-        });
+    let watch = Watch {
+        cancel: request.cancel.clone(),
+        stall: request.limits.stall,
+    };
+    let uri_under_way = Arc::new(Mutex::new(String::new()));
+    let noted = uri_under_way.clone();
+    let working = Abandonable::start("fetcher", move || {
+        let folder = Folder::open(&request.outer, &request.sandbox);
+        let folder = folder.map_err(|error| failed(error.to_string()))?;
+        become_user(request.owner.as_ref()).map_err(|error| failed(error.to_string()))?;
+        let mut budget = Budget {
+            limits: request.limits,
+            disk: request.limits.disk,
+            cancel: request.cancel.clone(),
+        };
+        let source = Source::new(&request);
+        for uri in &request.uris {
+            noted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&uri.value);
+            let fetched = fetch_one(uri, &source, &folder, &mut budget);
+            // Whatever a fetch ends with that was cut off, this is why.
+            let fetched = budget.cancel.check().and(fetched);
+            fetched.map_err(|why| FetchError {
+                uri: uri.value.clone(),
+                why,
+            })?;
+        }
+        Ok(())
+    });
     let working = working.map_err(|error| failed(error.to_string()))?;
-    let panicked = |_| failed("the fetcher's thread panicked".to_owned());
-    working.join().map_err(panicked)?
+    working.wait(&watch).unwrap_or_else(|why| {
+        let uri = uri_under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        Err(FetchError {
+            uri: uri.clone(),
+            why: StepError(why),
+        })
+    })
 }
 
 fn fetch_one(uri: &Uri, source: &Source, sandbox: &Folder, budget: &mut Budget) -> Step<()> {

@@ -90,6 +90,13 @@ impl Source {
 
     /// Copies a file of the machine's, opened with the rights of this thread's user.
     fn copy_file(&self, path: &str, to: &mut File, budget: &mut Budget) -> Step<()> {
+        self.cancel.set_local(true);
+        let copied = self.copy_local(path, to, budget);
+        self.cancel.set_local(false);
+        copied
+    }
+
+    fn copy_local(&self, path: &str, to: &mut File, budget: &mut Budget) -> Step<()> {
         let failed = |error: std::io::Error| format!("failed to read {path}: {error}");
         // First only to be looked at: opening a device may do something.
         self.check_file(

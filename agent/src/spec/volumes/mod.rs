@@ -14,6 +14,7 @@ mod running;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
 use meseta_resources::{ContainerId, Resource, VolumeMode};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, StoreError, inside, volume_path};
@@ -198,6 +199,21 @@ pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>,
         volumes.push(of_message(layout, plan, message)?);
     }
     Ok(volumes)
+}
+
+/// Whether a container is to see something of the machine's, whose file system may not answer.
+pub(crate) fn has_host_paths(plan: &LaunchPlan) -> bool {
+    let volumes = plan.container_info().map(|info| info.volumes.as_slice());
+    let is_of_host = |volume: &pb::Volume| {
+        let source = volume.source.as_ref();
+        let in_source = source.is_some_and(|source| source.host_path.is_some());
+        // A relative one is in the sandbox.
+        let is_absolute = |path: &String| Path::new(path).is_absolute();
+        // At an absolute path of the container it is mounted over something of the machine's.
+        let is_over = is_absolute(&volume.container_path);
+        in_source || volume.host_path.as_ref().is_some_and(is_absolute) || is_over
+    };
+    volumes.unwrap_or_default().iter().any(is_of_host)
 }
 
 /// Refuses paths that the kernel would refuse, before a folder is made for each of their parts.
@@ -523,20 +539,28 @@ fn host_source(
     };
     let opened = file_user::as_user(owner, || file_user::open(path, OFlags::PATH));
     let opened = opened.map_err(failed)?;
-    let stat = rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?;
+    let kind = kind_of(&opened).map_err(failed)?;
     let real = file_user::path_of(&opened).map_err(failed)?;
     let allowed = context.host_paths.check_volume(&real);
     allowed.map_err(|why| format!("path '{named}' in HOST_PATH volume: {why}"))?;
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Kind::Folder,
-        _ => Kind::File,
-    };
     let source = MountSource {
         path: real,
         by_user: true,
         ..MountSource::default()
     };
     Ok((source, kind))
+}
+
+/// What something open is, as far as the kernel knows without asking a server: a kind never changes, and a file system
+/// whose server does not answer may be mounted in a container that is to see it.
+fn kind_of(opened: &OwnedFd) -> io::Result<Kind> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(opened, "", flags, StatxFlags::TYPE)?;
+    let mode = found.stx_mode.into();
+    Ok(match FileType::from_raw_mode(mode) {
+        FileType::Directory => Kind::Folder,
+        _ => Kind::File,
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,171 @@
+//! Leaves a fetcher's thread behind that sleeps in a file system that does not answer.
+//!
+//! No call ends such a sleep, neither a timeout nor a closed descriptor. The waiting side gives up instead: soon after
+//! the fetch was cancelled, or when a file of the machine's sends nothing for the stall timeout. Invariant: at most
+//! [`ABANDONED_MAX`] threads are left behind; with so many no fetch begins until a file system answers again.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::Cancel;
+
+/// Threads that may be left behind: each takes some kilobytes, and the limit of threads is shared with all else.
+const ABANDONED_MAX: usize = 64;
+
+/// How often the waiting side looks at the thread's progress.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a cancelled fetch may take to end by itself.
+const CANCEL_WAIT: Duration = Duration::from_secs(1);
+
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
+
+/// The reasons to give a fetch up.
+pub(super) struct Watch {
+    pub(super) cancel: Arc<Cancel>,
+    /// How long a source may send nothing.
+    pub(super) stall: Duration,
+}
+
+/// Work on a thread that may be left behind.
+pub(super) struct Abandonable<T> {
+    done: Receiver<T>,
+    /// Held by the thread and by whoever waits: the last one knows whether it was left behind.
+    link: Arc<Link>,
+}
+
+#[derive(Default)]
+struct Link {
+    /// Zero while somebody waits; then [`LEFT`] once the thread is left behind, or [`ENDED`] once it has ended.
+    state: AtomicUsize,
+}
+
+const LEFT: usize = 1;
+const ENDED: usize = 2;
+
+impl<T: Send + 'static> Abandonable<T> {
+    pub(super) fn start(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
+        if ABANDONED.load(Ordering::SeqCst) >= ABANDONED_MAX {
+            let text = "too many fetches wait for file systems that do not answer; try again later";
+            return Err(io::Error::other(text));
+        }
+        let (tell, done) = mpsc::sync_channel(1);
+        let link = Arc::new(Link::default());
+        let of_thread = Ended(link.clone());
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let _ended = of_thread;
+                // Nobody listens to a thread that was left behind.
+                let _ = tell.send(work());
+            })?;
+        Ok(Self { done, link })
+    }
+
+    /// Waits for the end, or until the watch gives a reason to give up.
+    pub(super) fn wait(self, watch: &Watch) -> Result<T, String> {
+        let mut progress = watch.cancel.local_progress();
+        let mut since = Instant::now();
+        let mut cancelled_at = None;
+        loop {
+            match self.done.recv_timeout(LOOK_INTERVAL) {
+                Ok(outcome) => return Ok(outcome),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err("the fetcher's thread panicked".to_owned());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = Instant::now();
+            if watch.cancel.is_cancelled() {
+                let at = *cancelled_at.get_or_insert(now);
+                if now.saturating_duration_since(at) >= CANCEL_WAIT {
+                    return Err(self.leave("the container is not wanted any more"));
+                }
+            }
+            let before = std::mem::replace(&mut progress, watch.cancel.local_progress());
+            if progress.is_none() || before != progress {
+                since = now;
+            } else if now.saturating_duration_since(since) >= watch.stall {
+                let why = format!(
+                    "its file system sent nothing for {:?} (--fetcher_stall_timeout)",
+                    watch.stall
+                );
+                return Err(self.leave(&why));
+            }
+        }
+    }
+
+    fn leave(&self, why: &str) -> String {
+        let swapped = self
+            .link
+            .state
+            .compare_exchange(0, LEFT, Ordering::SeqCst, Ordering::SeqCst);
+        if swapped.is_ok() {
+            ABANDONED.fetch_add(1, Ordering::SeqCst);
+        }
+        why.to_owned()
+    }
+}
+
+/// Dropped as the thread ends.
+struct Ended(Arc<Link>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.0.state.swap(ENDED, Ordering::SeqCst) == LEFT {
+            ABANDONED.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(stall: Duration) -> (Watch, Arc<Cancel>) {
+        let cancel = Arc::new(Cancel::default());
+        let watch = Watch {
+            cancel: cancel.clone(),
+            stall,
+        };
+        (watch, cancel)
+    }
+
+    /// Work that ends when its sender is dropped, as a call does whose file system answers.
+    fn stuck() -> (mpsc::Sender<()>, Abandonable<()>) {
+        let (answer, wait) = mpsc::channel::<()>();
+        let work = Abandonable::start("test", move || {
+            let _ = wait.recv();
+        });
+        (answer, work.expect("a thread"))
+    }
+
+    #[test]
+    fn stuck_fetch_ends_when_cancelled() {
+        let (watch, cancel) = watch(Duration::MAX);
+        let (_answer, work) = stuck();
+        cancel.cancel();
+        let why = work.wait(&watch).expect_err("it is given up");
+        assert_eq!(why, "the container is not wanted any more");
+    }
+
+    #[test]
+    fn stuck_file_ends_the_fetch_after_the_stall_timeout() {
+        let (watch, cancel) = watch(Duration::from_millis(300));
+        cancel.set_local(true);
+        let (_answer, work) = stuck();
+        let why = work.wait(&watch).expect_err("it is given up");
+        assert!(why.contains("--fetcher_stall_timeout"), "{why}");
+    }
+
+    #[test]
+    fn server_that_is_slow_to_begin_is_left_to_its_client() {
+        let (watch, _cancel) = watch(Duration::ZERO);
+        let work = Abandonable::start("test", || std::thread::sleep(3 * LOOK_INTERVAL));
+        let waited = work.expect("a thread").wait(&watch);
+        assert_eq!(waited, Ok(()));
+    }
+}
