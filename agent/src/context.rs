@@ -17,7 +17,7 @@ use meseta_proto::budget::{Budget, Shares};
 
 use crate::budgets::Budgets;
 use crate::byte_semaphore::ByteSemaphore;
-use crate::checkpoint::Layout;
+use crate::checkpoint::{DiskSilence, Layout};
 use crate::containerizer::Containerizer;
 use crate::core::{self, Snapshot};
 use crate::executor_connections::ExecutorConnections;
@@ -105,6 +105,8 @@ pub(crate) struct Context {
     pub(crate) file_reads: FileReads,
     /// How much is logged.
     pub(crate) verbosity: Verbosity,
+    /// How long the disk of the work directory has not answered.
+    pub(crate) disk_silence: DiskSilence,
 }
 
 impl Context {

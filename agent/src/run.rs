@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::build_info::BuildInfo;
@@ -38,7 +38,7 @@ use opening::open;
 use serving::context;
 
 use crate::checkpoint::writer;
-use crate::checkpoint::{Image, Layout, VolumePlaces};
+use crate::checkpoint::{Image, Layout, SILENT_AFTER, VolumePlaces};
 use crate::clock::Clock;
 use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::TaskRights;
@@ -238,8 +238,12 @@ impl Node {
         // Whoever finds this file finds an agent whose start can no longer be refused.
         let work_dir = self.layout.work_dir().to_owned();
         let publishing = publish_endpoint(work_dir, self.scheme, self.address).await?;
-        let writer = writer::start(opened.store, opened.first)
-            .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
+        let writer = writer::start(
+            opened.store,
+            opened.first,
+            self.context.disk_silence.clone(),
+        )
+        .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
         let dropped = self.context.dropped.clone();
         let inputs = self.handle.inputs();
         let links = Links::new(
@@ -308,7 +312,7 @@ impl Node {
             let _ = publishing.await;
         }
         let _ = (monitoring.await, inspecting.await);
-        let _ = std::fs::remove_file(endpoint);
+        remove_in_time(endpoint).await;
         Ok(Ended {
             outcome: ready
                 .map(|()| reason)
@@ -398,6 +402,7 @@ impl Node {
             executor_registration_timeout: self.flags.executor_registration_timeout,
             executor_reregistration_timeout: self.flags.executor_reregistration_timeout,
             executor_shutdown_grace: self.flags.executor_shutdown_grace_period,
+            disk_timeout: disk_timeout(self.flags.disk_timeout),
         };
         Ok(AgentCore::new(options, random_seed()))
     }
@@ -463,6 +468,26 @@ impl Node {
             }
             handle.tell(Input::Stop { kill_tasks }).await;
         })
+    }
+}
+
+/// The time from the report that the disk does not answer until the master is answered no more; the flag counts from the
+/// disk's last answer.
+fn disk_timeout(flag: Duration) -> Option<Duration> {
+    (!flag.is_zero()).then(|| flag.saturating_sub(SILENT_AFTER))
+}
+
+/// How long the end of the agent waits for the removal of a file.
+const REMOVAL_WAIT: Duration = Duration::from_secs(1);
+
+/// Removes a file of the work directory, whose disk may not answer: the next start replaces what is left.
+async fn remove_in_time(path: PathBuf) {
+    let (tell, removed) = oneshot::channel();
+    let removing = std::thread::Builder::new().spawn(move || {
+        let _ = tell.send(std::fs::remove_file(path));
+    });
+    if removing.is_ok() {
+        let _ = tokio::time::timeout(REMOVAL_WAIT, removed).await;
     }
 }
 

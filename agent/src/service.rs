@@ -38,7 +38,7 @@ use held_inputs::HeldInputs;
 const INPUTS_PER_TURN: usize = 64;
 
 /// Pause between two looks at the timers while inputs wait for the disk.
-const BEHIND_TICK: Duration = Duration::from_secs(3);
+const BEHIND_TICK: Duration = Duration::from_millis(500);
 
 /// How much may wait for the disk before the core takes nothing new, as with a full queue of writes, until some
 /// of it is durable. What one input leads to comes on top, and what does not wait: pings, kills and timers.
@@ -271,7 +271,7 @@ impl Service {
     fn tick_behind(&mut self) {
         let since = self.behind_since.replace(Instant::now());
         let lasted = since.map(|since| since.elapsed()).unwrap_or_default();
-        self.step(Input::Paused { lasted });
+        self.step(Input::HeldUp { lasted });
         self.step(Input::Tick);
     }
 

@@ -41,6 +41,8 @@ pub enum DiskCondition {
     Failing,
     /// The work directory is not there any more, or another one is in its place: it was removed, or what was mounted there.
     Removed,
+    /// The disk has not answered for half a minute.
+    Silent,
 }
 
 /// What a file system has, and has left for an ordinary user.

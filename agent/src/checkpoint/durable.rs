@@ -16,6 +16,7 @@ use meseta_isolators::{is_device_failure, is_disk_full, is_shortage};
 use rustix::fs::OFlags;
 
 use super::compaction;
+use super::disk_pulse::DiskPulse;
 use super::frame::{self, FrameError};
 
 /// Owner only: checkpoints hold what frameworks gave their tasks, secrets among it.
@@ -112,6 +113,8 @@ pub(super) struct Batch {
     logs: BTreeSet<PathBuf>,
     /// Written, but neither synced nor in place.
     unsettled: VecDeque<Unsettled>,
+    /// Told of each answer of the disk.
+    pulse: DiskPulse,
 }
 
 #[derive(Debug)]
@@ -122,6 +125,14 @@ struct Unsettled {
 }
 
 impl Batch {
+    /// An empty batch that tells this pulse of each answer of the disk.
+    pub(super) fn with_pulse(pulse: DiskPulse) -> Self {
+        Self {
+            pulse,
+            ..Self::default()
+        }
+    }
+
     /// Makes a folder and its missing parents.
     pub(super) fn make_dir(&mut self, path: &Path) -> Result<(), StoreError> {
         if path.is_dir() {
@@ -174,6 +185,7 @@ impl Batch {
         }
         .map_err(io_error("create", &tmp))?;
         file.write_all(bytes).map_err(io_error("write", &tmp))?;
+        self.pulse.beat();
         self.dirs.insert(dir.to_owned());
         self.unsettled.push_back(Unsettled {
             file,
@@ -187,10 +199,12 @@ impl Batch {
     fn settle(&mut self) -> Result<(), StoreError> {
         sync_all(&self.unsettled, |unsettled| {
             let synced = unsettled.file.sync_all();
+            self.pulse.beat();
             synced.map_err(sync_error(&unsettled.tmp))
         })?;
         while let Some(Unsettled { tmp, path, .. }) = self.unsettled.front() {
             rename_into_place(tmp, path)?;
+            self.pulse.beat();
             self.unsettled.pop_front();
         }
         Ok(())
@@ -303,9 +317,17 @@ impl Batch {
     /// Makes everything durable. After an error other than [`StoreError::Sync`] it may be called again.
     pub(super) fn finish(&mut self) -> Result<(), StoreError> {
         self.settle()?;
-        sync_all(&self.logs, |log| sync_log(log))?;
+        sync_all(&self.logs, |log| {
+            let synced = sync_log(log);
+            self.pulse.beat();
+            synced
+        })?;
         self.logs.clear();
-        sync_all(&self.dirs, |dir| sync_dir(dir))?;
+        sync_all(&self.dirs, |dir| {
+            let synced = sync_dir(dir);
+            self.pulse.beat();
+            synced
+        })?;
         self.dirs.clear();
         Ok(())
     }
@@ -533,7 +555,7 @@ fn open_log(path: &Path) -> Result<Option<File>, StoreError> {
     Ok((found.len() > 0).then_some(file))
 }
 
-fn libc_nofollow() -> i32 {
+pub(super) fn libc_nofollow() -> i32 {
     i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
 

@@ -103,6 +103,11 @@ impl Layout {
         self.meta().join("reserve")
     }
 
+    /// The file that is written to now and then, to learn whether the disk answers.
+    pub(super) fn probe(&self) -> PathBuf {
+        self.meta().join(".probe")
+    }
+
     pub(super) fn quarantine(&self) -> PathBuf {
         self.meta().join("quarantine")
     }

@@ -14,6 +14,7 @@ use meseta_resources::{AgentId, FrameworkId, Resource};
 use prost::Message as _;
 use tracing::error;
 
+use super::disk_pulse::DiskPulse;
 use super::durable::{Batch, StoreError};
 use super::holdings::{self, Holdings, ResourcesRecord, volume_path};
 use super::janitor::Janitor;
@@ -159,6 +160,8 @@ pub struct Store {
     holdings_number: AtomicU64,
     /// That record, while data of volumes that it names as destroyed is to be removed.
     holdings: Mutex<Option<ResourcesRecord>>,
+    /// Told of each answer of the disk.
+    pulse: DiskPulse,
 }
 
 impl Store {
@@ -172,6 +175,7 @@ impl Store {
             makings: Makings::default(),
             holdings_number: AtomicU64::new(0),
             holdings: Mutex::default(),
+            pulse: DiskPulse::default(),
         }
     }
 
@@ -197,6 +201,11 @@ impl Store {
         }
     }
 
+    /// The heartbeat of the disk, as long as something is being committed.
+    pub(super) fn pulse(&self) -> &DiskPulse {
+        &self.pulse
+    }
+
     /// The paths that it writes to.
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
@@ -216,7 +225,7 @@ impl Store {
         Commit {
             store: self,
             writes: writes.into_iter().collect(),
-            batch: Batch::default(),
+            batch: Batch::with_pulse(self.pulse.clone()),
             appends: Appends::default(),
             retired: false,
         }
@@ -513,6 +522,7 @@ impl Commit<'_, '_> {
             }
             let store = self.store;
             let written = store.carry_out(write, &mut self.batch, &mut self.appends);
+            store.pulse.beat();
             unless_hopeless(written)?;
             self.retired |= match write {
                 Write::Retire { .. }

@@ -2,9 +2,13 @@
 //!
 //! It takes all that has gathered, commits it at once and says how far it is, and in which condition the disk is.
 //! On a full disk the reserve is released and the write tried again; beyond that it is waited for. A disk that
-//! cannot say whether it holds what was written ends the process, because nothing could be promised any more.
+//! cannot say whether it holds what was written ends the process, because nothing could be promised any more. While
+//! nothing is to be written, the thread writes a byte now and then, so that a disk that does not answer is noticed.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +16,7 @@ use meseta_daemon::error_chain::chain;
 use tokio::sync::watch;
 use tracing::error;
 
+use super::disk_pulse::{DiskPulse, DiskSilence, SILENT_AFTER, SilenceWatch};
 use super::disk_room::DiskRoom;
 use super::{DiskCondition, Lsn, Store, StoreError, Write};
 
@@ -21,12 +26,16 @@ const BATCH_MAX: usize = 512;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often it is looked how full the disk is.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// After this time without a write the thread tries whether the disk still takes one.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Writer {
     /// Bounded by whoever writes, who must not wait here: [`super::pending_writes::PendingWrites`].
     queue: mpsc::Sender<(Lsn, Write)>,
     progress: watch::Receiver<Progress>,
+    watch: SilenceWatch,
+    silence: DiskSilence,
 }
 
 /// How far the thread is.
@@ -39,8 +48,10 @@ pub(crate) struct Progress {
 }
 
 /// Starts the thread, which makes what the start found necessary durable before anything else.
-pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
+/// Tells `silence` how long the disk has not answered.
+pub(crate) fn start(store: Store, first: Vec<Write>, silence: DiskSilence) -> io::Result<Writer> {
     let (queue, writes) = mpsc::channel();
+    let watch = SilenceWatch::new(store.pulse().clone(), Instant::now());
     let (done, progress) = watch::channel(Progress::default());
     let first: Vec<_> = first
         .into_iter()
@@ -54,7 +65,12 @@ pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
             drop(first);
             worker.run(&writes);
         })?;
-    Ok(Writer { queue, progress })
+    Ok(Writer {
+        queue,
+        progress,
+        watch,
+        silence,
+    })
 }
 
 impl Writer {
@@ -67,12 +83,21 @@ impl Writer {
 
     /// How far everything is durable, and what the disk takes.
     pub(crate) fn now(&mut self) -> Progress {
-        *self.progress.borrow_and_update()
+        let progress = *self.progress.borrow_and_update();
+        let silence = self.watch.look(Instant::now());
+        self.silence.set(silence);
+        let disk = match silence >= SILENT_AFTER {
+            true => DiskCondition::Silent,
+            false => progress.disk,
+        };
+        Progress { disk, ..progress }
     }
 
-    /// Waits until one of both changes. Ends the process if the thread is gone.
+    /// Waits until one of both may have changed: a second at most, because a disk that does not answer tells nothing.
+    /// Ends the process if the thread is gone.
     pub(crate) async fn progress(&mut self) {
-        if self.progress.changed().await.is_err() {
+        let changed = tokio::time::timeout(LOOK_INTERVAL, self.progress.changed());
+        if let Ok(Err(_)) = changed.await {
             abort_without_thread();
         }
     }
@@ -89,18 +114,24 @@ struct Worker {
     store: Store,
     room: DiskRoom,
     looked_at: Instant,
+    /// When something was last written, or tried.
+    wrote_at: Instant,
+    probe: PathBuf,
     done: watch::Sender<Progress>,
 }
 
 impl Worker {
     fn new(store: Store, done: watch::Sender<Progress>) -> Self {
         let mut room = DiskRoom::new(store.layout());
+        let probe = store.layout().probe();
         // The reserve is taken a second later: the first writes, such as the agent's own id, do not wait for it.
         room.look(false);
         let worker = Self {
             store,
             room,
             looked_at: Instant::now(),
+            wrote_at: Instant::now(),
+            probe,
             done,
         };
         worker.tell(None);
@@ -129,14 +160,34 @@ impl Worker {
             if self.looked_at.elapsed() >= LOOK_INTERVAL {
                 self.look();
             }
+            if self.wrote_at.elapsed() >= PROBE_INTERVAL {
+                self.try_disk();
+            }
             batch.clear();
         }
     }
 
     fn look(&mut self) {
         self.looked_at = Instant::now();
+        let _using = Using::begin(self.store.pulse());
         self.room.look(true);
         self.tell(None);
+    }
+
+    /// Writes a byte and waits until the disk has it. An error is an answer too, and no more than that: the next write
+    /// of a checkpoint tells what is wrong.
+    fn try_disk(&mut self) {
+        let _using = Using::begin(self.store.pulse());
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let opened = options
+            .custom_flags(super::durable::libc_nofollow())
+            .open(&self.probe);
+        let _ = opened.and_then(|mut file| {
+            file.write_all(b"w")?;
+            file.sync_data()
+        });
+        self.wrote_at = Instant::now();
     }
 
     /// Says how far it is, if anything is new.
@@ -155,15 +206,18 @@ impl Worker {
         if batch.is_empty() {
             return;
         }
+        let using = Using::begin(self.store.pulse());
         let mut commit = self.store.begin(batch.iter().map(|(_, write)| write));
         loop {
             let error = match commit.resume() {
                 Ok(()) => {
                     self.room.written();
+                    self.wrote_at = Instant::now();
                     return;
                 }
                 Err(error) => error,
             };
+            using.pulse.beat();
             let source = chain(&error);
             if matches!(error, StoreError::Sync { .. }) {
                 error!(%source, "checkpoints cannot be made durable; ending at once, tasks go on");
@@ -180,5 +234,25 @@ impl Worker {
                 std::thread::sleep(RETRY_PAUSE);
             }
         }
+    }
+}
+
+/// The time in which the thread uses the disk.
+struct Using {
+    pulse: DiskPulse,
+}
+
+impl Using {
+    fn begin(pulse: &DiskPulse) -> Self {
+        pulse.begin();
+        Self {
+            pulse: pulse.clone(),
+        }
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        self.pulse.end();
     }
 }

@@ -221,6 +221,11 @@ pub struct Flags {
     #[arg(long, default_value = "1mins", value_parser = parse_duration, value_name = "DURATION")]
     pub disk_watch_interval: Duration,
 
+    /// How long the disk of `--work_dir` may give no answer until the agent answers its master no more and becomes
+    /// unreachable. From 30secs on the master offers nothing of the agent; 0 leaves it at that.
+    #[arg(long, default_value = "10mins", value_parser = parse_duration, value_name = "DURATION")]
+    pub disk_timeout: Duration,
+
     /// What may change between restarts: nothing (`equal`), or resources and attributes may grow and a domain may be
     /// named (`additive`).
     #[arg(long, value_enum, default_value_t = ReconfigurationPolicy::Additive, value_name = "POLICY")]

@@ -31,6 +31,8 @@ const DISK_FAILING: &str =
     "The agent cannot write to its work directory; tasks are taken again when it can";
 const DISK_REMOVED: &str =
     "The agent's work directory was removed; tasks are taken again when it is back";
+const DISK_SILENT: &str =
+    "The disk of the agent's work directory does not answer; tasks are taken again when it does";
 const NOT_ACKNOWLEDGED: &str = "The framework has too many tasks on this agent that have ended and whose last status update \
      it has not acknowledged; its tasks are taken again when it has";
 const ENDING: &str = "The agent is about to end, once its tasks have";
@@ -109,6 +111,7 @@ impl AgentCore {
             DiskCondition::Full => DISK_FULL,
             DiskCondition::Failing => DISK_FAILING,
             DiskCondition::Removed => DISK_REMOVED,
+            DiskCondition::Silent => DISK_SILENT,
         };
         Some((Reason::ContainerLaunchFailed, message))
     }

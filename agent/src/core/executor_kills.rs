@@ -69,7 +69,7 @@ impl AgentCore {
     ) {
         self.tell_executor(executor, connection, kill_event(&task.key.task, policy));
         self.set_timer(
-            now.moment + RECORD_WAIT,
+            now.moment + self.record_wait(),
             Timer::KillUntold(task.key.clone(), self.lsn),
         );
     }

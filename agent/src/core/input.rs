@@ -120,6 +120,11 @@ pub enum Input {
         /// The time that it lasted.
         lasted: Duration,
     },
+    /// The core was told nothing new until now, because too much waits for the disk.
+    HeldUp {
+        /// The time that it lasted.
+        lasted: Duration,
+    },
     /// Only time has passed.
     Tick,
     /// The agent is asked to end.

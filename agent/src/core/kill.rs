@@ -1,8 +1,9 @@
 //! Kills: requested by a framework, the completion time, a shutdown or the agent itself.
 //!
 //! The request is durable before the container gets SIGTERM, so that an end is told as what it was whenever the agent
-//! falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more. After the grace comes SIGKILL:
-//! the supervisor keeps that time, and the core destroys the container should the supervisor fail. A later kill may
+//! falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more, and a disk that is known not to
+//! answer does not delay it. After the grace comes SIGKILL: the supervisor keeps that time, and the core destroys the
+//! container should the supervisor fail, whether or not the disk answers. A later kill may
 //! shorten the grace and never lengthens it. The tasks of a custom executor are its own to end (`executor_kills.rs`).
 //! Invariant: a task that is told killed is gone.
 
@@ -13,7 +14,7 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, FrameworkId, Now};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::fields::{duration, unix_ns};
 use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
@@ -21,7 +22,7 @@ use super::registration::stream_key;
 use super::{
     AgentCore, ContainerAction, Destination, ExitReason, Output, State, Timer, UnregisterWait,
 };
-use crate::checkpoint::{KillCause, KillRequested, LogEntry, Lsn, Write};
+use crate::checkpoint::{DiskCondition, KillCause, KillRequested, LogEntry, Lsn, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
 pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
@@ -29,7 +30,10 @@ pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
 const KILL_OVERDUE: Duration = Duration::from_secs(1);
 /// How long a signal waits for its request to be durable. What is sent unwritten is told by the supervisor's
 /// record should the agent fall then.
-pub(super) const RECORD_WAIT: Duration = Duration::from_secs(2);
+pub(super) const RECORD_WAIT: Duration = Duration::from_secs(1);
+/// How long the end of the agent's process waits for its last writes: without them it is the end of an agent that was
+/// killed, which loses nothing either.
+const EXIT_WAIT: Duration = Duration::from_secs(5);
 /// How long an agent that unregisters waits for the ends of its tasks to be acknowledged: of what a framework has not
 /// heard by then, the master says that it is lost.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(5);
@@ -210,7 +214,18 @@ impl AgentCore {
             },
         );
         let unwritten = Timer::KillUnwritten(container, self.lsn);
-        self.set_timer(now.moment + RECORD_WAIT, unwritten);
+        self.set_timer(now.moment + self.record_wait(), unwritten);
+    }
+
+    /// How long a signal waits for its request to be durable.
+    pub(super) fn record_wait(&self) -> Duration {
+        match self.disk {
+            DiskCondition::Silent => Duration::ZERO,
+            DiskCondition::Writable
+            | DiskCondition::Full
+            | DiskCondition::Failing
+            | DiskCondition::Removed => RECORD_WAIT,
+        }
     }
 
     /// A full disk keeps no task alive: its signal goes before what cannot be written.
@@ -227,6 +242,7 @@ impl AgentCore {
         };
         warn!(container_id = %container, "the disk takes too long; killing before that is written");
         let grace = kill.left(now.moment);
+        self.thaw_overdue(container);
         self.output_now(
             Destination::Overdue(container.clone()),
             ContainerAction::Kill {
@@ -244,8 +260,9 @@ impl AgentCore {
         };
         if phase == Phase::Running {
             warn!(container_id = %container, "a container is still running after its kill; destroying it");
-            self.output(
-                Destination::Container(container.clone()),
+            // Its kill has been sent, written or not: nothing is left to be waited for.
+            self.output_now(
+                Destination::Overdue(container.clone()),
                 ContainerAction::Destroy {
                     container: container.clone(),
                 },
@@ -398,7 +415,7 @@ impl AgentCore {
             self.begin_exit(ExitReason::Stopped);
         } else {
             self.thaw_all();
-            self.exit_process(ExitReason::Stopped);
+            self.exit_process(now, ExitReason::Stopped);
         }
     }
 
@@ -453,7 +470,22 @@ impl AgentCore {
                 );
                 reason = ExitReason::Stopped;
             }
-            self.output(Destination::Agent, Output::Exit(reason));
+            self.output_exit(now, reason);
+        }
+    }
+
+    /// Ends the process after the last write, or after [`EXIT_WAIT`] if the disk takes longer.
+    pub(super) fn output_exit(&mut self, now: Now, reason: ExitReason) {
+        self.leaving = Some(reason.clone());
+        self.output(Destination::Agent, Output::Exit(reason));
+        self.set_timer(now.moment + EXIT_WAIT, Timer::ExitUnwritten);
+    }
+
+    pub(super) fn exit_unwritten(&mut self) {
+        if let Some(reason) = self.leaving.take() {
+            error!("the disk takes too long; ending before the last writes are durable");
+            // The exit that waits for them has a destination of its own.
+            self.output_now(Destination::Liveness, Output::Exit(reason));
         }
     }
 

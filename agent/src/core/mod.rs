@@ -39,6 +39,7 @@ mod check_rules;
 mod checks;
 mod delivery;
 mod demand;
+mod disk;
 mod drain;
 mod effect;
 mod ending;
@@ -159,6 +160,8 @@ pub struct Options {
     pub executor_reregistration_timeout: Duration,
     /// `--executor_shutdown_grace_period`, for executors that name none.
     pub executor_shutdown_grace: Duration,
+    /// How long the disk may be silent, once that was reported, until the master is answered no more; `None`: for ever.
+    pub disk_timeout: Option<Duration>,
 }
 
 /// Where the agent is in its life.
@@ -227,11 +230,15 @@ pub struct AgentCore {
     counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
+    /// Set while the end of the process waits for the last writes.
+    leaving: Option<ExitReason>,
     unregister_wait: UnregisterWait,
     /// Set while the master wants the agent empty.
     draining: Option<Draining>,
     /// Whether checkpoints can be written; no task is taken while they cannot.
     disk: DiskCondition,
+    /// Whether the agent has stopped answering its master, because the disk has not answered for too long.
+    given_up_for_disk: bool,
     lsn: Lsn,
     /// The last write that is more than another epoch.
     last_fact: Lsn,
@@ -271,9 +278,11 @@ impl AgentCore {
             counters: Counters::default(),
             oversubscription: Oversubscription::default(),
             exit: None,
+            leaving: None,
             unregister_wait: UnregisterWait::NotBegun,
             draining: None,
             disk: DiskCondition::default(),
+            given_up_for_disk: false,
             lsn: Lsn::default(),
             last_fact: Lsn::default(),
             rise: None,
@@ -330,8 +339,9 @@ impl AgentCore {
                 result,
             } => self.probed(now, &container, id, result),
             Input::Oversubscription(report) => self.oversubscribe(now, *report),
-            Input::Disk(condition) => self.disk = condition,
+            Input::Disk(condition) => self.disk_changed(now, condition),
             Input::Paused { lasted } => self.paused(now, lasted),
+            Input::HeldUp { lasted } => self.held_up(now, lasted),
             Input::Tick => {}
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
             Input::Unregister => self.unregister(now),
@@ -382,6 +392,8 @@ impl AgentCore {
                 Timer::Probe(container, check_kind) => self.probe_due(now, &container, check_kind),
                 Timer::ExecutorsBack => self.executors_overdue(now),
                 Timer::Unregister => self.unregister_wait = UnregisterWait::Over,
+                Timer::ExitUnwritten => self.exit_unwritten(),
+                Timer::DiskTimeout => self.disk_timed_out(),
             }
         }
         for key in self.updates.due(now.moment) {

@@ -319,6 +319,24 @@ impl AgentCore {
         }
     }
 
+    /// Lets a container go on whose kill overtakes what waits for the disk: its thaw may be behind that.
+    pub(super) fn thaw_overdue(&mut self, container: &ContainerId) {
+        let executor = self.executor_of(container);
+        let outer = executor.map(|executor| executor.key.container.clone());
+        let outer = outer.filter(|outer| outer != container);
+        for frozen in outer.iter().chain([container]) {
+            if self.oversubscription.stood_still.contains_key(frozen) {
+                self.output_now(
+                    Destination::Overdue(container.clone()),
+                    ContainerAction::Freeze {
+                        container: frozen.clone(),
+                        frozen: false,
+                    },
+                );
+            }
+        }
+    }
+
     fn preempt(&mut self, now: Now, executor: &std::sync::Arc<Executor>, why: &str) {
         let container = executor.key.container.clone();
         let reasons = &mut self.oversubscription.preempted;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use meseta_resources::Now;
 use tracing::warn;
 
-use super::AgentCore;
+use super::{AgentCore, Timer};
 
 /// Time to read what came meanwhile.
 pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
@@ -21,8 +21,19 @@ impl AgentCore {
             lasted_s = lasted.as_secs_f64(),
             "the agent's process was paused; deadlines of others are extended"
         );
+        self.extend_deadlines(now, lasted, Timer::waits_for_others);
+    }
+
+    /// The agent hears nobody because too much waits for its disk. Those who are not heard have more time; kills, which
+    /// do not wait for the disk, have not.
+    pub(super) fn held_up(&mut self, now: Now, lasted: Duration) {
+        let waits = |timer: &Timer| timer.waits_for_others() && !timer.ends_a_container();
+        self.extend_deadlines(now, lasted, waits);
+    }
+
+    fn extend_deadlines(&mut self, now: Now, lasted: Duration, waits: impl Fn(&Timer) -> bool) {
         let least = now.moment + CATCH_UP_TIME;
-        self.timers.extend(lasted, least);
+        self.timers.extend(lasted, least, waits);
         self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
         self.epochs.paused(now.moment, lasted);
         self.probes_paused = self.probes;

@@ -22,10 +22,8 @@ use tracing::{error, info, warn};
 use super::epochs::{Decision, MasterEpoch};
 use super::reregistration::divide;
 use super::states::dropped_or_lost;
-use super::{
-    AgentCore, Destination, ExitReason, LinkAction, LinkId, Lsn, Output, State, StreamKey, Timer,
-};
-use crate::checkpoint::{AgentRecord, Write};
+use super::{AgentCore, Destination, ExitReason, LinkAction, LinkId, Lsn, State, StreamKey, Timer};
+use crate::checkpoint::{AgentRecord, DiskCondition, Write};
 
 /// Pauses between attempts do not grow beyond this, so that a master that comes back is found soon.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
@@ -77,13 +75,23 @@ impl AgentCore {
         self.link.id
     }
 
-    pub(super) fn connect_due(&mut self, _now: Now, link: LinkId) {
+    pub(super) fn connect_due(&mut self, now: Now, link: LinkId) {
         let is_expected = link == self.link.id && self.link.phase == LinkPhase::Down;
         if !is_expected || !self.needs_master() {
             return;
         }
+        if self.is_given_up_for_disk() {
+            return self.set_timer(now.moment + BACKOFF_MAX, Timer::Connect(link));
+        }
         self.link.phase = LinkPhase::Connecting;
         self.output_now(Destination::Liveness, LinkAction::Connect { link });
+    }
+
+    /// Looks for a master at once, if the agent has no connection and tries none.
+    pub(super) fn connect_if_down(&mut self, now: Now) {
+        if self.link.phase == LinkPhase::Down {
+            self.connect_due(now, self.link.id);
+        }
     }
 
     pub(super) fn link_up(&mut self, now: Now, link: LinkId, led: Option<LedEpoch>) {
@@ -417,7 +425,7 @@ impl AgentCore {
             Some(known) if *known != id => {
                 let reason = format!("the master takes this agent, {known}, for {id}");
                 error!(%reason, "registration failed");
-                return self.exit_process(ExitReason::Refused(reason));
+                return self.exit_process(now, ExitReason::Refused(reason));
             }
             Some(_) => info!(agent_id = %id, epoch, "re-registered"),
             None => info!(agent_id = %id, epoch, "registered"),
@@ -529,10 +537,14 @@ impl AgentCore {
 
     fn ping(&mut self, now: Now, ping: wire::Ping) {
         self.link.last_ping = now.moment;
+        if self.is_given_up_for_disk() {
+            return;
+        }
         self.send_now(ToMaster::Pong(wire::Pong {
             sequence: ping.sequence,
             // Filled in as it is sent.
             usage: None,
+            disk_silent: (self.disk == DiskCondition::Silent).then_some(true),
         }));
         if !ping.connected && self.link.phase == LinkPhase::Registered {
             warn!("the master holds this agent for disconnected; registering anew");
@@ -549,7 +561,7 @@ impl AgentCore {
         if self.state == State::Terminating {
             // A master refuses an agent that it has just told to shut down: what runs is to end first.
         } else if refused.permanent {
-            self.exit_process(ExitReason::Refused(refused.reason.clone()));
+            self.exit_process(now, ExitReason::Refused(refused.reason.clone()));
         } else {
             let pause = self.backoff(REFUSED_BACKOFF_MAX);
             self.reconnect(now, Some(pause));
@@ -567,11 +579,11 @@ impl AgentCore {
     }
 
     /// Ends the process, and nothing else.
-    pub(super) fn exit_process(&mut self, reason: ExitReason) {
+    pub(super) fn exit_process(&mut self, now: Now, reason: ExitReason) {
         self.lose_master();
         self.state = State::Terminating;
         self.exit = None;
-        self.output(Destination::Agent, Output::Exit(reason));
+        self.output_exit(now, reason);
     }
 }
 

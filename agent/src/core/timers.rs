@@ -36,6 +36,10 @@ pub(super) enum Timer {
     ExecutorsBack,
     /// What an agent that unregisters waits for has not come.
     Unregister,
+    /// The end of the process has waited for the disk.
+    ExitUnwritten,
+    /// The disk has not answered for as long as operators allow.
+    DiskTimeout,
 }
 
 impl Timer {
@@ -54,12 +58,14 @@ impl Timer {
             | Self::PingTimeout(_)
             | Self::KillUntold(..)
             | Self::ExecutorsBack
+            | Self::ExitUnwritten
+            | Self::DiskTimeout
             | Self::Unregister => None,
         }
     }
 
     /// Whether the deadline is a peer's, who may have met it during a pause.
-    fn waits_for_others(&self) -> bool {
+    pub(super) fn waits_for_others(&self) -> bool {
         match self {
             Self::RegistrationTimeout(_)
             | Self::PingTimeout(_)
@@ -69,12 +75,19 @@ impl Timer {
             | Self::ExecutorsBack
             | Self::Unregister => true,
             Self::Connect(_)
+            | Self::ExitUnwritten
+            | Self::DiskTimeout
             | Self::CompletionTime(_)
             | Self::KillUnwritten(..)
             | Self::KillUntold(..)
             | Self::Deliveries(_)
             | Self::Probe(..) => false,
         }
+    }
+
+    /// Whether a container is killed or destroyed when it is due.
+    pub(super) fn ends_a_container(&self) -> bool {
+        matches!(self, Self::KillOverdue(_) | Self::ExecutorShutdown(_))
     }
 }
 
@@ -123,11 +136,21 @@ impl Timers {
         }
     }
 
-    /// Extends the deadlines of peers after a pause, which then keep at least until `least`.
-    pub(super) fn extend(&mut self, lasted: Duration, least: Moment) {
+    /// Removes a timer that is of no container, whenever it is due.
+    pub(super) fn remove(&mut self, timer: &Timer) {
+        self.pending.retain(|(_, pending)| pending != timer);
+    }
+
+    /// Extends the deadlines that `waits` names after a pause, which then keep at least until `least`.
+    pub(super) fn extend(
+        &mut self,
+        lasted: Duration,
+        least: Moment,
+        waits: impl Fn(&Timer) -> bool,
+    ) {
         self.of_containers.clear();
         for (at, timer) in std::mem::take(&mut self.pending) {
-            let at = match timer.waits_for_others() {
+            let at = match waits(&timer) {
                 true => (at + lasted).max(least),
                 false => at,
             };
@@ -156,7 +179,7 @@ mod tests {
         timers.set(at(3), Timer::Unregister);
         assert_eq!(timers.pop(at(0)), None);
         assert_eq!(timers.pop(at(1)), Some(Timer::KillOverdue(id("a"))));
-        timers.extend(Duration::from_secs(4), at(5));
+        timers.extend(Duration::from_secs(4), at(5), Timer::waits_for_others);
         timers.remove_container(&id("a"));
         timers.remove_container(&id("a"));
         assert_eq!((timers.len(), timers.next()), (2, Some(at(6))));

@@ -51,8 +51,8 @@ static LIST: &[Route] = &[
     .realm(Realm::Executor),
     Route::open(
         "/health",
-        |_| Box::pin(async { Ok(Reply::empty(StatusCode::OK)) }),
-        "200 while the agent serves",
+        |permitted| Box::pin(async move { health(&permitted.context) }),
+        "200 while the agent serves; 503 while its disk does not answer",
     )
     .alone(),
     Route::open(
@@ -147,6 +147,21 @@ pub(crate) static ROUTES: routes::Routes<fn(Permitted) -> Answer> = routes::Rout
     list: LIST,
     libprocess: &LIBPROCESS,
 };
+
+/// Asks nobody: neither the core nor the disk.
+fn health(context: &Context) -> Result<Reply, Reply> {
+    match context.disk_silence.reported() {
+        None => Ok(Reply::empty(StatusCode::OK)),
+        Some(silence) => {
+            let text = format!(
+                "The disk of the work directory {} has not answered for {} seconds.\n",
+                context.layout.work_dir().display(),
+                silence.as_secs()
+            );
+            Err(Reply::text(StatusCode::SERVICE_UNAVAILABLE, &text))
+        }
+    }
+}
 
 async fn monitor_statistics(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;

@@ -8,6 +8,7 @@ pub(super) const FAMILIES: &str = "\
 meseta_agent_build_info Always 1, with the version and the commit as labels.
 meseta_agent_registered Whether the agent is registered with a master.
 meseta_agent_disk_writable Whether checkpoints can be written and the disk has room; while not, no task is taken.
+meseta_agent_disk_silent_seconds How long the disk of the work directory has not answered; 0 while it answers. From 30 seconds on no task is taken, and the master is told.
 meseta_agent_master_epoch Epoch of the master whose frames are obeyed; it grows with each leader.
 meseta_agent_uptime_seconds Time since the agent was started.
 meseta_agent_recovery_duration_seconds How long recovery took after the start.

@@ -16,7 +16,7 @@ use meseta_proto::budget::{Budget, Shares};
 use super::{RunError, gc_options};
 use crate::budgets::Budgets;
 use crate::byte_semaphore::ByteSemaphore;
-use crate::checkpoint::Layout;
+use crate::checkpoint::{DiskSilence, Layout};
 use crate::clock::unix_now;
 use crate::configuration::flags::Flags;
 use crate::context::Context;
@@ -84,5 +84,6 @@ pub(crate) fn context(
         bodies: Shares::new(Budget::new(budgets.bodies()), CALLER_FLOOR_BYTES),
         answers: Shares::new(Budget::new(budgets.answers()), CALLER_FLOOR_BYTES),
         file_reads: FileReads::new(budgets.downloads_max()),
+        disk_silence: DiskSilence::default(),
     }))
 }

@@ -69,14 +69,32 @@ impl MasterCore {
     }
 
     fn pong(&mut self, id: &AgentId, pong: &meseta::Pong) {
-        if let Some(agent) = self.agents.get_mut_keeping_view(id) {
-            let sequence = pong.sequence.min(agent.ping_sequence);
-            agent.pong_sequence = agent.pong_sequence.max(sequence);
-            agent.usage = pong.usage.as_ref().and_then(Usage::reported);
-            if std::mem::take(&mut agent.missed_pings) > 0 {
-                self.hear_again(id);
-            }
+        let Some(agent) = self.agents.get_mut_keeping_view(id) else {
+            return;
+        };
+        let sequence = pong.sequence.min(agent.ping_sequence);
+        agent.pong_sequence = agent.pong_sequence.max(sequence);
+        agent.usage = pong.usage.as_ref().and_then(Usage::reported);
+        let is_silent = pong.disk_silent.unwrap_or(false);
+        let changes = std::mem::replace(&mut agent.disk_silent, is_silent) != is_silent;
+        let is_heard_again = std::mem::take(&mut agent.missed_pings) > 0;
+        if changes {
+            self.disk_silence_changed(id, is_silent);
         }
+        if is_heard_again {
+            self.hear_again(id);
+        }
+    }
+
+    /// An agent whose disk does not answer can start nothing: it is offered again once the disk answers.
+    fn disk_silence_changed(&mut self, id: &AgentId, is_silent: bool) {
+        match is_silent {
+            true => {
+                tracing::warn!(agent_id = %id, "the agent's disk does not answer; nothing of it is offered");
+            }
+            false => tracing::info!(agent_id = %id, "the agent's disk answers again"),
+        }
+        self.update_offerability(id);
     }
 
     /// Forwards an update and takes from it what it says of the task.

@@ -325,6 +325,7 @@ impl MasterCore {
                 pong_sequence: 0,
                 missed_pings: 0,
                 usage: None,
+                disk_silent: false,
                 removal_pending: false,
                 keeps_id: false,
             },

@@ -137,15 +137,7 @@ impl MasterCore {
         self.operator.deactivations.set(id, deactivation);
         self.agents.invalidate(id);
         if self.agents.contains_key(id) {
-            if self.may_be_offered(id) {
-                let activated = self.allocator.activate_agent(id);
-                self.agreed("activating an agent", activated);
-                self.allocate_due = true;
-            } else {
-                let deactivated = self.allocator.deactivate_agent(id);
-                self.agreed("deactivating an agent", deactivated);
-                self.rescind_offers_of_agent(id);
-            }
+            self.update_offerability(id);
             self.send_drain(id);
         }
         if let Some(reply) = reply {
@@ -153,13 +145,25 @@ impl MasterCore {
         }
     }
 
-    /// Whether an agent that is here may be offered: it is connected, has something to offer, and no
+    /// Lets the allocator offer an agent that is here, or not; offers of an agent that may not be offered are rescinded.
+    pub(in crate::core) fn update_offerability(&mut self, id: &AgentId) {
+        if self.may_be_offered(id) {
+            let activated = self.allocator.activate_agent(id);
+            self.agreed("activating an agent", activated);
+            self.allocate_due = true;
+        } else {
+            let deactivated = self.allocator.deactivate_agent(id);
+            self.agreed("deactivating an agent", deactivated);
+            self.rescind_offers_of_agent(id);
+        }
+    }
+
+    /// Whether an agent that is here may be offered: it is connected, has something to offer, its disk answers, and no
     /// operator minds.
     pub(in crate::core) fn may_be_offered(&self, id: &AgentId) -> bool {
-        let is_here = self
-            .agents
-            .get(id)
-            .is_some_and(|agent| agent.connection.is_some() && agent.profile.is_offerable());
+        let is_here = self.agents.get(id).is_some_and(|agent| {
+            agent.connection.is_some() && agent.profile.is_offerable() && !agent.disk_silent
+        });
         is_here && !self.operator.deactivations.0.contains_key(id)
     }
 

@@ -155,6 +155,8 @@ pub(in crate::core) struct Agent {
     pub missed_pings: u32,
     /// What its containers use, as it said last.
     pub usage: Option<Usage>,
+    /// Whether its disk does not answer, as it said last: nothing of it is offered.
+    pub disk_silent: bool,
     /// Marking it unreachable is on its way into the registry.
     pub removal_pending: bool,
     /// Whether it has shown that it keeps its id: it came back with it, or said more than pongs.

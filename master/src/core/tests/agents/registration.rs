@@ -291,6 +291,7 @@ fn what_connected_agents_use_is_added_up_and_nonsense_is_not() {
         let pong = meseta::Pong {
             sequence: 1,
             usage: Some(usage),
+            ..meseta::Pong::default()
         };
         world.say(node, AgentMessage::Pong(pong));
     };
@@ -308,6 +309,27 @@ fn what_connected_agents_use_is_added_up_and_nonsense_is_not() {
         connection: one.connection,
     });
     assert_eq!(usage(&world), (0.0, 0));
+}
+
+#[test]
+fn agent_with_silent_disk_is_not_offered() {
+    let (mut world, node, scheduler, offer) = World::with_offer(aware(plain()), "cpus:4;mem:1024");
+    let pong = |world: &mut World, disk_silent| {
+        let pong = meseta::Pong {
+            sequence: 1,
+            disk_silent,
+            ..meseta::Pong::default()
+        };
+        world.say(&node, AgentMessage::Pong(pong));
+    };
+    pong(&mut world, Some(true));
+    assert_eq!(world.rescinded(&scheduler), 1, "{offer:?}");
+    world.advance(Duration::from_secs(30));
+    assert!(world.offers(&scheduler).is_empty());
+    // An agent whose disk answers says nothing of it, like an older one.
+    pong(&mut world, None);
+    world.advance(Duration::from_secs(5));
+    assert_eq!(world.offers(&scheduler).len(), 1);
 }
 
 /// It was killed before the id that it had been given was on its disk.

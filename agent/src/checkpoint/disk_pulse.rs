@@ -1,0 +1,156 @@
+//! Whether the disk of the work directory answers: the heartbeat of the checkpoint thread, and how long it is missing.
+//!
+//! The thread tells a [`DiskPulse`] when it begins to use the disk, each time that the disk has answered, and when it
+//! is done. The service looks at the pulse once a second through a [`SilenceWatch`], which adds up the time without an
+//! answer. Invariant: neither ever waits for the disk, and time in which the agent's own process stood still is not
+//! counted as silence.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A disk that has not answered for this long is reported: longer than a slow disk takes for a burst of writes.
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(30);
+
+/// The most that one look adds to the silence. A longer gap between looks means that the agent itself stood still.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// The heartbeat of the thread that uses the disk. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DiskPulse {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_busy: AtomicBool,
+    beats: AtomicU64,
+}
+
+impl DiskPulse {
+    /// A call to the disk is about to be made.
+    pub(super) fn begin(&self) {
+        self.beat();
+        self.shared.is_busy.store(true, Ordering::Release);
+    }
+
+    /// The disk has answered; more calls follow.
+    pub(super) fn beat(&self) {
+        self.shared.beats.fetch_add(1, Ordering::Release);
+    }
+
+    /// The disk has answered the last call.
+    pub(super) fn end(&self) {
+        self.shared.is_busy.store(false, Ordering::Release);
+    }
+}
+
+/// Adds up how long the disk has not answered.
+#[derive(Debug)]
+pub(super) struct SilenceWatch {
+    pulse: DiskPulse,
+    beats: u64,
+    looked_at: Instant,
+    silence: Duration,
+}
+
+impl SilenceWatch {
+    pub(super) fn new(pulse: DiskPulse, now: Instant) -> Self {
+        Self {
+            pulse,
+            beats: 0,
+            looked_at: now,
+            silence: Duration::ZERO,
+        }
+    }
+
+    /// How long the disk has not answered by now; zero while it does.
+    pub(super) fn look(&mut self, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.looked_at).min(LOOK_MAX);
+        self.looked_at = now;
+        let is_busy = self.pulse.shared.is_busy.load(Ordering::Acquire);
+        let beats = self.pulse.shared.beats.load(Ordering::Acquire);
+        let has_answered = std::mem::replace(&mut self.beats, beats) != beats;
+        self.silence = match is_busy && !has_answered {
+            true => self.silence.saturating_add(passed),
+            false => Duration::ZERO,
+        };
+        self.silence
+    }
+}
+
+/// How long the disk has not answered, for those who report it. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DiskSilence {
+    millis: Arc<AtomicU64>,
+}
+
+impl DiskSilence {
+    pub(super) fn set(&self, silence: Duration) {
+        let millis = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+        self.millis.store(millis, Ordering::Relaxed);
+    }
+
+    /// Zero while the disk answers.
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_millis(self.millis.load(Ordering::Relaxed))
+    }
+
+    /// The silence that is to be reported: none that is as short as a slow disk's.
+    pub(crate) fn reported(&self) -> Option<Duration> {
+        Some(self.get()).filter(|silence| *silence >= SILENT_AFTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Looks once a second, so many times; the silence that the last look found.
+    fn look_for(watch: &mut SilenceWatch, now: &mut Instant, seconds: u32) -> Duration {
+        let looks = (0..seconds).map(|_| {
+            *now += SECOND;
+            watch.look(*now)
+        });
+        looks.last().unwrap_or_default()
+    }
+
+    #[test]
+    fn silence_lasts_from_call_to_answer() {
+        let (pulse, mut now) = (DiskPulse::default(), Instant::now());
+        let mut watch = SilenceWatch::new(pulse.clone(), now);
+        assert_eq!(look_for(&mut watch, &mut now, 100), Duration::ZERO, "idle");
+        pulse.begin();
+        // The first look has seen the call begin.
+        assert_eq!(look_for(&mut watch, &mut now, 41), 40 * SECOND);
+        pulse.beat();
+        assert_eq!(look_for(&mut watch, &mut now, 1), Duration::ZERO);
+        assert_eq!(look_for(&mut watch, &mut now, 9), 9 * SECOND);
+        pulse.end();
+        assert_eq!(look_for(&mut watch, &mut now, 1), Duration::ZERO);
+    }
+
+    #[test]
+    fn slow_disk_is_never_silent() {
+        let (pulse, mut now) = (DiskPulse::default(), Instant::now());
+        let mut watch = SilenceWatch::new(pulse.clone(), now);
+        pulse.begin();
+        for _ in 0..100 {
+            let silence = look_for(&mut watch, &mut now, 20);
+            assert!(silence < SILENT_AFTER, "{silence:?}");
+            pulse.beat();
+        }
+    }
+
+    #[test]
+    fn pause_of_the_agent_is_no_silence() {
+        let (pulse, mut now) = (DiskPulse::default(), Instant::now());
+        let mut watch = SilenceWatch::new(pulse.clone(), now);
+        pulse.begin();
+        look_for(&mut watch, &mut now, 2);
+        now += 3600 * SECOND;
+        assert!(watch.look(now) <= 4 * SECOND);
+    }
+}

@@ -1,0 +1,53 @@
+//! The disk of the work directory, as far as it decides what the agent does: takes tasks, answers its master.
+//!
+//! While the disk does not answer, no task is taken and each pong says so, so that the master offers nothing of this
+//! agent. After [`super::Options::disk_timeout`] the agent answers its master no more, which then marks it unreachable
+//! as it does any silent agent. Kills go on all the time (`kill.rs`). Invariant: once the disk answers, all of this
+//! ends by itself.
+
+use meseta_resources::Now;
+use tracing::{error, info};
+
+use super::{AgentCore, Timer};
+use crate::checkpoint::DiskCondition;
+
+impl AgentCore {
+    pub(super) fn disk_changed(&mut self, now: Now, condition: DiskCondition) {
+        let before = std::mem::replace(&mut self.disk, condition);
+        match (before, condition) {
+            (DiskCondition::Silent, DiskCondition::Silent) => {}
+            (_, DiskCondition::Silent) => {
+                error!(
+                    "the disk of the work directory does not answer: no task is taken, and ends of tasks are told when \
+                     it answers again; kills go on"
+                );
+                if let Some(timeout) = self.options.disk_timeout {
+                    self.set_timer(now.moment + timeout, Timer::DiskTimeout);
+                }
+            }
+            (DiskCondition::Silent, _) => {
+                info!("the disk of the work directory answers again");
+                self.timers.remove(&Timer::DiskTimeout);
+                if std::mem::take(&mut self.given_up_for_disk) {
+                    self.connect_if_down(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn disk_timed_out(&mut self) {
+        if self.disk == DiskCondition::Silent {
+            error!(
+                "the disk has not answered for --disk_timeout: the master is answered no more, and marks this agent \
+                 unreachable"
+            );
+            self.given_up_for_disk = true;
+        }
+    }
+
+    /// Whether the master is not to be answered.
+    pub(super) fn is_given_up_for_disk(&self) -> bool {
+        self.given_up_for_disk
+    }
+}
