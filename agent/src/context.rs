@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use meseta_daemon::authentication::{Authentication, Caller};
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
@@ -17,7 +18,7 @@ use meseta_proto::budget::{Budget, Shares};
 
 use crate::budgets::Budgets;
 use crate::byte_semaphore::ByteSemaphore;
-use crate::checkpoint::{DiskSilence, Layout};
+use crate::checkpoint::Layout;
 use crate::containerizer::Containerizer;
 use crate::core::{self, Snapshot};
 use crate::executor_connections::ExecutorConnections;

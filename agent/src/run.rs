@@ -20,10 +20,12 @@ use std::time::{Duration, Instant};
 
 use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::disk_pulse::SILENT_AFTER;
 use meseta_daemon::server;
 pub use meseta_daemon::server::CancellationToken;
 use meseta_daemon::tls;
 use meseta_daemon::verbosity::Verbosity;
+use meseta_daemon::work_dir::remove_in_time;
 use meseta_isolators::{BootId, Containers};
 use meseta_proto::mesos::v1 as pb;
 use tokio::sync::oneshot;
@@ -38,7 +40,7 @@ use opening::open;
 use serving::context;
 
 use crate::checkpoint::writer;
-use crate::checkpoint::{Image, Layout, SILENT_AFTER, VolumePlaces};
+use crate::checkpoint::{Image, Layout, VolumePlaces};
 use crate::clock::Clock;
 use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::TaskRights;
@@ -312,7 +314,7 @@ impl Node {
             let _ = publishing.await;
         }
         let _ = (monitoring.await, inspecting.await);
-        remove_in_time(endpoint).await;
+        remove_in_time(endpoint);
         Ok(Ended {
             outcome: ready
                 .map(|()| reason)
@@ -475,20 +477,6 @@ impl Node {
 /// disk's last answer.
 fn disk_timeout(flag: Duration) -> Option<Duration> {
     (!flag.is_zero()).then(|| flag.saturating_sub(SILENT_AFTER))
-}
-
-/// How long the end of the agent waits for the removal of a file.
-const REMOVAL_WAIT: Duration = Duration::from_secs(1);
-
-/// Removes a file of the work directory, whose disk may not answer: the next start replaces what is left.
-async fn remove_in_time(path: PathBuf) {
-    let (tell, removed) = oneshot::channel();
-    let removing = std::thread::Builder::new().spawn(move || {
-        let _ = tell.send(std::fs::remove_file(path));
-    });
-    if removing.is_ok() {
-        let _ = tokio::time::timeout(REMOVAL_WAIT, removed).await;
-    }
 }
 
 fn gc_options(flags: &Flags) -> gc::Options {

@@ -4,7 +4,7 @@
 //! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
 //! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`database_file`] reads a
-//! database before it is changed, [`compression`] says which answers are worth it, [`clock`] reads the time
+//! database before it is changed, [`compression`] says which answers are worth it, [`disk_pulse`] tells whether a disk answers, [`clock`] reads the time
 //! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs,
 //! [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
 //! authenticated, and no part of a request is read without a bound.
@@ -19,6 +19,7 @@ pub mod clock;
 pub mod compression;
 pub mod database_file;
 pub mod descriptors;
+pub mod disk_pulse;
 pub mod error_chain;
 pub mod fair_semaphore;
 pub mod files;

@@ -8,7 +8,8 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -125,9 +126,24 @@ pub fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io:
     std::fs::rename(&fresh, work_dir.join(ENDPOINT))
 }
 
-/// Takes back what [`write_endpoint`] said: the daemon listens no more.
+/// How long the end of a daemon waits for the removal of a file.
+const REMOVAL_WAIT: Duration = Duration::from_secs(1);
+
+/// Takes back what [`write_endpoint`] said: the daemon listens no more. A disk that does not answer is not waited for:
+/// the next start replaces what is left.
 pub fn remove_endpoint(work_dir: &Path) {
-    let _ = std::fs::remove_file(work_dir.join(ENDPOINT));
+    remove_in_time(work_dir.join(ENDPOINT));
+}
+
+/// Removes a file, and waits a second at most for its disk. Blocking.
+pub fn remove_in_time(path: PathBuf) {
+    let (tell, removed) = std::sync::mpsc::sync_channel(1);
+    let removing = std::thread::Builder::new().spawn(move || {
+        let _ = tell.send(std::fs::remove_file(path));
+    });
+    if removing.is_ok() {
+        let _ = removed.recv_timeout(REMOVAL_WAIT);
+    }
 }
 
 #[cfg(test)]

@@ -56,15 +56,18 @@ impl Measures {
 pub(crate) struct Process {
     /// When the served certificate ends, since 1970.
     certificate_end: Option<Duration>,
+    /// How long the disk of the store has not answered.
+    disk_silence: Duration,
     descriptors: Option<usize>,
     descriptors_max: Option<u64>,
 }
 
 impl Process {
     /// As it is now.
-    pub(crate) fn read(certificate_end: Option<Duration>) -> Self {
+    pub(crate) fn read(certificate_end: Option<Duration>, disk_silence: Duration) -> Self {
         Self {
             certificate_end,
+            disk_silence,
             descriptors: descriptors::open(),
             descriptors_max: descriptors::limit(),
         }
@@ -91,6 +94,11 @@ fn families(measures: &Measures, process: Process) -> Vec<MetricFamily> {
         some(process.certificate_end.map(|end| end.as_secs())),
     )];
     families.extend(families_of_jobs(measures));
+    families.push(gauge(
+        "meseta_scheduler_store_silent_seconds",
+        "How long the disk of the embedded store has not answered; 0 while it answers.",
+        some(Some(process.disk_silence.as_secs())),
+    ));
     families.push(gauge(
         "process_max_fds",
         "File descriptors that the scheduler may have open.",
@@ -336,11 +344,15 @@ mod tests {
 
     #[test]
     fn the_process_is_measured_too() {
-        let process = Process::read(Some(Duration::from_secs(1_900_000_000)));
+        let process = Process::read(
+            Some(Duration::from_secs(1_900_000_000)),
+            Duration::from_secs(31),
+        );
         let text = text(&measures(Totals::default()), process).expect("text");
         let text = String::from_utf8(text).expect("text");
         let end = "meseta_scheduler_certificate_end_seconds 1900000000\n";
-        for part in [end, "\nprocess_open_fds ", "\nprocess_max_fds "] {
+        let silent = "\nmeseta_scheduler_store_silent_seconds 31\n";
+        for part in [end, silent, "\nprocess_open_fds ", "\nprocess_max_fds "] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }

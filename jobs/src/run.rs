@@ -12,6 +12,7 @@ use std::time::Duration;
 use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
+use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::{hostname, tls, user, work_dir};
@@ -171,6 +172,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     };
     watch_cluster(&acting, &ends.handle, &of_leader, &stop);
     let (schedulers, of_schedulers) = watch::channel(vec![authority.clone()]);
+    let disk_silence = store.silence();
     let driving = store.drive(acting, me, (role, schedulers), stop.clone());
     let driving = tokio::spawn(driving.await?);
     // Both end with the token.
@@ -192,6 +194,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         schedulers: of_schedulers,
         build: env.build,
         shutdown: stop.clone(),
+        disk_silence,
     });
     let serving = server::serve_with(
         listener,
@@ -261,7 +264,11 @@ async fn wait_for_end(
 /// Where the scheduler keeps what it knows.
 enum StoreOf {
     /// In a file that no other scheduler writes.
-    One(PathBuf),
+    One {
+        path: PathBuf,
+        /// How long its disk has not answered.
+        silence: DiskSilence,
+    },
     /// In etcd, which elects one of several.
     Several {
         client: Client,
@@ -278,7 +285,10 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
         tracing::warn!("{unused}");
     }
     match flags.store.as_str() {
-        "embedded" => Ok(StoreOf::One(flags.work_dir.join(STORE))),
+        "embedded" => Ok(StoreOf::One {
+            path: flags.work_dir.join(STORE),
+            silence: DiskSilence::default(),
+        }),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
             let settings = flags.etcd.settings(ttl, NEEDED_BY)?;
@@ -301,8 +311,16 @@ type Driving = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 impl StoreOf {
     fn fence(&self) -> Fence {
         match self {
-            Self::One(_) => Fence::never(),
+            Self::One { .. } => Fence::never(),
             Self::Several { .. } => Fence::closed(),
+        }
+    }
+
+    /// How long the disk of the store has not answered; etcd has a metric and a role of its own.
+    fn silence(&self) -> DiskSilence {
+        match self {
+            Self::One { silence, .. } => silence.clone(),
+            Self::Several { .. } => DiskSilence::default(),
         }
     }
 
@@ -315,7 +333,9 @@ impl StoreOf {
         stop: CancellationToken,
     ) -> Result<Driving, RunError> {
         let (client, keys, times) = match self {
-            Self::One(path) => return alone(path, acting, role, stop).await,
+            Self::One { path, silence } => {
+                return alone((path, silence), acting, role, stop).await;
+            }
             Self::Several {
                 client,
                 keys,
@@ -350,12 +370,12 @@ impl StoreOf {
 
 /// One that reads the store and leads.
 async fn alone(
-    path: PathBuf,
+    (path, silence): (PathBuf, DiskSilence),
     acting: Acting,
     role: watch::Sender<Role>,
     stop: CancellationToken,
 ) -> Result<Driving, RunError> {
-    let (records, store) = store::embedded::open(&path, STORE_PATIENCE).await?;
+    let (records, store) = store::embedded::open(&path, STORE_PATIENCE, &silence).await?;
     let state = acting.restore(records);
     let state = state.map_err(|source| RunError::Restore { path, source })?;
     let _following = role.send_replace(Role::Leading);

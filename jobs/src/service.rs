@@ -428,6 +428,7 @@ impl Service {
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
+    use meseta_daemon::disk_pulse::DiskSilence;
     use meseta_etcd::leadership::Fence;
     use meseta_etcd::leadership::fence::BootTime;
     use meseta_proto::mesos::v1::scheduler::Call;
@@ -469,7 +470,12 @@ pub(crate) mod tests {
                 fence: fence.clone(),
             },
         );
-        let opened = store::embedded::open(&dir.path().join("jobs"), Duration::ZERO).await;
+        let opened = store::embedded::open(
+            &dir.path().join("jobs"),
+            Duration::ZERO,
+            &DiskSilence::default(),
+        )
+        .await;
         let (_, store) = opened.expect("a new file");
         let clock = Clock::new();
         let service = Service::new(empty_state(clock), store, clock, ends.inbox);
@@ -554,7 +560,12 @@ pub(crate) mod tests {
         let fence = Fence::never();
         let ends = Ends::new(Registration::default(), Standing { role, fence });
         let dir = tempfile::tempdir().expect("a folder");
-        let opened = store::embedded::open(&dir.path().join("jobs"), Duration::ZERO).await;
+        let opened = store::embedded::open(
+            &dir.path().join("jobs"),
+            Duration::ZERO,
+            &DiskSilence::default(),
+        )
+        .await;
         let (_, store) = opened.expect("a new file");
         let stop = CancellationToken::new();
         let running = tokio::spawn(Service::new(state, store, clock, ends.inbox).run(stop.clone()));

@@ -10,6 +10,7 @@ pub mod audit;
 pub mod call_count;
 pub mod cluster;
 pub mod daemon;
+pub mod dead_mount;
 pub mod dice;
 pub mod executor;
 pub mod faults;

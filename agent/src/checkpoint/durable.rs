@@ -12,11 +12,11 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use meseta_daemon::disk_pulse::DiskPulse;
 use meseta_isolators::{is_device_failure, is_disk_full, is_shortage};
 use rustix::fs::OFlags;
 
 use super::compaction;
-use super::disk_pulse::DiskPulse;
 use super::frame::{self, FrameError};
 
 /// Owner only: checkpoints hold what frameworks gave their tasks, secrets among it.

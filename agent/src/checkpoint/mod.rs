@@ -11,7 +11,6 @@ mod auxiliary;
 mod compaction;
 #[cfg(test)]
 mod damage_tests;
-mod disk_pulse;
 pub(crate) mod disk_room;
 mod durable;
 mod executor_key;
@@ -36,7 +35,6 @@ mod volume_places;
 pub(crate) mod writer;
 
 pub use auxiliary::{AuxiliaryError, read_learned_profile, write_learned_profile};
-pub(crate) use disk_pulse::{DiskSilence, SILENT_AFTER};
 pub use disk_room::DiskCondition;
 pub use durable::StoreError;
 pub use executor_key::KeyError;

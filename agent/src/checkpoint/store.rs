@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use meseta_daemon::disk_pulse::DiskPulse;
 use meseta_proto::mesos::v1::DrainConfig;
 use meseta_resources::{AgentId, FrameworkId, Resource};
 use prost::Message as _;
 use tracing::error;
 
-use super::disk_pulse::DiskPulse;
 use super::durable::{Batch, StoreError};
 use super::holdings::{self, Holdings, ResourcesRecord, volume_path};
 use super::janitor::Janitor;

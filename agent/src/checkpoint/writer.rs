@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use meseta_daemon::disk_pulse::{DiskPulse, DiskSilence, SILENT_AFTER, SilenceWatch};
 use meseta_daemon::error_chain::chain;
 use tokio::sync::watch;
 use tracing::error;
 
-use super::disk_pulse::{DiskPulse, DiskSilence, SILENT_AFTER, SilenceWatch};
 use super::disk_room::DiskRoom;
 use super::{DiskCondition, Lsn, Store, StoreError, Write};
 

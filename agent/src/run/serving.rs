@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use meseta_daemon::authentication::Authentication;
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
@@ -16,7 +17,7 @@ use meseta_proto::budget::{Budget, Shares};
 use super::{RunError, gc_options};
 use crate::budgets::Budgets;
 use crate::byte_semaphore::ByteSemaphore;
-use crate::checkpoint::{DiskSilence, Layout};
+use crate::checkpoint::Layout;
 use crate::clock::unix_now;
 use crate::configuration::flags::Flags;
 use crate::context::Context;

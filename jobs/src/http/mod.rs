@@ -28,6 +28,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::{self, Authentication, Caller};
 use meseta_daemon::build_info::BuildInfo;
+use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::page::{self, Page};
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
@@ -67,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) schedulers: watch::Receiver<Vec<String>>,
     pub(crate) build: BuildInfo,
     pub(crate) shutdown: CancellationToken,
+    /// How long the disk of the store has not answered.
+    pub(crate) disk_silence: DiskSilence,
 }
 
 /// A request that may be answered.

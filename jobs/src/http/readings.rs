@@ -206,7 +206,9 @@ pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
 
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
     let measures = Measures::of(&permitted.context.handle).await?;
-    let process = metrics::Process::read(permitted.context.authentication.certificate_end());
+    let context = &permitted.context;
+    let certificate_end = context.authentication.certificate_end();
+    let process = metrics::Process::read(certificate_end, context.disk_silence.get());
     match metrics::text(&measures, process) {
         Ok(text) => Ok(Reply::prometheus(text)),
         Err(error) => {
@@ -217,6 +219,13 @@ pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn health(permitted: Permitted) -> Result<Reply, Reply> {
+    if let Some(silence) = permitted.context.disk_silence.reported() {
+        let text = format!(
+            "the disk of the store has not answered for {} seconds",
+            silence.as_secs()
+        );
+        return Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, &text));
+    }
     let is_connected = permitted
         .context
         .handle

@@ -58,7 +58,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/health",
         |permitted| Box::pin(readings::health(permitted)),
-        "200 once the core answers",
+        "200 once the core answers; 503 while the disk of its store does not",
     )
     .by_followers()
     .alone(),

@@ -7,9 +7,10 @@ mod opening;
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meseta_daemon::database_file;
+use meseta_daemon::disk_pulse::{DiskPulse, DiskSilence, SilenceWatch};
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
@@ -22,6 +23,9 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
 const CACHE_BYTES: usize = 1024 * 1024;
 /// Between two looks at a store that another process has.
 const HELD_POLL: Duration = Duration::from_secs(1);
+
+/// Between two looks at whether the disk answers.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the store is made of, in the work directory: the file, and the marker beside it.
 pub(crate) const FILES: [&str; 3] = ["jobs.redb", "jobs.marker", "jobs.marker.tmp"];
@@ -72,11 +76,15 @@ pub(crate) struct Embedded {
 }
 
 /// Opens or makes a store, and gives what it has. Waits as long as `patience` for another process that has it and may be
-/// ending.
+/// ending. From then on `silence` says how long the disk has not answered.
 ///
 /// # Errors
 /// It cannot be opened or read, or the other process has it still.
-pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, Store), StoreError> {
+pub(crate) async fn open(
+    path: &Path,
+    patience: Duration,
+    silence: &DiskSilence,
+) -> Result<(Records, Store), StoreError> {
     let until = tokio::time::Instant::now() + patience;
     let (database, records) = loop {
         match opening::open(path) {
@@ -92,9 +100,17 @@ pub(crate) async fn open(path: &Path, patience: Duration) -> Result<(Records, St
     let (queue, waiting) = mpsc::unbounded_channel();
     let (told, durable) = watch::channel(0);
     let path = path.to_owned();
+    let pulse = DiskPulse::default();
+    let watch = SilenceWatch::new(pulse.clone(), Instant::now());
+    tokio::spawn(watch_disk(
+        watch,
+        silence.clone(),
+        durable.clone(),
+        path.clone(),
+    ));
     let writer = std::thread::Builder::new()
         .name("store".to_owned())
-        .spawn(move || write_all(&database, &path, waiting, &told))
+        .spawn(move || write_all(&database, &path, waiting, &told, &pulse))
         .map_err(StoreError::Spawn)?;
     let store = Embedded {
         queue: Some(queue),
@@ -127,18 +143,48 @@ impl Embedded {
     }
 }
 
+/// Looks once a second whether the disk answers, until the writer has ended. Logs when it no longer does, and when it
+/// does again.
+async fn watch_disk(
+    mut watch: SilenceWatch,
+    silence: DiskSilence,
+    durable: watch::Receiver<u64>,
+    path: PathBuf,
+) {
+    let mut is_reported = false;
+    while durable.has_changed().is_ok() {
+        silence.set(watch.look(Instant::now()));
+        let is_silent = silence.reported().is_some();
+        if std::mem::replace(&mut is_reported, is_silent) != is_silent {
+            let path = path.display();
+            match is_silent {
+                true => tracing::error!(
+                    %path,
+                    "the disk of the store does not answer: no task is launched and no change is made until it does"
+                ),
+                false => tracing::info!(%path, "the disk of the store answers again"),
+            }
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
 fn write_all(
     database: &Database,
     path: &Path,
     mut waiting: mpsc::UnboundedReceiver<(u64, Vec<Record>)>,
     told: &watch::Sender<u64>,
+    pulse: &DiskPulse,
 ) {
     while let Some(first) = waiting.blocking_recv() {
         let mut batch = vec![first];
         while let Ok(next) = waiting.try_recv() {
             batch.push(next);
         }
-        if let Err(error) = commit(database, &batch) {
+        pulse.begin();
+        let committed = commit(database, &batch);
+        pulse.end();
+        if let Err(error) = committed {
             tracing::error!(path = %path.display(), %error, "failed to write the store; ending the process");
             std::process::abort();
         }
@@ -177,10 +223,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
-        open(&path, Duration::ZERO).await.unwrap().1.close().await;
+        open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap()
+            .1
+            .close()
+            .await;
         assert_eq!(mode(), 0o600);
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        open(&path, Duration::ZERO).await.unwrap().1.close().await;
+        open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap()
+            .1
+            .close()
+            .await;
         assert_eq!(mode(), 0o600);
     }
 
@@ -188,16 +244,22 @@ mod tests {
     async fn what_is_told_to_be_durable_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
-        let (records, mut store) = open(&path, Duration::ZERO).await.unwrap();
+        let (records, mut store) = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         assert_eq!(records, []);
         store.write(1, vec![put("a", Some("1")), put("b", Some("2"))]);
         store.write(2, vec![put("a", None), put("b", Some("3"))]);
         let mut durable = store.durable();
         durable.wait_for(|last| *last == 2).await.unwrap();
-        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("--work_dir"), "{error}");
         store.close().await;
-        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
+        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         assert_eq!(records, [("b".to_owned(), b"3".to_vec())]);
         store.close().await;
     }
@@ -211,13 +273,17 @@ mod tests {
 
     /// A store of many records, each longer than a page of the file has room for beside others.
     async fn filled(path: &Path) -> Records {
-        let (_, mut store) = open(path, Duration::ZERO).await.unwrap();
+        let (_, mut store) = open(path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         let text = "a job, or a task of one ".repeat(20);
         let records = (0..60).map(|at| put(&format!("job/{at}"), Some(&text)));
         store.write(1, records.collect());
         store.write(2, vec![put("job/7", None)]);
         store.close().await;
-        let (records, store) = open(path, Duration::ZERO).await.unwrap();
+        let (records, store) = open(path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         assert_eq!(records.len(), 59);
         store.close().await;
         records
@@ -249,7 +315,7 @@ mod tests {
         let mut refused = 0;
         for (damage, bytes) in damages {
             std::fs::write(&path, &bytes).unwrap();
-            match open(&path, Duration::ZERO).await {
+            match open(&path, Duration::ZERO, &DiskSilence::default()).await {
                 Ok((records, store)) => {
                     assert!(records == whole, "{damage}: {} records", records.len());
                     store.close().await;
@@ -277,7 +343,9 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         filled(&path).await;
         std::fs::write(&path, "").unwrap();
-        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap_err();
         assert!(
             error
                 .to_string()
@@ -285,10 +353,14 @@ mod tests {
             "{error}"
         );
         std::fs::remove_file(&path).unwrap();
-        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap_err();
         assert!(matches!(error, StoreError::Lost { .. }), "{error}");
         std::fs::remove_file(path.with_extension("marker")).unwrap();
-        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
+        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         assert_eq!(records, []);
         store.close().await;
     }
@@ -303,11 +375,15 @@ mod tests {
         filled(&path).await;
         // Killed before it wrote the marker.
         std::fs::remove_file(path.with_extension("marker")).unwrap();
-        let (records, store) = open(&path, Duration::ZERO).await.unwrap();
+        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         assert_eq!(records.len(), 59);
         store.close().await;
         std::fs::write(&path, &zeros).unwrap();
-        let error = open(&path, Duration::ZERO).await.unwrap_err();
+        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap_err();
         assert!(matches!(error, StoreError::Lost { .. }), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), zeros, "left as it is");
     }
@@ -332,14 +408,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         filled(&path).await;
-        let (_, mut store) = open(&path, Duration::ZERO).await.unwrap();
+        let (_, mut store) = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         store.write(1, vec![put("job/8", None)]);
         let mut durable = store.durable();
         durable.wait_for(|last| *last == 1).await.unwrap();
         let copy = dir.path().join("copy.redb");
         std::fs::copy(&path, &copy).unwrap();
         store.close().await;
-        let (records, store) = open(&copy, Duration::ZERO).await.unwrap();
+        let (records, store) = open(&copy, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
         assert_eq!(records.len(), 58);
         store.close().await;
     }

@@ -8,6 +8,7 @@ pub(crate) mod embedded;
 pub(crate) mod etcd;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -16,6 +17,10 @@ use crate::core::Record;
 /// Writes that may wait to become durable, and their bytes. While more wait, the scheduler decides nothing.
 const WRITES_MAX: usize = 1_024;
 const BYTES_MAX: usize = 64 << 20;
+
+/// How long the end of a scheduler waits for its store: without the last writes it is the end of a scheduler that was
+/// killed, which promised none of them.
+const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// All records that a store has.
 pub(crate) type Records = Vec<(String, Vec<u8>)>;
@@ -79,11 +84,17 @@ impl Store {
         }
     }
 
-    /// Waits until all that was queued is durable, or cannot become it.
+    /// Waits until all that was queued is durable, or cannot become it. A disk that does not answer is waited for
+    /// [`CLOSE_WAIT`].
     pub(crate) async fn close(self) {
         match self.writer {
             Writer::Embedded(store) => {
-                let _ = tokio::task::spawn_blocking(move || store.close()).await;
+                let closing = tokio::task::spawn_blocking(move || store.close());
+                if tokio::time::timeout(CLOSE_WAIT, closing).await.is_err() {
+                    tracing::error!(
+                        "the disk of the store takes too long; ending before the last writes are durable"
+                    );
+                }
             }
             Writer::Etcd(store) => store.close().await,
             #[cfg(test)]

@@ -551,6 +551,7 @@ fn options(number: usize, boot_clock: BootClock) -> Options {
         executor_registration_timeout: Duration::from_secs(60),
         executor_reregistration_timeout: Duration::from_secs(2),
         executor_shutdown_grace: Duration::from_secs(5),
+        disk_timeout: Some(Duration::from_secs(600)),
     }
 }
 

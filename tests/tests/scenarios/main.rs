@@ -28,6 +28,7 @@ mod full_disk;
 mod hardening;
 mod hostile_calls;
 mod hostile_peers;
+mod hung_disk;
 mod ill_plugins;
 mod job_examples;
 mod jobs;
@@ -140,6 +141,7 @@ fn main() -> ExitCode {
         broken_connections,
         partitions,
         hostile_peers,
+        hung_disk,
         hostile_calls,
         recovering,
         clocks,

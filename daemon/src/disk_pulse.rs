@@ -1,8 +1,8 @@
-//! Whether the disk of the work directory answers: the heartbeat of the checkpoint thread, and how long it is missing.
+//! Whether the disk of the work directory answers: the heartbeat of the thread that writes, and how long it is missing.
 //!
 //! The thread tells a [`DiskPulse`] when it begins to use the disk, each time that the disk has answered, and when it
-//! is done. The service looks at the pulse once a second through a [`SilenceWatch`], which adds up the time without an
-//! answer. Invariant: neither ever waits for the disk, and time in which the agent's own process stood still is not
+//! is done. The daemon looks at the pulse once a second through a [`SilenceWatch`], which adds up the time without an
+//! answer, and tells it to those who report it through a [`DiskSilence`]. Invariant: nobody here waits for the disk, and time in which the daemon's own process stood still is not
 //! counted as silence.
 
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A disk that has not answered for this long is reported: longer than a slow disk takes for a burst of writes.
-pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(30);
+pub const SILENT_AFTER: Duration = Duration::from_secs(30);
 
-/// The most that one look adds to the silence. A longer gap between looks means that the agent itself stood still.
+/// The most that one look adds to the silence. A longer gap between looks means that the daemon itself stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The heartbeat of the thread that uses the disk. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DiskPulse {
+pub struct DiskPulse {
     shared: Arc<Shared>,
 }
 
@@ -29,25 +29,25 @@ struct Shared {
 
 impl DiskPulse {
     /// A call to the disk is about to be made.
-    pub(super) fn begin(&self) {
+    pub fn begin(&self) {
         self.beat();
         self.shared.is_busy.store(true, Ordering::Release);
     }
 
     /// The disk has answered; more calls follow.
-    pub(super) fn beat(&self) {
+    pub fn beat(&self) {
         self.shared.beats.fetch_add(1, Ordering::Release);
     }
 
     /// The disk has answered the last call.
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         self.shared.is_busy.store(false, Ordering::Release);
     }
 }
 
 /// Adds up how long the disk has not answered.
 #[derive(Debug)]
-pub(super) struct SilenceWatch {
+pub struct SilenceWatch {
     pulse: DiskPulse,
     beats: u64,
     looked_at: Instant,
@@ -55,7 +55,9 @@ pub(super) struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    pub(super) fn new(pulse: DiskPulse, now: Instant) -> Self {
+    /// Begins to watch.
+    #[must_use]
+    pub fn new(pulse: DiskPulse, now: Instant) -> Self {
         Self {
             pulse,
             beats: 0,
@@ -65,7 +67,7 @@ impl SilenceWatch {
     }
 
     /// How long the disk has not answered by now; zero while it does.
-    pub(super) fn look(&mut self, now: Instant) -> Duration {
+    pub fn look(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.looked_at).min(LOOK_MAX);
         self.looked_at = now;
         let is_busy = self.pulse.shared.is_busy.load(Ordering::Acquire);
@@ -81,23 +83,26 @@ impl SilenceWatch {
 
 /// How long the disk has not answered, for those who report it. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DiskSilence {
+pub struct DiskSilence {
     millis: Arc<AtomicU64>,
 }
 
 impl DiskSilence {
-    pub(super) fn set(&self, silence: Duration) {
+    /// Notes what a [`SilenceWatch`] has found.
+    pub fn set(&self, silence: Duration) {
         let millis = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         self.millis.store(millis, Ordering::Relaxed);
     }
 
     /// Zero while the disk answers.
-    pub(crate) fn get(&self) -> Duration {
+    #[must_use]
+    pub fn get(&self) -> Duration {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }
 
     /// The silence that is to be reported: none that is as short as a slow disk's.
-    pub(crate) fn reported(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn reported(&self) -> Option<Duration> {
         Some(self.get()).filter(|silence| *silence >= SILENT_AFTER)
     }
 }
@@ -145,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_of_the_agent_is_no_silence() {
+    fn pause_of_the_process_is_no_silence() {
         let (pulse, mut now) = (DiskPulse::default(), Instant::now());
         let mut watch = SilenceWatch::new(pulse.clone(), now);
         pulse.begin();

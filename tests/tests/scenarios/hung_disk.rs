@@ -1,0 +1,245 @@
+//! A disk, or a file system of somebody else's, does not answer: kills go on, others are not touched, the agent says what
+//! is wrong, and all goes on by itself once there are answers again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use meseta_tests::dead_mount::{DeadMount, unless_fuse};
+use meseta_tests::framework::task;
+use meseta_tests::small_disk::SmallDisk;
+use meseta_tests::{
+    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
+};
+use serde_json::{Value, json};
+
+use crate::enforcement::standing_offer;
+
+meseta_tests::scenarios! {
+    unless_freezing:
+        frozen_work_disk_delays_no_kill_and_is_reported;
+    unless_dead_mount:
+        dead_mount_affects_its_own_users_alone;
+}
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A disk is reported after half a minute; before that it is tried within ten seconds.
+const REPORT_MAX: Duration = Duration::from_secs(90);
+/// The usual grace of three seconds, and two more.
+const KILL_MAX: Duration = Duration::from_secs(5);
+
+fn unless_freezing() -> Missing {
+    unless_root()
+        .or_else(|| unless_installed("mkfs.ext4"))
+        .or_else(|| unless_installed("fsfreeze"))
+}
+
+fn unless_dead_mount() -> Missing {
+    unless_root().or_else(unless_fuse)
+}
+
+/// A file system that takes no writes until this is dropped: who writes to it sleeps.
+struct Frozen {
+    dir: PathBuf,
+}
+
+impl Frozen {
+    fn freeze(dir: &Path) -> Self {
+        let frozen = Self {
+            dir: dir.to_owned(),
+        };
+        assert!(frozen.fsfreeze("-f"), "{}", dir.display());
+        frozen
+    }
+
+    fn fsfreeze(&self, how: &str) -> bool {
+        let status = Command::new("fsfreeze").arg(how).arg(&self.dir).status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.fsfreeze("-u");
+    }
+}
+
+/// A task, once it runs: its process, and when that began.
+fn run(framework: &mut Framework, id: &str, command: &str) -> (i32, u64) {
+    let offer = standing_offer(framework);
+    let status = framework.run_task(&offer, id, command, SMALL);
+    let pid = status["container_status"]["executor_pid"].as_i64();
+    let pid = i32::try_from(pid.expect("a pid")).expect("a pid");
+    (pid, kernel::start_time(pid).expect("it lives"))
+}
+
+fn lives((pid, start): (i32, u64)) -> bool {
+    kernel::start_time(pid) == Some(start)
+}
+
+fn until_gone(what: &str, process: (i32, u64)) {
+    wait::eventually(what, KILL_MAX, || (!lives(process)).then_some(()));
+}
+
+fn health(cluster: &Cluster) -> u16 {
+    http::get(&format!("{}/health", cluster.agent().url)).status
+}
+
+fn metric(cluster: &Cluster, name: &str) -> f64 {
+    let page = cluster.agent().page("/metrics").text();
+    let value = page.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
+        value.parse().ok()
+    });
+    value.unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn until_health(cluster: &Cluster, status: u16) {
+    wait::eventually("the agent tells of its disk", REPORT_MAX, || {
+        (health(cluster) == status).then_some(())
+    });
+}
+
+fn active_agents(cluster: &Cluster) -> usize {
+    let page = cluster.master.page("/slaves").json();
+    page["slaves"].as_array().map_or(0, Vec::len)
+}
+
+fn frozen_work_disk_delays_no_kill_and_is_reported() {
+    let cluster = Cluster::start(Setup {
+        agent_disk: Some(SmallDisk::Ext4 {
+            mib: 64,
+            inodes: 4096,
+        }),
+        runtime_dir_apart: true,
+        master_flags: vec![
+            "--agent_ping_timeout=1secs".to_owned(),
+            "--max_agent_ping_timeouts=5".to_owned(),
+        ],
+        agent_flags: vec![
+            "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
+            "--disk_timeout=50secs".to_owned(),
+        ],
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let steady = run(&mut framework, "steady", "exec sleep 600");
+    let printing = "while :; do echo a line of output; sleep 0.02; done";
+    let plain = run(&mut framework, "plain", printing);
+    let stubborn = run(
+        &mut framework,
+        "stubborn",
+        &format!("trap '' TERM; {printing}"),
+    );
+    let offer = standing_offer(&mut framework);
+
+    let frozen = Frozen::freeze(&cluster.agent_dir(0));
+    // Their supervisors have output to write by now.
+    for process in [plain, stubborn] {
+        assert!(lives(process));
+    }
+    framework.kill("plain");
+    until_gone("a task ends at SIGTERM", plain);
+    framework.kill("stubborn");
+    until_gone("a task that ignores SIGTERM ends after its grace", stubborn);
+
+    until_health(&cluster, 503);
+    assert!(metric(&cluster, "meseta_agent_disk_silent_seconds") >= 30.0);
+    assert!(metric(&cluster, "meseta_agent_disk_writable") < 0.5);
+    let told = "the disk of the work directory does not answer";
+    assert!(cluster.agent().log_text().contains(told));
+    framework.wait_until("the offer is rescinded", |event| {
+        event["type"] == "RESCIND" && event["rescind"]["offer_id"] == offer["id"]
+    });
+    // Killed without a wait now, since the disk is known not to answer.
+    wait::eventually("the agent is unreachable", PATIENCE, || {
+        (active_agents(&cluster) == 0).then_some(())
+    });
+    assert!(lives(steady), "nothing happens to a task for its disk");
+
+    drop(frozen);
+    until_health(&cluster, 200);
+    cluster.wait_for_agents(1);
+    for id in ["plain", "stubborn"] {
+        framework.until_state(id, "TASK_KILLED");
+    }
+    assert!(lives(steady), "another process, or none");
+    let offer = standing_offer(&mut framework);
+    framework.launch_task(&offer, "new", "true", SMALL);
+    framework.until_state("new", "TASK_FINISHED");
+    framework.kill("steady");
+    framework.until_state("steady", "TASK_KILLED");
+}
+
+/// A task that is to see a path of the machine's at `mounted`.
+fn with_volume(offer: &Value, id: &str, host_path: &Path) -> Value {
+    let mut task = task(offer, id, "exec sleep 600", SMALL);
+    task["container"] = json!({"type": "MESOS", "volumes": [{
+        "mode": "RO", "container_path": "mounted", "host_path": host_path}]});
+    task
+}
+
+/// A task that is to fetch a file of the machine's.
+fn with_file(offer: &Value, id: &str, file: &Path) -> Value {
+    let mut task = task(offer, id, "true", SMALL);
+    task["command"]["uris"] = json!([{"value": format!("file://{}", file.display())}]);
+    task
+}
+
+fn dead_mount_affects_its_own_users_alone() {
+    let mut cluster = Cluster::start(Setup {
+        agent_flags: vec![
+            "--resources=cpus:8;mem:8192;disk:4096".to_owned(),
+            "--fetcher_stall_timeout=4secs".to_owned(),
+        ],
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let steady = run(&mut framework, "steady", "exec sleep 600");
+    let dir = cluster.dir.path().join("dead");
+    let dead = DeadMount::at(&dir);
+    let (root, below) = (dir.clone(), dir.join("below"));
+
+    let launch = |framework: &mut Framework, make: &dyn Fn(&Value) -> Value| {
+        let offer = standing_offer(framework);
+        framework.launch(&offer, &[make(&offer)]);
+    };
+    launch(&mut framework, &|offer| {
+        with_file(offer, "unwanted", &below)
+    });
+    launch(&mut framework, &|offer| with_file(offer, "fetch", &below));
+    launch(&mut framework, &|offer| {
+        with_volume(offer, "volume", &below)
+    });
+    framework.kill("unwanted");
+    for page in ["/metrics", "/metrics/snapshot", "/state", "/containers"] {
+        cluster.agent().page(page);
+    }
+    let ordinary = run(&mut framework, "ordinary", "exec sleep 600");
+    framework.until_state("unwanted", "TASK_KILLED");
+    for (id, reason) in [
+        ("fetch", "--fetcher_stall_timeout"),
+        ("volume", "does not answer"),
+    ] {
+        let status = framework.until_state(id, "TASK_FAILED");
+        let message = status["message"].as_str().unwrap_or_default();
+        assert!(message.contains(reason), "{message}");
+    }
+    // What is mounted as a whole needs no answer before somebody looks into it.
+    launch(&mut framework, &|offer| {
+        let mut task = with_volume(offer, "user", &root);
+        task["command"]["value"] = json!("ls mounted; exec sleep 600");
+        task
+    });
+    framework.until_state("user", "TASK_RUNNING");
+    for page in ["/metrics", "/metrics/snapshot", "/state", "/containers"] {
+        cluster.agent().page(page);
+    }
+    framework.kill("user");
+    framework.until_state("user", "TASK_KILLED");
+    assert!(lives(steady) && lives(ordinary), "others are not touched");
+    // Threads of the agent still wait for the file system.
+    cluster.agents[0].terminate(PATIENCE);
+    drop(dead);
+}
