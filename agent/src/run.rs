@@ -240,12 +240,9 @@ impl Node {
         // Whoever finds this file finds an agent whose start can no longer be refused.
         let work_dir = self.layout.work_dir().to_owned();
         let publishing = publish_endpoint(work_dir, self.scheme, self.address).await?;
-        let writer = writer::start(
-            opened.store,
-            opened.first,
-            self.context.disk_silence.clone(),
-        )
-        .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
+        let silence = self.context.disk_silence.clone();
+        let writer = writer::start(opened.store, opened.first, silence)
+            .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
         let dropped = self.context.dropped.clone();
         let inputs = self.handle.inputs();
         let links = Links::new(

@@ -55,7 +55,7 @@ pub struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    /// Begins to watch.
+    /// Begins to watch this pulse.
     #[must_use]
     pub fn new(pulse: DiskPulse, now: Instant) -> Self {
         Self {

@@ -217,9 +217,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     if let Some(started) = env.started {
         let _unsent = started.send(Health { handle });
     }
-    let ended = wait_for_end(&env.shutdown, driving, serving, &stop).await;
-    work_dir::remove_endpoint(&flags.work_dir);
-    ended
+    let work_dir = &flags.work_dir;
+    wait_for_end(&env.shutdown, driving, serving, (&stop, work_dir)).await
 }
 
 /// Keeps the core told of the agents of the cluster.
@@ -243,7 +242,7 @@ async fn wait_for_end(
     shutdown: &CancellationToken,
     mut driving: JoinHandle<Result<(), RunError>>,
     serving: JoinHandle<()>,
-    stop: &CancellationToken,
+    (stop, work_dir): (&CancellationToken, &Path),
 ) -> Result<(), RunError> {
     let ended = tokio::select! {
         () = shutdown.cancelled() => None,
@@ -258,6 +257,7 @@ async fn wait_for_end(
         Some(ended) => ended,
         None => driving.await,
     };
+    work_dir::remove_endpoint(work_dir);
     ended.map_err(|_| RunError::Core)?
 }
 

@@ -52,7 +52,7 @@ impl DeadMount {
     }
 }
 
-/// Answers FUSE_INIT.
+/// Answers the kernel's first request, FUSE_INIT.
 fn greet(server: &mut File) {
     let mut request = vec![0; REQUEST_MAX];
     let length = server.read(&mut request).expect("a request");

@@ -5,6 +5,7 @@
 //! as it does any silent agent. Kills go on all the time (`kill.rs`). Invariant: once the disk answers, all of this
 //! ends by itself.
 
+use meseta_proto::meseta::v1 as wire;
 use meseta_resources::Now;
 use tracing::{error, info};
 
@@ -29,7 +30,7 @@ impl AgentCore {
                 info!("the disk of the work directory answers again");
                 self.timers.remove(&Timer::DiskTimeout);
                 if std::mem::take(&mut self.given_up_for_disk) {
-                    self.connect_if_down(now);
+                    self.connect_due(now, self.link.id);
                 }
             }
             _ => {}
@@ -44,6 +45,16 @@ impl AgentCore {
             );
             self.given_up_for_disk = true;
         }
+    }
+
+    /// The answer to a ping; `None` once the agent answers no more.
+    pub(super) fn pong(&self, sequence: u64) -> Option<wire::Pong> {
+        (!self.given_up_for_disk).then(|| wire::Pong {
+            sequence,
+            // Filled in as it is sent.
+            usage: None,
+            disk_silent: (self.disk == DiskCondition::Silent).then_some(true),
+        })
     }
 
     /// Whether the master is not to be answered.

@@ -23,7 +23,7 @@ use super::epochs::{Decision, MasterEpoch};
 use super::reregistration::divide;
 use super::states::dropped_or_lost;
 use super::{AgentCore, Destination, ExitReason, LinkAction, LinkId, Lsn, State, StreamKey, Timer};
-use crate::checkpoint::{AgentRecord, DiskCondition, Write};
+use crate::checkpoint::{AgentRecord, Write};
 
 /// Pauses between attempts do not grow beyond this, so that a master that comes back is found soon.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
@@ -85,13 +85,6 @@ impl AgentCore {
         }
         self.link.phase = LinkPhase::Connecting;
         self.output_now(Destination::Liveness, LinkAction::Connect { link });
-    }
-
-    /// Looks for a master at once, if the agent has no connection and tries none.
-    pub(super) fn connect_if_down(&mut self, now: Now) {
-        if self.link.phase == LinkPhase::Down {
-            self.connect_due(now, self.link.id);
-        }
     }
 
     pub(super) fn link_up(&mut self, now: Now, link: LinkId, led: Option<LedEpoch>) {
@@ -537,15 +530,9 @@ impl AgentCore {
 
     fn ping(&mut self, now: Now, ping: wire::Ping) {
         self.link.last_ping = now.moment;
-        if self.is_given_up_for_disk() {
-            return;
+        if let Some(pong) = self.pong(ping.sequence) {
+            self.send_now(ToMaster::Pong(pong));
         }
-        self.send_now(ToMaster::Pong(wire::Pong {
-            sequence: ping.sequence,
-            // Filled in as it is sent.
-            usage: None,
-            disk_silent: (self.disk == DiskCondition::Silent).then_some(true),
-        }));
         if !ping.connected && self.link.phase == LinkPhase::Registered {
             warn!("the master holds this agent for disconnected; registering anew");
             self.reconnect(now, None);

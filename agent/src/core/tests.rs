@@ -7,6 +7,7 @@ mod draining;
 mod endings;
 mod executor_kills;
 mod groups;
+mod hung_disk;
 mod limits;
 mod lost_records;
 mod messages;

@@ -161,7 +161,7 @@ fn tell(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
-/// The thread's life.
+/// Carries output until all writers are gone, or the supervisor ends.
 fn carry(mut output: Output, shared: &Shared) {
     while output.is_open() && !shared.finishing.load(Ordering::Acquire) {
         let now = monotonic();

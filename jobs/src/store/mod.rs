@@ -52,7 +52,7 @@ impl Store {
         }
     }
 
-    /// Queues a write.
+    /// Queues a write; never waits.
     pub(crate) fn write(&mut self, id: u64, records: Vec<Record>) {
         let bytes = records.iter().map(bytes_of).sum();
         self.waiting.push_back((id, bytes));

@@ -191,7 +191,7 @@ fn dead_mount_affects_its_own_users_alone() {
     let mut cluster = Cluster::start(Setup {
         agent_flags: vec![
             "--resources=cpus:8;mem:8192;disk:4096".to_owned(),
-            "--fetcher_stall_timeout=4secs".to_owned(),
+            "--fetcher_stall_timeout=12secs".to_owned(),
         ],
         ..Setup::default()
     });
@@ -208,16 +208,16 @@ fn dead_mount_affects_its_own_users_alone() {
     launch(&mut framework, &|offer| {
         with_file(offer, "unwanted", &below)
     });
+    framework.kill("unwanted");
+    framework.until_state("unwanted", "TASK_KILLED");
     launch(&mut framework, &|offer| with_file(offer, "fetch", &below));
     launch(&mut framework, &|offer| {
         with_volume(offer, "volume", &below)
     });
-    framework.kill("unwanted");
     for page in ["/metrics", "/metrics/snapshot", "/state", "/containers"] {
         cluster.agent().page(page);
     }
     let ordinary = run(&mut framework, "ordinary", "exec sleep 600");
-    framework.until_state("unwanted", "TASK_KILLED");
     for (id, reason) in [
         ("fetch", "--fetcher_stall_timeout"),
         ("volume", "does not answer"),

@@ -17,7 +17,6 @@ use super::custom::{EXECUTOR, status};
 use super::simulation::{
     Seen, Simulation, duration, framework_id, registered, scalar, task, task_id,
 };
-use crate::checkpoint::DiskCondition;
 use crate::core::{Exit, ExitReason, Input, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -672,40 +671,6 @@ fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
         [SECOND * 2],
         "what is left of its grace"
     );
-}
-
-/// The supervisor may have failed as well, or have gone before the kill.
-#[test]
-fn overdue_container_is_destroyed_beside_a_hung_disk() {
-    let (mut simulation, container) = Simulation::with_task();
-    simulation.quick_disk = false;
-    simulation.kill("t", None);
-    simulation.advance(SECOND * 4);
-    let destroyed = |seen: &Seen| matches!(seen, Seen::Destroy(one) if *one == container);
-    assert!(simulation.saw(destroyed));
-}
-
-/// Nothing is waited for that is known not to come.
-#[test]
-fn kill_is_sent_at_once_beside_a_silent_disk() {
-    let (mut simulation, _) = Simulation::with_task();
-    simulation.quick_disk = false;
-    simulation.step(Input::Disk(DiskCondition::Silent));
-    simulation.kill("t", None);
-    assert_eq!(simulation.kills(), [SECOND * 3]);
-}
-
-#[test]
-fn agent_stops_although_its_disk_hangs() {
-    let (mut simulation, _) = Simulation::with_task();
-    simulation.quick_disk = false;
-    simulation.kill("t", None);
-    simulation.step(Input::Stop { kill_tasks: false });
-    let stopped = |seen: &Seen| matches!(seen, Seen::Exit(ExitReason::Stopped));
-    simulation.advance(SECOND * 4);
-    assert!(!simulation.saw(stopped), "the last writes may still come");
-    simulation.advance(SECOND);
-    assert!(simulation.saw(stopped));
 }
 
 /// A disk that is behind holds the word of its start back, and no kill.

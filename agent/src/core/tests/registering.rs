@@ -390,40 +390,6 @@ fn signs_of_life_wait_for_no_disk() {
     );
 }
 
-/// The bound of this simulated agent is ten minutes.
-#[test]
-fn silent_disk_is_told_to_the_master_until_the_bound() {
-    use crate::checkpoint::DiskCondition;
-    let mut simulation = Simulation::registered();
-    let pong = |simulation: &mut Simulation, sequence| {
-        simulation.frames.clear();
-        simulation.ping(sequence);
-        simulation.frames.iter().find_map(|frame| match frame {
-            FromAgent::Pong(pong) => Some(pong.disk_silent),
-            _ => None,
-        })
-    };
-    assert_eq!(pong(&mut simulation, 1), Some(None));
-    simulation.step(Input::Disk(DiskCondition::Silent));
-    for sequence in 2..40 {
-        assert_eq!(pong(&mut simulation, sequence), Some(Some(true)));
-        simulation.advance(Duration::from_secs(15));
-    }
-    simulation.ping(40);
-    simulation.advance(Duration::from_secs(30));
-    assert_eq!(pong(&mut simulation, 41), None, "it is given up");
-    // The master marks it unreachable and ends the connection.
-    simulation.seen.clear();
-    simulation.link_down();
-    simulation.advance(Duration::from_secs(3600));
-    let connected = |seen: &Seen| matches!(seen, Seen::Connect);
-    assert!(!simulation.saw(connected));
-    simulation.step(Input::Disk(DiskCondition::Writable));
-    assert!(simulation.saw(connected));
-    simulation.register();
-    assert_eq!(pong(&mut simulation, 1), Some(None));
-}
-
 /// What waits for a full disk waits once, however long that takes.
 #[test]
 fn an_update_that_waits_for_the_disk_is_not_sent_again_and_again() {
