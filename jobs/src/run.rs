@@ -217,8 +217,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     if let Some(started) = env.started {
         let _unsent = started.send(Health { handle });
     }
-    let work_dir = &flags.work_dir;
-    wait_for_end(&env.shutdown, driving, serving, (&stop, work_dir)).await
+    wait_for_end(&env.shutdown, driving, serving, &stop, &flags.work_dir).await
 }
 
 /// Keeps the core told of the agents of the cluster.
@@ -242,7 +241,8 @@ async fn wait_for_end(
     shutdown: &CancellationToken,
     mut driving: JoinHandle<Result<(), RunError>>,
     serving: JoinHandle<()>,
-    (stop, work_dir): (&CancellationToken, &Path),
+    stop: &CancellationToken,
+    work_dir: &Path,
 ) -> Result<(), RunError> {
     let ended = tokio::select! {
         () = shutdown.cancelled() => None,
