@@ -114,6 +114,7 @@ impl Cluster {
                 Action::UpdateFramework(changed) => {
                     let mut whole = framework.subscription();
                     whole.info.roles = changed.info.roles;
+                    whole.suppressed_roles = changed.suppressed_roles;
                     Action::UpdateFramework(Box::new(whole))
                 }
                 Action::Accept(accept) => {

@@ -254,8 +254,10 @@ impl Framework {
             r#type: Some((*kind).into()),
         };
         let mut roles: Vec<String> = self.kind.roles().iter().map(|&role| role.into()).collect();
+        let mut suppressed_roles = Vec::new();
         if let Some(jobs) = &self.jobs {
             roles = jobs.roles();
+            suppressed_roles = jobs.idle_roles();
         }
         let is_old = self.kind == Kind::Old;
         let info = pb::FrameworkInfo {
@@ -272,7 +274,7 @@ impl Framework {
         };
         Subscribe {
             info,
-            suppressed_roles: Vec::new(),
+            suppressed_roles,
             offer_constraints: None,
         }
     }

@@ -3,11 +3,11 @@
 //! Crashes with what its store has not made durable, and promises what its users read: never more instances of a service
 //! than its count and what an update may add, each index of a batch succeeds once, and runs of a schedule do not overlap.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use meseta_jobs::core::{
-    Accept, Effect, Input, Options, Record, Request, RestoreError, State, TaskName,
+    Accept, Effect, Input, Options, Record, Request, RestoreError, RoleSet, State, TaskName,
 };
 use meseta_jobs::placement::Offer;
 use meseta_jobs::spec::{
@@ -50,7 +50,7 @@ pub(crate) struct Jobs {
     /// True time at the last step.
     time: u64,
     /// What its stream was opened with.
-    stream_roles: BTreeSet<String>,
+    stream_roles: RoleSet,
     requests: u64,
     version: u64,
     /// The first update that tells of the success of each index of a batch.
@@ -66,7 +66,7 @@ impl Jobs {
             writes: VecDeque::new(),
             calls: Vec::new(),
             time: 0,
-            stream_roles: BTreeSet::new(),
+            stream_roles: RoleSet::default(),
             requests: 0,
             version: 0,
             successes: BTreeMap::new(),
@@ -75,6 +75,11 @@ impl Jobs {
 
     pub(crate) fn roles(&self) -> Vec<String> {
         self.state.roles().into_iter().collect()
+    }
+
+    /// Those in which it wants no offers.
+    pub(crate) fn idle_roles(&self) -> Vec<String> {
+        self.state.idle_roles().into_iter().collect()
     }
 
     /// Takes what it is to tell the master.
@@ -139,15 +144,15 @@ impl Jobs {
     }
 
     /// The call is made of its whole subscription by the framework around it.
-    fn ask_for_roles(&mut self, roles: BTreeSet<String>) {
+    fn ask_for_roles(&mut self, asked: RoleSet) {
         let info = pb::FrameworkInfo {
-            roles: roles.into_iter().collect(),
+            roles: asked.roles.into_iter().collect(),
             ..pb::FrameworkInfo::default()
         };
         self.calls.push(Action::UpdateFramework(Box::new(
             meseta_master::core::call::Subscribe {
                 info,
-                suppressed_roles: Vec::new(),
+                suppressed_roles: asked.suppressed.into_iter().collect(),
                 offer_constraints: None,
             },
         )));
@@ -155,7 +160,10 @@ impl Jobs {
 
     /// A stream is opened with the roles that it has now.
     pub(crate) fn subscribing(&mut self) {
-        self.stream_roles = self.state.roles();
+        self.stream_roles = RoleSet {
+            roles: self.state.roles(),
+            suppressed: self.state.idle_roles(),
+        };
     }
 
     /// All jobs are to end.
