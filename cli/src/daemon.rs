@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::memory::Relief;
-use crate::{flags, logging, memory, service_manager};
+use crate::{flags, logging, memory, service_manager, terminal};
 
 /// Runs the master until it is told to stop.
 pub(crate) fn master(
@@ -143,9 +143,9 @@ async fn relieve_when_needed<R: Relief>(mut relief: R) {
 /// `--check`: prints what was found.
 fn check(flags: &meseta_agent::Flags) -> ExitCode {
     let findings = meseta_agent::check(flags);
-    let lines: Vec<_> = findings.iter().map(|one| format!("{one}\n")).collect();
-    // Whoever closed the pipe does not want to know.
-    let _ = std::io::stdout().write_all(lines.concat().as_bytes());
+    for one in &findings {
+        terminal::say_lines(&one.to_string());
+    }
     let is_problem = |one: &meseta_agent::Finding| one.severity == meseta_agent::Severity::Problem;
     if findings.iter().any(is_problem) {
         return ExitCode::FAILURE;
@@ -273,7 +273,7 @@ pub(crate) const PARENT_VARIABLE: &str = "MESETA_LOCAL_PARENT";
 
 /// A daemon of `meseta local` ends with it, also when that was killed and could tell nobody.
 pub(crate) fn end_with_parent() -> anyhow::Result<()> {
-    let Ok(parent) = std::env::var(PARENT_VARIABLE) else {
+    let Some(parent) = flags::environment(PARENT_VARIABLE) else {
         return Ok(());
     };
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
@@ -281,7 +281,7 @@ pub(crate) fn end_with_parent() -> anyhow::Result<()> {
     // It may have ended before the request took effect.
     let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(
-        parent == now.to_string(),
+        parent == *now.to_string(),
         "`meseta local` has ended already"
     );
     Ok(())

@@ -4,12 +4,13 @@
 
 mod picture;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use meseta_estimators::replay::{Score, Trace, course, evaluate, lineup, machines, mean, table};
+
+use crate::terminal;
 
 /// Bytes of one file of a trace.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -59,7 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for path in &options.traces {
         let trace = load(path)?;
         let (tasks, steps) = (trace.tasks(), trace.len());
-        put(&format!(
+        terminal::say_lines(&format!(
             "# {}: {tasks} tasks, {steps} steps\n",
             path.display()
         ));
@@ -86,11 +87,11 @@ fn score_pool(options: &Replay, trace: &Trace, name: &str, pool: &[usize]) {
     let (count, size) = (usize::from(options.machines), usize::from(options.size));
     let scores = |seed: &u64| evaluate(trace, &machines(pool, count, size, *seed), lineup);
     let each: Vec<Vec<Score>> = options.seeds.iter().map(scores).collect();
-    put(&format!(
+    terminal::say_lines(&format!(
         "## {name}: {count} machines of {size}, seeds {:?}\n",
         options.seeds
     ));
-    put(&table(&mean(&each)));
+    terminal::say_lines(&table(&mean(&each)));
     let by_seed = options.seeds.iter().zip(&each).flat_map(|(seed, scores)| {
         let ours = scores
             .iter()
@@ -100,7 +101,7 @@ fn score_pool(options: &Replay, trace: &Trace, name: &str, pool: &[usize]) {
             ..score.clone()
         })
     });
-    put(&table(&by_seed.collect::<Vec<_>>()));
+    terminal::say_lines(&table(&by_seed.collect::<Vec<_>>()));
 }
 
 fn draw(options: &Replay, trace: &Trace, file: &Path) -> anyhow::Result<()> {
@@ -111,7 +112,7 @@ fn draw(options: &Replay, trace: &Trace, file: &Path) -> anyhow::Result<()> {
     let course = course(trace, tasks, lineup);
     let picture = picture::svg(&course, trace.step());
     std::fs::write(file, picture).with_context(|| format!("failed to write {}", file.display()))?;
-    put(&format!("drawn: {}", file.display()));
+    terminal::say_lines(&format!("drawn: {}", file.display()));
     Ok(())
 }
 
@@ -135,11 +136,6 @@ fn read(path: &Path) -> anyhow::Result<String> {
         path.display()
     );
     std::fs::read_to_string(path).with_context(failed)
-}
-
-/// A reader that went away (`| head`) is no error.
-fn put(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
 #[cfg(test)]

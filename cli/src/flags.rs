@@ -5,6 +5,7 @@
 //! `--config`; [`refusal`] says why they are not understood, and [`origin`] where a refused value stands. Invariant: an unknown flag or key is an error that names
 //! the near one; nothing is read silently from anywhere else.
 
+mod absent;
 mod completions;
 mod files;
 mod groups;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
+use clap::builder::Resettable;
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use meseta_daemon::build_info::BuildInfo;
 
@@ -25,6 +27,7 @@ use crate::estimate;
 use crate::fleet;
 use crate::local;
 use crate::registry;
+use crate::terminal;
 use crate::verbs;
 
 pub(crate) use files::is_path_of_daemon;
@@ -178,7 +181,7 @@ struct ConfigFlag {
 
 /// Prints what a shell needs to complete our command lines.
 pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
-    verbs::table::say(completions::script(shell).trim_end());
+    terminal::say_lines(completions::script(shell).trim_end());
     ExitCode::SUCCESS
 }
 
@@ -275,7 +278,7 @@ fn command() -> Command {
             })
         });
     }
-    command
+    without_empty_variables(command)
 }
 
 /// Under what `--help` lists a daemon's flag, by how its name begins.
@@ -441,12 +444,10 @@ fn with_config(args: Vec<OsString>, daemon: &Command) -> Result<Vec<OsString>, R
                 path,
                 key: key.clone(),
                 daemon: daemon.get_name().to_owned(),
-                hint: near(key, &names)
-                    .map(|n| format!("; did you mean `{n}`?"))
-                    .unwrap_or_default(),
+                hint: hint(key, &names),
             });
         }
-        if said(&args, key) || std::env::var_os(env_name(key)).is_some() {
+        if said(&args, key) || environment(&env_name(key)).is_some() {
             continue;
         }
         for value in scalars(value, key, &path)? {
@@ -472,7 +473,36 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
             None => {}
         }
     }
-    std::env::var_os(env_name("config")).map(PathBuf::from)
+    environment(&env_name("config")).map(PathBuf::from)
+}
+
+/// A variable of the environment; an empty one counts as unset.
+pub(crate) fn environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The command without the variables that are empty: an empty value is not a flag's value.
+fn without_empty_variables(command: Command) -> Command {
+    command
+        .mut_args(|arg| {
+            let name = arg.get_env().map(std::ffi::OsStr::to_owned);
+            let is_empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
+            match name.is_some_and(is_empty) {
+                true => arg.env(Resettable::Reset),
+                false => arg,
+            }
+        })
+        .mut_subcommands(without_empty_variables)
+}
+
+/// What helps where a key of the file is unknown.
+fn hint(key: &str, names: &[String]) -> String {
+    if let Some(instead) = absent::replacement(key) {
+        return format!("; Mesos has it: {instead}");
+    }
+    near(key, names)
+        .map(|name| format!("; did you mean `{name}`?"))
+        .unwrap_or_default()
 }
 
 fn said(args: &[OsString], flag: &str) -> bool {

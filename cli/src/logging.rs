@@ -1,6 +1,12 @@
 //! The log of a daemon: where it goes, what is in it, and how operators get more of it for a while.
+//!
+//! [`lines`] is the form of its lines, [`limiter`] the number of them.
+
+mod limiter;
+mod lines;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use meseta_daemon::verbosity::Verbosity;
@@ -8,30 +14,40 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, reload};
 
+use self::lines::{Format, Lines};
+
 /// Our crates as the log names them.
-const OURS: [&str; 6] = [
+const OURS: [&str; 8] = [
     "meseta",
     "meseta_agent",
     "meseta_allocator",
     "meseta_daemon",
+    "meseta_etcd",
     "meseta_isolators",
+    "meseta_jobs",
     "meseta_master",
 ];
 
 /// Logs go to standard error; `MESETA_LOG` filters them (`info` unless set, `debug`,
 /// `meseta_master=trace`, ...), `MESETA_LOG_FORMAT=json` makes each line an object.
 pub(crate) fn start() -> anyhow::Result<Verbosity> {
-    let base = std::env::var("MESETA_LOG").unwrap_or_else(|_| "info".to_owned());
+    let base = std::env::var("MESETA_LOG")
+        .ok()
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| "info".to_owned());
     let filter = EnvFilter::try_new(&base)
         .with_context(|| format!("MESETA_LOG={base:?} is not a log filter; try `info`"))?;
     let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    match std::env::var("MESETA_LOG_FORMAT").as_deref() {
-        Ok("json") => registry.with(lines.json()).init(),
-        Ok("text") | Err(_) => registry.with(lines.with_ansi(false)).init(),
+    let format = match std::env::var("MESETA_LOG_FORMAT").as_deref() {
+        Ok("json") => Format::Json,
+        Ok("text" | "") | Err(_) => Format::Text,
         Ok(other) => anyhow::bail!("MESETA_LOG_FORMAT={other:?} is neither `text` nor `json`"),
-    }
+    };
+    let lines = Lines::new(format, lines::to_stderr as fn(&[u8]));
+    registry.with(lines.clone()).init();
+    report_left_out(lines).context("failed to start the thread of the log")?;
+    log_panics();
     Ok(Verbosity::new(Arc::new(move |level| {
         let wanted = directives(&base, level);
         let applied = EnvFilter::try_new(&wanted)
@@ -41,6 +57,36 @@ pub(crate) fn start() -> anyhow::Result<Verbosity> {
             tracing::error!(%error, level, "the logging level cannot be changed");
         }
     })))
+}
+
+/// Reports now and then how many lines were left out.
+fn report_left_out(lines: Lines<fn(&[u8])>) -> std::io::Result<()> {
+    let report = move || {
+        loop {
+            std::thread::sleep(limiter::REPORT_INTERVAL);
+            lines.report(Instant::now(), false);
+        }
+    };
+    let thread = std::thread::Builder::new().name("log".to_owned());
+    thread.spawn(report).map(drop)
+}
+
+/// The message of a panic may hold text of others: it becomes a line of the log, before what the usual hook adds where a
+/// backtrace was asked for.
+fn log_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map(ToString::to_string);
+        tracing::error!(
+            thread = std::thread::current().name().unwrap_or("-"),
+            place = place.as_deref().unwrap_or("-"),
+            why = panic.payload_as_str().unwrap_or("-"),
+            "thread panicked"
+        );
+        if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+            usual(panic);
+        }
+    }));
 }
 
 /// What a level means: 0 the filter as given, 1 our crates' debugging too, 2 their traces, 3 and above

@@ -3,6 +3,8 @@
 //! Invariant: nothing here decides anything about a cluster. Daemons are `meseta-master`, `meseta-agent` and
 //! `meseta-jobs`; verbs speak to them over their public APIs alone.
 
+#![warn(clippy::print_stderr)]
+
 mod daemon;
 mod estimate;
 mod exit_code;
@@ -14,9 +16,9 @@ mod logging;
 mod memory;
 mod registry;
 mod service_manager;
+mod terminal;
 mod verbs;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -74,12 +76,11 @@ fn main() -> ExitCode {
         flags::Verb::Man { dir } => flags::man(&dir),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
-    outcome.unwrap_or_else(|error| {
-        let told = format!("meseta: {error:#}");
-        // A reader that went away is no error.
-        let _ = writeln!(std::io::stderr(), "{}", verbs::table::printable(&told));
+    let code = outcome.unwrap_or_else(|error| {
+        terminal::note!("meseta: {error:#}");
         exit_code::after(&error, parsed.further_files)
-    })
+    });
+    terminal::finish(code)
 }
 
 /// Of a verb that has nothing to tell but that it succeeded.

@@ -2,13 +2,14 @@
 //!
 //! Invariant: nothing is written but by `import` and `migrate`, and these replace nothing.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueHint};
 use meseta_master::EtcdFlags;
 use meseta_master::registry::{Image, Inspected, Store};
+
+use crate::terminal;
 
 /// The largest file that is imported, in bytes: that of about 50,000 agents.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -114,7 +115,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 async fn check(location: &Location) -> anyhow::Result<()> {
     let store = location.stores.store(&location.registry)?;
     let found = store.read().await?;
-    print_summary(&store, &found)?;
+    print_summary(&store, &found);
     sound(found).map(drop)
 }
 
@@ -133,69 +134,67 @@ fn sound(found: Inspected) -> anyhow::Result<Image> {
     }
 }
 
-fn print_summary(store: &Store, found: &Inspected) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+fn print_summary(store: &Store, found: &Inspected) {
     let image = &found.image;
     let (recovered, _) = image.recovered();
-    let mut line = |name: &str, text: String| writeln!(out, "{name:<13} {text}");
-    line("registry", store.place())?;
-    line("id", image.id.clone().unwrap_or_else(|| "none".to_owned()))?;
+    let line = |name: &str, text: String| terminal::say(&format!("{name:<13} {text}"));
+    line("registry", store.place());
+    line("id", image.id.clone().unwrap_or_else(|| "none".to_owned()));
     if let Store::Etcd(_) = store {
-        line("cluster", image.cluster.clone().unwrap_or_default())?;
+        line("cluster", image.cluster.clone().unwrap_or_default());
         line(
             "leader",
             found.leader.clone().unwrap_or_else(|| "none".to_owned()),
-        )?;
+        );
     }
-    line("epoch", image.epoch.to_string())?;
-    line("records", image.records.len().to_string())?;
+    line("epoch", image.epoch.to_string());
+    line("records", image.records.len().to_string());
     let (unreachable, gone) = (recovered.unreachable.len(), recovered.gone.len());
     let agents = recovered.agents.len();
     line(
         "agents",
         format!("{agents} ({unreachable} unreachable, {gone} gone)"),
-    )?;
-    line("deactivated", recovered.deactivations.len().to_string())?;
+    );
+    line("deactivated", recovered.deactivations.len().to_string());
     let removed = recovered.removed_frameworks.len();
     let deadlines = recovered.deadlines.len();
     let frameworks = recovered.frameworks.len();
     line(
         "frameworks",
         format!("{frameworks} ({removed} removed, {deadlines} away)"),
-    )?;
-    line("quotas", recovered.quotas.len().to_string())?;
+    );
+    line("quotas", recovered.quotas.len().to_string());
     line(
         "weights",
         recovered
             .weights
             .map_or(0, |weights| weights.len())
             .to_string(),
-    )?;
+    );
     let windows = recovered.maintenance.schedule.windows.len();
     let down = recovered.maintenance.down.len();
     line(
         "maintenance",
         format!("{windows} windows, {down} machines down"),
-    )?;
+    );
     if image.unknown() > 0 {
         let unknown = image.unknown();
         line(
             "unknown",
             format!("{unknown} records of kinds that this version does not know"),
-        )?;
+        );
     }
     if let Some(unfinished) = &found.unfinished {
-        line("unfinished", unfinished.clone())?;
+        line("unfinished", unfinished.clone());
     }
     for damaged in &found.damaged {
-        line("damaged", format!("{:?}: {}", damaged.key, damaged.source))?;
+        line("damaged", format!("{:?}: {}", damaged.key, damaged.source));
     }
-    Ok(())
 }
 
 async fn export(location: &Location) -> anyhow::Result<()> {
     let found = location.stores.store(&location.registry)?.read().await?;
-    writeln!(std::io::stdout().lock(), "{:#}", found.image.to_json())?;
+    terminal::print_json(&found.image.to_json())?;
     sound(found).map(drop)
 }
 
@@ -205,7 +204,8 @@ async fn import(options: &Import) -> anyhow::Result<()> {
     let image = image.with_context(|| format!("{path} cannot be imported"))?;
     let store = options.location.stores.store(&options.location.registry)?;
     store.fill(&image).await?;
-    say_filled(&store, &image)
+    say_filled(&store, &image);
+    Ok(())
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -234,18 +234,18 @@ async fn migrate(options: &Migration) -> anyhow::Result<()> {
     // Higher than what a master that is started with the former one by mistake comes to.
     image.epoch += 1;
     to.fill(&image).await?;
-    say_filled(&to, &image)?;
+    say_filled(&to, &image);
     let place = from.place();
-    crate::verbs::table::say(&format!(
+    terminal::say(&format!(
         "{place} is as it was: start no master with it, and delete it when the new one serves"
     ));
     Ok(())
 }
 
-fn say_filled(store: &Store, image: &Image) -> anyhow::Result<()> {
+fn say_filled(store: &Store, image: &Image) {
     let place = store.place();
     let (records, epoch) = (image.records.len(), image.epoch);
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{place} has {records} records now, of epoch {epoch}")?;
-    Ok(())
+    terminal::say(&format!(
+        "{place} has {records} records now, of epoch {epoch}"
+    ));
 }

@@ -150,15 +150,13 @@ impl Caller {
     /// Writes one line of the audit log: principal, call, object and result of a change. `name` is the call's,
     /// `object` what it was about, `result` an answer's first words.
     pub fn audit(&self, name: &str, object: &str, result: &str) {
-        const OBJECT_CHARS_MAX: usize = 256;
-        let object: String = object.chars().take(OBJECT_CHARS_MAX).collect();
         tracing::info!(
             target: "audit",
             principal = self.principal().unwrap_or("-"),
             address = %self.address.map_or_else(|| "-".to_owned(), |address| address.to_string()),
             call = name,
-            object = %object.escape_debug(),
-            result = %result.escape_debug(),
+            object,
+            result,
             "change"
         );
     }

@@ -6,8 +6,9 @@
 //! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`database_file`] reads a
 //! database before it is changed, [`compression`] says which answers are worth it, [`disk_pulse`] tells whether a disk answers, [`clock`] reads the time
 //! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs,
-//! [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag. Invariant: no handler runs before its request is
-//! authenticated, and no part of a request is read without a bound.
+//! [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag, [`untrusted`] makes the text of
+//! others fit for a log or a terminal. Invariant: no handler runs before its request is authenticated, and no part of a
+//! request is read without a bound.
 
 pub mod authentication;
 pub mod background;
@@ -36,6 +37,7 @@ pub mod routes;
 pub mod server;
 pub mod task_sockets;
 pub mod tls;
+pub mod untrusted;
 pub mod user;
 pub mod verbosity;
 mod watched;

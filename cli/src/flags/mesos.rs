@@ -2,8 +2,9 @@
 //! said to be missing.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 
-use super::command;
+use super::{absent, command};
 
 const FLAGS: &str = include_str!("../../../tests/mesos-flags.txt");
 const DEPARTURES: &str = include_str!("../../../docs/departures.md");
@@ -64,6 +65,20 @@ fn every_flag_of_mesos_is_here_or_declared() {
             here.is_empty(),
             "{daemon}: in docs/departures.md, and here: {here:?}"
         );
+    }
+}
+
+/// Whoever types a flag that is not here is told what to use.
+#[test]
+fn every_absent_flag_has_a_replacement() {
+    for daemon in ["master", "agent"] {
+        for flag in departed(daemon) {
+            let line = ["meseta", daemon, &format!("--{flag}=x")].map(OsString::from);
+            let refused = super::parse(line.to_vec()).expect_err(flag).to_string();
+            let instead = absent::replacement(flag).unwrap_or_else(|| panic!("--{flag}"));
+            assert!(refused.contains(instead), "{refused}");
+            assert!(refused.contains(&format!("'--{flag}")), "{refused}");
+        }
     }
 }
 

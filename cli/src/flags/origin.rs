@@ -22,10 +22,13 @@ pub(super) fn place(
     }
     if super::said(merged, flag) {
         let path = super::config_path(typed)?;
-        return Some(format!("`{flag}` in {}", path.display()));
+        return Some(format!(
+            "the value is that of `{flag}` in {}",
+            path.display()
+        ));
     }
     let name = super::env_name(flag);
-    std::env::var_os(&name).map(|_| format!("{name} in the environment"))
+    super::environment(&name).map(|_| format!("the value is that of {name} in the environment"))
 }
 
 /// The flag whose value was refused, by its long name.

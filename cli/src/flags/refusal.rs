@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::absent;
 use crate::exit_code;
+use crate::terminal;
 
 /// Why a command line, environment or configuration file was not understood.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +22,9 @@ pub(crate) enum Refusal {
         /// Values were read from files, which may be others a moment later.
         is_from_file: bool,
     },
+    /// clap's own message of a flag that Mesos has, and its replacement.
+    #[error("{error}{}", note(Some(.instead)))]
+    AbsentFlag { error: clap::Error, instead: String },
     #[error("failed to read {path}, the value of --{flag}")]
     ValueFile {
         flag: String,
@@ -75,27 +80,42 @@ impl Refusal {
                     is_from_file,
                 }
             }
-            _ => Self::CommandLine(error),
+            _ => match absent::replacement_of(&error) {
+                Some(instead) => Self::AbsentFlag { error, instead },
+                None => Self::CommandLine(error),
+            },
         }
     }
 
     /// Prints the reason, with its causes, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         if let Self::CommandLine(error) = self {
-            // Help and version go to standard output with code 0; a failed print has nowhere to go.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            // Help and version go to standard output with code 0, what is wrong to standard error.
+            let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let printed = error.print();
+            if error.use_stderr() {
+                return code;
+            }
+            terminal::keep(printed);
+            return terminal::finish(code);
         }
         let code = if self.may_pass() {
             ExitCode::FAILURE
         } else {
             ExitCode::from(exit_code::WRONG)
         };
-        if let Self::Value { error, place, .. } = &self {
-            let _ = error.print();
-            eprint!("{}", note(place.as_deref()));
-        } else {
-            eprintln!("meseta: {:#}", anyhow::Error::from(self));
+        match &self {
+            Self::Value { error, place, .. } => {
+                let _ = error.print();
+                if let Some(place) = place {
+                    terminal::note_line(place);
+                }
+            }
+            Self::AbsentFlag { error, instead } => {
+                let _ = error.print();
+                terminal::note_line(instead);
+            }
+            _ => terminal::note!("meseta: {:#}", anyhow::Error::from(self)),
         }
         code
     }
@@ -107,6 +127,7 @@ impl Refusal {
             Self::Value { is_from_file, .. } => *is_from_file,
             Self::ConfigUnreadable { source, .. } => !exit_code::is_lasting(source),
             Self::CommandLine(_)
+            | Self::AbsentFlag { .. }
             | Self::ConfigSyntax { .. }
             | Self::ConfigItself { .. }
             | Self::ConfigKey { .. }
@@ -116,8 +137,6 @@ impl Refusal {
 }
 
 /// What is said after clap's own lines.
-fn note(place: Option<&str>) -> String {
-    place.map_or_else(String::new, |place| {
-        format!("the value is that of {place}\n")
-    })
+fn note(text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!("{text}\n"))
 }

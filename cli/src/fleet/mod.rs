@@ -24,6 +24,8 @@ use folder::Folder;
 use layout::{Fleet, Shared};
 use names::{Machine, Principal};
 
+use crate::terminal;
+
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 /// The longest that anything is valid, in days.
 const DAYS_MAX: u64 = 36_500;
@@ -123,7 +125,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Action::Add(options) => add(options, now)?,
         Action::Renew(options) => renew(options, now)?,
     };
-    crate::verbs::table::say(said.trim_end());
+    terminal::say_lines(said.trim_end());
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::daemon::PARENT_VARIABLE;
+use crate::terminal;
 
 /// How long a daemon may take from its start until its port answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -165,13 +166,13 @@ impl Daemon {
             .await
             .is_err()
         {
-            eprintln!(
+            terminal::note!(
                 "meseta: the {} did not end within {} s: killed",
                 self.name,
                 STOP_LIMIT.as_secs()
             );
             if let Err(error) = self.child.kill().await {
-                eprintln!("meseta: failed to kill the {}: {error}", self.name);
+                terminal::note!("meseta: failed to kill the {}: {error}", self.name);
             }
         }
     }
@@ -203,7 +204,7 @@ fn spawn(name: &str, arguments: &[String]) -> anyhow::Result<Child> {
         .env(PARENT_VARIABLE, std::process::id().to_string())
         .stdin(Stdio::null())
         .process_group(0);
-    if std::env::var_os("MESETA_LOG").is_none() {
+    if crate::flags::environment("MESETA_LOG").is_none() {
         command.env("MESETA_LOG", "warn");
     }
     command

@@ -8,6 +8,8 @@ use std::process::Stdio;
 use anyhow::{Context as _, bail};
 use tokio::process::{Child, Command};
 
+use crate::terminal;
+
 /// Agents of a demonstration, unless their number is given.
 pub(super) const AGENTS: u16 = 3;
 /// Resources of each, unless they are given: the same on every machine, so that the shares below fit.
@@ -81,7 +83,7 @@ pub(super) async fn run(
     let mut commands = commands();
     let last = commands.pop();
     let command = |arguments: &[&str]| {
-        eprintln!("  {me} {}{master_flag}", typed(arguments));
+        terminal::note!("  {me} {}{master_flag}", typed(arguments));
         let mut command = Command::new(&program);
         command
             .args(arguments)

@@ -29,6 +29,8 @@ use daemon::{AtItsEnd, Daemon, Found};
 use ports::Ports;
 use state_dir::StateDir;
 
+use crate::terminal;
+
 /// More agents than this on one machine is a slip of the finger.
 const AGENTS_MAX: u16 = 64;
 /// More masters than this help nobody.
@@ -168,7 +170,7 @@ impl Cluster {
             _ = terminate.recv() => {}
             _ = hangup.recv() => {}
         }
-        eprintln!("\nstopping: tasks first, then agents and master");
+        terminal::note!("\nstopping: tasks first, then agents and master");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -277,7 +279,7 @@ impl Cluster {
             .chain(&self.scheduler);
         let targets: Vec<_> = targets.map(|one| format!("{}/metrics", one.url)).collect();
         let me = invoked_as();
-        eprintln!(
+        terminal::note!(
             "meseta is up on loopback.\n\n{}  state    {} ({kept})\n  tasks    {}\n\n\
              Page:       http://{leader}/\n\
              State:      curl http://{leader}/state\n\
@@ -311,12 +313,12 @@ impl Cluster {
     /// Runs the commands of the demonstration, and says what to look at.
     async fn show_demo(&mut self) -> anyhow::Result<()> {
         let flag = self.master_flag();
-        eprintln!(
+        terminal::note!(
             "\ndemonstration: two teams, `shop` and `science`; these commands are run now:\n"
         );
         let me = invoked_as();
         self.batch_job = demo::run(&self.addresses(), (&me, &flag)).await?;
-        eprintln!(
+        terminal::note!(
             "\nThe batch job runs on CPUs that the website was promised and does not use, once those are oversubscribed: in \
              some 20 seconds, unless this machine is busy.\nLook:\n\n  {me} tasks{flag}\n  {me} top{flag}\n  \
              {me} roles{flag}\n  {me} quota{flag}"
@@ -382,7 +384,7 @@ impl Cluster {
                     Ok(Found::Running) => {}
                     Ok(Found::ToldToEnd) => {
                         if !std::mem::replace(&mut told, true) {
-                            eprintln!(
+                            terminal::note!(
                                 "meseta: the {} ended because its master said so; it comes back when it may, for \
                                  example after `meseta maintenance up`",
                                 daemon.name
@@ -390,7 +392,7 @@ impl Cluster {
                         }
                     }
                     Ok(Found::Ended(status)) => {
-                        eprintln!(
+                        terminal::note!(
                             "meseta: {} ended ({status}); it is started again",
                             daemon.name
                         );
@@ -452,7 +454,8 @@ fn agent_flags(
     ];
     let for_demo = options.demo.then_some(demo::RESOURCES);
     let given = options.resources.as_deref().or(for_demo);
-    let inherited = std::env::var("MESETA_RESOURCES").ok();
+    let inherited = crate::flags::environment("MESETA_RESOURCES");
+    let inherited = inherited.and_then(|text| text.into_string().ok());
     let which = (index, options.ports().agents);
     let resources = task_ports::resources_of_agent(which, given, inherited.as_deref(), dir)?;
     flags.extend(resources.map(|text| format!("--resources={text}")));

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+use crate::terminal;
+
 /// Where the state is, and whether it goes away at the end.
 #[derive(Debug)]
 pub(super) struct StateDir {
@@ -42,7 +44,7 @@ impl StateDir {
         if self.temporary
             && let Err(error) = std::fs::remove_dir_all(&self.path)
         {
-            eprintln!("meseta: failed to remove {}: {error}", self.path.display());
+            terminal::note!("meseta: failed to remove {}: {error}", self.path.display());
         }
     }
 }

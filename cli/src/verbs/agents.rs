@@ -5,6 +5,7 @@ use meseta_daemon::calendar;
 use serde_json::Value;
 
 use super::{ListOptions, amount, ids, items, server, table, text};
+use crate::terminal;
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     options.watch.run(|| show_once(options))
@@ -37,7 +38,7 @@ fn show_once(options: &ListOptions) -> anyhow::Result<()> {
     let gone = lost("gone_slaves", "gone", "gone_time");
     if options.json {
         let all = [agents, &unreachable, &gone].concat();
-        return table::print_json(&Value::Array(all));
+        return terminal::print_json(&Value::Array(all));
     }
     let awaited = items(&body, "recovered_slaves");
     let awaited = awaited.iter().map(|agent| row(agent, "awaited"));

@@ -1,12 +1,14 @@
 //! `meseta credential`: a line for a file of credentials, with the hash of a secret.
 
-use std::io::{BufRead as _, Write as _};
+use std::io::BufRead as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueHint};
 use meseta_access::SecretHash;
 use meseta_access::credentials::{is_principal, may_begin_line};
+
+use crate::terminal;
 
 /// The longest secret, in bytes.
 const SECRET_BYTES_MAX: usize = 4_096;
@@ -67,7 +69,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     } else {
         format!("{} {hash}", options.principal)
     };
-    writeln!(std::io::stdout(), "{text}").context("failed to print")?;
+    terminal::say(&text);
     Ok(())
 }
 

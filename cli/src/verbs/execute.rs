@@ -22,6 +22,7 @@ use super::request::Request;
 use super::scheduler::Scheduler;
 use super::server;
 use super::server::AgentAddress;
+use crate::terminal;
 
 mod ending;
 mod launched;
@@ -175,7 +176,7 @@ impl Job {
     /// The stream ended, as it does when the master is restarted: the same framework subscribes again
     /// and asks what became of its task. The exit code, if this command was to end meanwhile.
     async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<Option<u8>> {
-        eprintln!("{error:#}; subscribing again");
+        terminal::note!("{error:#}; subscribing again");
         self.reconciler.disconnected();
         self.leave_at = None;
         // It may be gone, or stand still with all its connections.
@@ -229,7 +230,7 @@ impl Job {
     fn say_left(&self) {
         if let Some(task) = &self.launched {
             let (id, framework) = (&task.id.value, self.scheduler.framework_id());
-            eprintln!("{}", left(id, framework, self.request.detach));
+            terminal::note!("{}", left(id, framework, self.request.detach));
         }
     }
 
@@ -239,7 +240,7 @@ impl Job {
             self.say_left();
         } else if let Some(task) = &self.launched {
             let (id, agent) = (&task.id.value, &task.agent.value);
-            eprintln!(
+            terminal::note!(
                 "task {id} may run on agent {agent}, which is away: it ends when that agent is back"
             );
         }
@@ -371,9 +372,11 @@ impl Job {
             hostname: offer.hostname.clone(),
         };
         if !self.is_quiet {
-            eprintln!(
+            terminal::note!(
                 "task {} on {} ({})",
-                id.value, offer.hostname, address.address
+                id.value,
+                offer.hostname,
+                address.address
             );
         }
         self.reconciler
@@ -411,21 +414,23 @@ impl Job {
             if self.is_ending() {
                 return Ok(Some(EXIT_FAILED_ITSELF));
             }
-            eprintln!("the offer was taken back before it could be used; waiting for another");
+            terminal::note!(
+                "the offer was taken back before it could be used; waiting for another"
+            );
             self.launched = None;
             self.scheduler.revive().await;
             return Ok(None);
         }
         let is_well = matches!(code, None | Some(0));
         if self.last.replace(state) != Some(state) && !(self.is_quiet && is_well) {
-            eprintln!("{}", describe(&status));
+            terminal::note!("{}", describe(&status));
         }
         self.note_away();
         if let Some(code) = &mut code
             && !is_output_whole
             && *code == 0
         {
-            eprintln!(
+            terminal::note!(
                 "the task ended well, its output could not be read or not all of it be written here"
             );
             *code = EXIT_FAILED_ITSELF;
@@ -434,9 +439,9 @@ impl Job {
         if self.request.detach && state == mesos::TaskState::TaskRunning {
             let id = &status.task_id.value;
             self.is_left = true;
-            super::table::say(id);
+            terminal::say(id);
             if !self.is_quiet {
-                eprintln!("`meseta logs {id}` shows its output, `meseta kill {id}` ends it");
+                terminal::note!("`meseta logs {id}` shows its output, `meseta kill {id}` ends it");
             }
             return Ok(Some(0));
         }
@@ -481,7 +486,7 @@ impl Job {
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.output_lost, true) {
-                    eprintln!("the task's output cannot be copied now: {error:#}");
+                    terminal::note!("the task's output cannot be copied now: {error:#}");
                 }
                 false
             }
@@ -497,8 +502,8 @@ impl Job {
         };
         let framework = self.scheduler.framework_id();
         match self.obstacle().await {
-            Some(reason) => eprintln!("waiting: {reason}; needs {requested}, and {offered}"),
-            None => eprintln!(
+            Some(reason) => terminal::note!("waiting: {reason}; needs {requested}, and {offered}"),
+            None => terminal::note!(
                 "waiting: needs {requested}, and {offered}; `meseta agents` shows who could make an \
                  offer, `meseta explain --framework={framework}` what is in the way"
             ),

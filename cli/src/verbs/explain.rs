@@ -6,6 +6,7 @@ use meseta_resources::ResourceQuantities;
 use serde_json::Value;
 
 use super::{MasterFlag, agents, framework, items, lenient, server, table, text};
+use crate::terminal;
 
 /// The number of frameworks listed when none was given.
 const LISTED_MAX: usize = 10;
@@ -64,7 +65,7 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
         note_missing(&mut body, needed);
     }
     if options.json {
-        table::print_json(&body)?;
+        terminal::print_json(&body)?;
     } else {
         let rows: Vec<_> = items(&body, "explanations").iter().map(row).collect();
         if rows.is_empty() {

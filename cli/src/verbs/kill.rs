@@ -5,7 +5,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::request::FRAMEWORK_PREFIX;
-use super::{MasterFlag, items, server, table, task, teardown, text};
+use super::{MasterFlag, items, server, task, teardown, text};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -23,7 +24,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let frameworks = server::get_json(master, "/frameworks")?;
     let framework = whose(&found, items(&frameworks, "frameworks"))?;
     teardown::end(master, &framework)?;
-    table::say(&format!("task {id} is killed"));
+    terminal::say(&format!("task {id} is killed"));
     Ok(())
 }
 

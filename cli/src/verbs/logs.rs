@@ -11,6 +11,7 @@ use super::sandbox::Tail;
 use super::server::AgentAddress;
 use super::task::executor_of;
 use super::{MasterFlag, items, server, text};
+use crate::terminal;
 
 /// How often a file that is followed is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -78,7 +79,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 Err(error) if !has_ended && server::may_pass(&error) => {
                     if !std::mem::replace(&mut is_away, true) {
                         let host = text(agent, "hostname");
-                        eprintln!("meseta: agent {host} does not answer now; asking again");
+                        terminal::note!("meseta: agent {host} does not answer now; asking again");
                     }
                     break;
                 }

@@ -15,6 +15,7 @@ use meseta_proto::leader::Backoff;
 use tokio::time::Instant;
 
 use super::{address, identity};
+use crate::terminal;
 
 /// How long a leader is waited for: somewhat longer than the next one takes after a crash.
 const LEADER_WAIT: Duration = Duration::from_secs(15);
@@ -200,7 +201,7 @@ impl<'a> Search<'a> {
     async fn pause(&mut self) {
         if !std::mem::replace(&mut self.was_told, true) && std::io::stderr().is_terminal() {
             let seconds = LEADER_WAIT.as_secs();
-            eprintln!(
+            terminal::note!(
                 "meseta: no master leads at the moment; waiting for one, {seconds} s at most"
             );
         }

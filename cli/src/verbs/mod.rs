@@ -45,6 +45,8 @@ use meseta_proto::mesos::v1::AgentId;
 use meseta_proto::mesos::v1::master::{Call, call};
 use serde_json::Value;
 
+use crate::terminal;
+
 /// Where the master is: a flag of every verb.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MasterFlag {
@@ -103,7 +105,7 @@ fn list_all(
     row: impl Fn(&Value) -> Vec<String>,
 ) -> anyhow::Result<()> {
     if is_json {
-        return table::print_json(&Value::Array(all.to_vec()));
+        return terminal::print_json(&Value::Array(all.to_vec()));
     }
     table::print(headings, all.iter().map(row).collect());
     Ok(())

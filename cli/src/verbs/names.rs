@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{MasterFlag, items, server, table, text};
+use super::{MasterFlag, items, server, text};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -29,7 +30,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     };
     let body = server::get_json(&options.master.master, path)?;
     for one in items(&body, list) {
-        table::say(&text(one, key));
+        terminal::say(&text(one, key));
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::execute::EXIT_TIMED_OUT;
 use super::{MasterFlag, agent_id, agents, call_of, items, lenient, server, table, text};
+use crate::terminal;
 
 /// How often the state of a draining agent is asked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -131,7 +132,7 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
         return wait_until_drained(options, &id);
     }
     let progress = DrainProgress::ask(master, &id, options.mark_gone)?;
-    table::say(&match progress {
+    terminal::say(&match progress {
         DrainProgress::Unreachable { since } => unreachable(&id, &since),
         _ => format!("agent {id} is draining; `meseta agents` shows how far it is"),
     });
@@ -145,7 +146,7 @@ fn wait_until_drained(options: &DrainOptions, id: &str) -> anyhow::Result<ExitCo
     loop {
         let waiting = match DrainProgress::ask(master, id, options.mark_gone)? {
             DrainProgress::Ended => {
-                table::say(&format!("agent {id} is drained"));
+                terminal::say(&format!("agent {id} is drained"));
                 return Ok(ExitCode::SUCCESS);
             }
             DrainProgress::Unreachable { since } => bail!(unreachable(id, &since)),
@@ -157,13 +158,13 @@ fn wait_until_drained(options: &DrainOptions, id: &str) -> anyhow::Result<ExitCo
         };
         if waiting != said {
             for line in &waiting {
-                table::say(line);
+                terminal::say(line);
             }
             said = waiting;
         }
         let is_over = |timeout| begun.elapsed() >= timeout;
         if options.timeout.is_some_and(is_over) {
-            eprintln!("meseta: agent {id} is not drained yet; it goes on draining");
+            terminal::note!("meseta: agent {id} is not drained yet; it goes on draining");
             return Ok(ExitCode::from(EXIT_TIMED_OUT));
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -255,7 +256,7 @@ fn operate(
 ) -> anyhow::Result<()> {
     let id = find(options)?;
     server::operate(&options.master.master, &call(agent_id(&id)))?;
-    table::say(&format!("agent {id} {said}"));
+    terminal::say(&format!("agent {id} {said}"));
     Ok(())
 }
 
@@ -347,7 +348,7 @@ pub(crate) fn maintenance(options: &MaintenanceOptions) -> anyhow::Result<()> {
             server::operate(master, &call)?;
         }
     }
-    table::say("done");
+    terminal::say("done");
     Ok(())
 }
 
@@ -385,7 +386,7 @@ fn clear_schedule() -> Call {
 fn show_schedule(options: &MaintenanceOptions) -> anyhow::Result<()> {
     let body = server::get_json(&options.master.master, "/maintenance/status")?;
     if options.json {
-        return table::print_json(&body);
+        return terminal::print_json(&body);
     }
     let schedule = server::get_json(&options.master.master, "/maintenance/schedule")?;
     let row = |id: &Value, state: &str| {

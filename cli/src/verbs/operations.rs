@@ -17,7 +17,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::masters::{Asked, at_leader};
-use super::{address, hints, identity, server, table};
+use super::{address, hints, identity, server};
+use crate::terminal;
 
 /// Without a word of the agent for so long, say what is being waited for.
 const HINT_AFTER: Duration = Duration::from_secs(3);
@@ -84,7 +85,7 @@ pub(super) fn carry_out(
         let answer = tokio::select! {
             answer = &mut answer => answer,
             () = tokio::time::sleep(HINT_AFTER) => {
-                eprintln!("waiting for agent {agent}; who does not want to may leave, it goes on all the same");
+                terminal::note!("waiting for agent {agent}; who does not want to may leave, it goes on all the same");
                 answer.await
             }
         };
@@ -92,10 +93,10 @@ pub(super) fn carry_out(
         Ok(Some(answer.context(lost)?.into_inner()))
     })?;
     match outcome {
-        None => {
-            table::say("taken; `meseta roles` and `meseta volumes` show it once the agent has it")
-        }
-        Some(status) => check_status(&agent, &status).map(|()| table::say(done))?,
+        None => terminal::say(
+            "taken; `meseta roles` and `meseta volumes` show it once the agent has it",
+        ),
+        Some(status) => check_status(&agent, &status).map(|()| terminal::say(done))?,
     }
     Ok(())
 }
@@ -119,6 +120,7 @@ fn check_status(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
         return Ok(());
     }
     let reason = status.message.as_deref().unwrap_or("no reason given");
+    let reason = terminal::one_line(reason);
     bail!(
         "agent {agent} has not done it, {}: {reason}",
         status.state().as_str_name()

@@ -2,6 +2,8 @@
 
 use meseta_proto::mesos::v1 as mesos;
 
+use crate::terminal;
+
 /// A state in one line, with the reason and the first line of what the agent says of it.
 pub(super) fn describe(status: &mesos::TaskStatus) -> String {
     let state = status.state().as_str_name();
@@ -28,7 +30,7 @@ pub(super) fn describe(status: &mesos::TaskStatus) -> String {
         reason.unwrap_or_default(),
         message.unwrap_or_default()
     );
-    super::table::printable(&told).into_owned()
+    terminal::one_line(&told).into_owned()
 }
 
 /// What to exit with after a final state; `None` while the task lives.

@@ -12,6 +12,7 @@ use meseta_resources::Role;
 use serde_json::Value;
 
 use super::{MasterFlag, call_of, items, server, table};
+use crate::terminal;
 
 /// Without an action: a table of all quotas.
 #[derive(Debug, Args)]
@@ -58,11 +59,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(Action::Set(set)) => {
             let call = set.call()?;
             server::operate(master, &call)?;
-            table::say(&format!("quota of role '{}' set", set.role));
+            terminal::say(&format!("quota of role '{}' set", set.role));
             let configs = call.update_quota.map(|update| update.quota_configs);
             let config = configs.unwrap_or_default().into_iter().next();
             if let Some(missing) = config.and_then(|config| unusable(&config.guarantees)) {
-                table::say(&format!(
+                terminal::say(&format!(
                     "note: no {missing} is guaranteed: it is not kept back, and the role may get its guarantee \
                      without any {missing} to use it with"
                 ));
@@ -74,7 +75,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 ..call_of(call::Type::RemoveQuota)
             };
             server::operate(master, &call)?;
-            table::say(&format!("quota of role '{role}' removed"));
+            terminal::say(&format!("quota of role '{role}' removed"));
         }
     }
     Ok(())
@@ -157,7 +158,7 @@ fn list(options: &Options) -> anyhow::Result<()> {
     };
     let roles: Vec<&Value> = items(&body, "roles").iter().filter(has_quota).collect();
     if options.json {
-        return table::print_json(&Value::Array(roles.into_iter().cloned().collect()));
+        return terminal::print_json(&Value::Array(roles.into_iter().cloned().collect()));
     }
     let rows = roles.iter().flat_map(|role| rows(role)).collect();
     let headings = ["ROLE", "RESOURCE", "GUARANTEE", "LIMIT", "USED", "OFFERED"];

@@ -6,7 +6,8 @@ use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::{Call, call};
 use serde_json::Value;
 
-use super::{ListOptions, MasterFlag, amount, call_of, items, list_all, server, show, table, text};
+use super::{ListOptions, MasterFlag, amount, call_of, items, list_all, server, show, text};
+use crate::terminal;
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<()> {
     let headings = [
@@ -67,13 +68,13 @@ pub(crate) fn weights(options: &WeightOptions) -> anyhow::Result<()> {
             ..call_of(call::Type::UpdateWeights)
         };
         server::operate(master, &call)?;
-        table::say("weights set");
+        terminal::say("weights set");
         return Ok(());
     }
     let body = server::get_json(master, "/weights")?;
     if options.json {
         // Whatever it is: a body that is no list is not shown as an empty one.
-        return table::print_json(&body);
+        return terminal::print_json(&body);
     }
     let weights = body.as_array().map_or(&[][..], Vec::as_slice);
     let row = |weight: &Value| vec![text(weight, "role"), text(weight, "weight")];

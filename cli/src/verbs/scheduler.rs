@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::masters;
 use super::server::{self, EventStream};
+use crate::terminal;
 
 /// Heartbeats that may be missing before the stream is taken for dead.
 const HEARTBEATS_MISSED_MAX: f64 = 3.0;
@@ -60,7 +61,7 @@ impl Scheduler {
             server::subscribe::<Call, Event>(masters, "/api/v1/scheduler", &subscribe).await?;
         let first = next(&mut subscription.events, PATIENCE).await?;
         if let Some(error) = first.error {
-            return Err(Refused(error.message).into());
+            return Err(Refused(terminal::one_line(&error.message).into_owned()).into());
         }
         let subscribed = first
             .subscribed
@@ -195,7 +196,7 @@ impl Scheduler {
             ))
         });
         if let Err(error) = &sent {
-            eprintln!("meseta: {error:#}; going on");
+            terminal::note!("meseta: {error:#}; going on");
         }
         sent.is_ok()
     }

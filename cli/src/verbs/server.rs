@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::address::{AGENT_PORT, MASTER_PORT, has_port, url};
 use super::masters::{Asked, at_leader};
 use super::{hints, identity};
+use crate::terminal;
 
 /// Verbs speak protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
@@ -106,7 +107,9 @@ pub(super) async fn awaited<T>(address: &str, answer: impl Future<Output = T>) -
     }
     if std::io::stderr().is_terminal() {
         let seconds = Options::default().timeout.as_secs();
-        eprintln!("meseta: no answer from {address} yet; waiting for it, {seconds} s at most");
+        terminal::note!(
+            "meseta: no answer from {address} yet; waiting for it, {seconds} s at most"
+        );
     }
     answer.await
 }
@@ -254,10 +257,11 @@ pub(super) fn refusal_with(
     words: &str,
     hint: Option<String>,
 ) -> anyhow::Error {
-    let words = words.trim();
+    // The server's words stay on one line: a second one could look like our hint.
+    let words = terminal::one_line(words.trim());
     // The daemons' own words for some of these begin with the code again, or are no others.
     let more = words.strip_prefix(&format!("{status}."));
-    let words = match more.map_or(words, str::trim_start) {
+    let words = match more.map_or(&*words, str::trim_start) {
         "" if status == StatusCode::UNAUTHORIZED => "it does not know who asks",
         "" => "no reason given",
         words => words,

@@ -1,15 +1,18 @@
-//! Aligned tables and JSON on standard output.
+//! Aligned tables on standard output.
 //!
 //! On a terminal a table is as wide as that and no wider: what all ids have in common is left out, then what all states
 //! begin with, then columns that say nothing; then the widest columns are cut, the first one last, which is what other
-//! verbs are given. Elsewhere, for programs, every cell is whole. Invariant: no control character of a cell or line reaches
-//! the terminal: names and messages are tenants' own, and could forge a row or change what was printed before.
+//! verbs are given. Elsewhere, for programs, every cell is whole. Widths are those that a terminal gives: two columns for most
+//! letters of East Asia, none for what combines with the letter before. Invariant: no control character of a cell reaches the
+//! terminal: names and messages are tenants' own, and could forge a row or change what was printed before.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use meseta_daemon::untrusted;
+use unicode_width::UnicodeWidthChar as _;
+
+use crate::terminal::put;
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -69,7 +72,7 @@ fn measured(
 ) -> (Vec<Vec<String>>, Vec<usize>) {
     let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
     for cell in rows.iter_mut().flatten() {
-        if let Cow::Owned(escaped) = escaped(cell, &[]) {
+        if let Cow::Owned(escaped) = untrusted::escaped(cell, &[]) {
             *cell = escaped;
         }
     }
@@ -105,23 +108,39 @@ fn wrapped_lines(headings: &[&str], rows: Vec<Vec<String>>, width: Option<usize>
     all
 }
 
-/// A text in parts of so many characters at most, divided between words where that can be.
+/// A text in parts of so many columns at most, divided between words where that can be.
 fn divided(text: &str, width: usize) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for word in text.split(' ') {
-        let letters: Vec<char> = word.chars().collect();
-        for piece in letters.chunks(width.max(1)) {
-            let fits = |part: &&mut String| part.chars().count() + 1 + piece.len() <= width;
+        let mut rest = word;
+        loop {
+            let (piece, more) = split_at_width(rest, width);
+            let fits = |part: &&mut String| columns(part) + 1 + columns(piece) <= width;
             match parts.last_mut().filter(fits) {
                 Some(part) => {
                     part.push(' ');
-                    part.extend(piece);
+                    part.push_str(piece);
                 }
-                None => parts.push(piece.iter().collect()),
+                None => parts.push(piece.to_owned()),
             }
+            if more.is_empty() {
+                break;
+            }
+            rest = more;
         }
     }
     parts
+}
+
+/// The longest beginning of at most so many columns, of one letter at the least, and the rest. What combines with a letter
+/// stays with it.
+fn split_at_width(text: &str, width: usize) -> (&str, &str) {
+    let mut taken = 0;
+    let end = text.char_indices().find(|(at, letter)| {
+        taken += letter.width().unwrap_or_default();
+        *at > 0 && taken > width
+    });
+    text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
 /// Takes from the widest columns until they fit, from the first one last.
@@ -166,11 +185,19 @@ fn widths(headings: &[String], rows: &[Vec<String>]) -> Vec<usize> {
     let widest = |column: usize| {
         let all = std::iter::once(headings).chain(rows.iter().map(Vec::as_slice));
         all.filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
+            .map(|cell| columns(cell))
             .max()
             .unwrap_or_default()
     };
     (0..headings.len()).map(widest).collect()
+}
+
+/// The columns of a terminal that a text takes: the sum of its letters, since terminals differ in what joins to one.
+fn columns(text: &str) -> usize {
+    let widths = text
+        .chars()
+        .map(|letter| letter.width().unwrap_or_default());
+    widths.sum()
 }
 
 fn total(widths: &[usize]) -> usize {
@@ -179,12 +206,13 @@ fn total(widths: &[usize]) -> usize {
 
 fn line(row: &[String], widths: &[usize]) -> String {
     let cell = |(text, width): (&String, &usize)| {
-        let length = text.chars().count();
+        let length = columns(text);
         if length <= *width {
             return format!("{text}{}", " ".repeat(width - length));
         }
-        let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-        format!("{kept}{CUT}")
+        let (kept, _) = split_at_width(text, width.saturating_sub(1));
+        let left = width.saturating_sub(columns(kept) + 1);
+        format!("{kept}{CUT}{}", " ".repeat(left))
     };
     let cells: Vec<String> = row.iter().zip(widths).map(cell).collect();
     cells.join(GAP).trim_end().to_owned()
@@ -239,64 +267,6 @@ fn short_id(id: &str) -> &str {
     }
 }
 
-/// Prints one line for people, or several.
-pub(crate) fn say(text: &str) {
-    put(&printable(text));
-}
-
-/// Text of others as a terminal may have it: in lines, and without control characters.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, &['\n', '\t'])
-}
-
-/// The same with control characters written out, as `\u{1b}`, but for those to be kept.
-fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
-    let is_harmless = |letter: char| !letter.is_control() || kept.contains(&letter);
-    if text.chars().all(is_harmless) {
-        return Cow::Borrowed(text);
-    }
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match is_harmless(letter) {
-            true => escaped.push(letter),
-            false => escaped.extend(letter.escape_default()),
-        }
-    }
-    Cow::Owned(escaped)
-}
-
-/// Prints a value, indented.
-pub(super) fn print_json(value: &Value) -> anyhow::Result<()> {
-    put(&serde_json::to_string_pretty(value)?);
-    Ok(())
-}
-
-thread_local! {
-    /// The lines of this thread that are held back, while they are.
-    static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
-/// One line of output; a reader that went away (`| head`) is no error.
-fn put(line: &str) {
-    use std::io::Write as _;
-    HELD.with_borrow_mut(|held| match held {
-        Some(held) => {
-            held.push_str(line);
-            held.push('\n');
-        }
-        None => {
-            let _ = writeln!(std::io::stdout().lock(), "{line}");
-        }
-    });
-}
-
-/// What `show` would have printed, which is not printed.
-pub(super) fn held(show: &dyn Fn() -> anyhow::Result<()>) -> (anyhow::Result<()>, String) {
-    HELD.set(Some(String::new()));
-    let outcome = show();
-    (outcome, HELD.take().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,7 +292,7 @@ mod tests {
     fn widest(lines: &[String]) -> usize {
         lines
             .iter()
-            .map(|line| line.chars().count())
+            .map(|line| columns(line))
             .max()
             .unwrap_or_default()
     }
@@ -356,8 +326,6 @@ mod tests {
         let expected = [r"NAME", r"a\u{1b}[31mred\u{0}\nF2 active\u{9b}K"];
         assert_eq!(told, expected);
         assert_eq!(wrapped_lines(&["NAME"], rows, Some(200)), expected);
-        assert_eq!(printable("one\n\ttwo\r\u{7}"), "one\n\ttwo\\r\\u{7}");
-        assert!(matches!(printable("Jörg…\n"), Cow::Borrowed(_)));
     }
 
     /// What `meseta tasks` shows of many tasks at the least width of a terminal.
@@ -421,6 +389,42 @@ mod tests {
         assert!(widest(&lines) > 160);
         assert!(lines.iter().all(|line| !line.contains(CUT)));
         assert!(lines[1].contains(&format!("{UUID}-S0")));
+    }
+
+    /// Columns were aligned by characters: a name in Chinese moved all columns behind it.
+    #[test]
+    fn columns_are_aligned_by_what_a_terminal_shows() {
+        let names = [
+            "plain",
+            "数据库服务",
+            "ｗｉｄｅ",
+            "e\u{301}te\u{301}",
+            "👩\u{200d}🚀",
+            "한국어",
+            "",
+        ];
+        let rows = || {
+            names
+                .map(|name| vec![name.to_owned(), "x".to_owned()])
+                .to_vec()
+        };
+        for width in [None, Some(80), Some(10), Some(9), Some(8)] {
+            for told in [
+                lines(&["NAME", "Y"], rows(), width),
+                wrapped_lines(&["NAME", "Y"], rows(), width),
+            ] {
+                for line in &told {
+                    let before = line.strip_suffix(['x', 'Y']).expect("the last column");
+                    let first = told[0].find('Y').expect("a heading");
+                    assert_eq!(columns(before), first, "{width:?}: {told:#?}");
+                }
+            }
+        }
+        let told = lines(&["NAME", "Y"], rows(), Some(9));
+        assert_eq!(told[2], "数据…   x");
+        assert_eq!(divided("数据库 服务 a", 4), ["数据", "库", "服务", "a"]);
+        assert_eq!(divided("e\u{301}e\u{301}e", 2), ["e\u{301}e\u{301}", "e"]);
+        assert_eq!(divided("数", 1), ["数"]);
     }
 
     #[test]

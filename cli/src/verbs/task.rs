@@ -10,7 +10,8 @@ use super::outcome::exit_code_in;
 use super::sandbox::Tail;
 use super::server::AgentAddress;
 use super::tasks::{Standing, age, both, key, statuses};
-use super::{MasterFlag, ids, items, server, table, text, top};
+use super::{MasterFlag, ids, items, server, text, top};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -80,10 +81,10 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
         Some(address) => ask_agent(&address, &task, options.lines),
     };
     if options.json {
-        table::print_json(&as_json(&task, &standings, &on_agent))?;
+        terminal::print_json(&as_json(&task, &standings, &on_agent))?;
     } else {
         for line in describe(&task, agent, &standings, &on_agent)? {
-            table::say(&line);
+            terminal::say(&line);
         }
     }
     Ok(())

@@ -4,7 +4,8 @@ use clap::Args;
 use meseta_proto::mesos::v1::FrameworkId;
 use meseta_proto::mesos::v1::master::{Call, call};
 
-use super::{MasterFlag, call_of, framework, server, table};
+use super::{MasterFlag, call_of, framework, server};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -18,7 +19,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let framework = framework(master, &options.framework)?;
     end(master, &framework)?;
-    table::say(&format!("framework {framework} torn down"));
+    terminal::say(&format!("framework {framework} torn down"));
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::server::AgentAddress;
 use super::{MasterFlag, items, lenient, number, server, table, text};
+use crate::terminal;
 
 /// Agents that are asked, one after the other; of the rest it is said how many they are.
 const AGENTS_MAX: usize = 100;
@@ -54,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (agents, left_out) = asked(&agents);
     let mut is_whole = left_out == 0;
     if !is_whole {
-        eprintln!("meseta: {left_out} agents more are not asked: {AGENTS_MAX} are at a time");
+        terminal::note!("meseta: {left_out} agents more are not asked: {AGENTS_MAX} are at a time");
     }
     let mut troubles = BTreeMap::new();
     let before = sample(&agents, &mut troubles);
@@ -65,7 +66,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let state = address.get_json("/state");
         let trouble = state.as_ref().err().or(troubles.get(id));
         if let Some(error) = trouble {
-            eprintln!("meseta: agent {id} at {}: {error:#}", address.address);
+            terminal::note!("meseta: agent {id} at {}: {error:#}", address.address);
             is_whole = false;
         }
         let Ok(state) = state else { continue };
@@ -78,7 +79,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     if options.json {
         let rows = rows.iter().map(|row| as_json(row, &rows));
-        table::print_json(&Value::Array(rows.collect()))?;
+        terminal::print_json(&Value::Array(rows.collect()))?;
     } else {
         print(&rows);
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{lenient, table};
+use super::lenient;
+use crate::terminal;
 
 /// Asked for more often than this, a list of a large cluster would never be read.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -30,13 +31,17 @@ impl WatchFlag {
         };
         let mut is_first = true;
         loop {
-            let (outcome, mut text) = table::held(&show);
+            let (outcome, mut text) = terminal::held(&show);
             match outcome {
                 Err(error) if is_first => return Err(error),
-                Err(error) => text += &format!("meseta: {error:#}; asking again\n"),
+                Err(error) => {
+                    let told = format!("meseta: {error:#}; asking again\n");
+                    text += &terminal::printable(&told);
+                }
                 Ok(()) => is_first = false,
             }
-            if print(&text).is_err() {
+            if let Err(error) = print(&text) {
+                terminal::keep(Err(error));
                 return Ok(());
             }
             std::thread::sleep(interval.max(INTERVAL_MIN));
@@ -89,9 +94,9 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_held_back_until_it_is_whole() {
-        let (outcome, text) = table::held(&|| {
-            table::say("one");
-            table::say("two");
+        let (outcome, text) = terminal::held(&|| {
+            terminal::say("one");
+            terminal::say("two");
             Ok(())
         });
         assert!(outcome.is_ok());

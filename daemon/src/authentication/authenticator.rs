@@ -345,7 +345,7 @@ impl Inner {
             return CheckOutcome::Known;
         }
         tracing::warn!(
-            principal = %attempt.claim.principal.escape_debug(),
+            principal = attempt.claim.principal,
             source = ?attempt.source,
             "wrong credentials"
         );

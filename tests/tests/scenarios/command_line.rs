@@ -1,8 +1,10 @@
 //! The command line as operators use it: what it does, what it prints, what it says when it cannot.
 
-use std::process::Output;
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use meseta_tests::daemon::binary;
 use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, wait};
 use serde_json::Value;
@@ -12,6 +14,8 @@ use crate::anywhere;
 meseta_tests::scenarios! {
     anywhere:
         an_operators_hour,
+        output_that_cannot_be_written_is_an_error,
+        empty_variables_count_as_unset,
         reservations_are_awaited_and_found_by_role,
         refusals_say_what_to_do,
         execute_uses_what_is_reserved_to_its_role_first;
@@ -45,6 +49,125 @@ fn has_line(text: &str, words: &[&str]) -> bool {
             .collect::<Vec<_>>()
             .starts_with(words)
     })
+}
+
+/// `agents --json >/dev/full` ended with 0.
+fn output_that_cannot_be_written_is_an_error() {
+    let cluster = Cluster::default();
+    let master = format!("--master={}", cluster.master.address());
+    let verbs = [
+        "agents",
+        "tasks",
+        "frameworks",
+        "offers",
+        "roles",
+        "quota",
+        "weights",
+        "volumes",
+    ];
+    let mut lines: Vec<Vec<&str>> = vec![
+        vec!["--help"],
+        vec!["--version"],
+        vec!["help"],
+        vec!["help", "agent"],
+        vec!["agent", "--help"],
+        vec!["quota", "set", "--help"],
+        vec!["completions", "bash"],
+        vec!["completions", "fish"],
+        vec!["names", "agents", &master],
+        vec!["maintenance", &master],
+        vec!["agents", "--watch", &master],
+    ];
+    for verb in &verbs {
+        lines.push(vec![verb, &master]);
+        lines.push(vec![verb, &master, "--json"]);
+    }
+    for line in lines {
+        let run = |output: Stdio| {
+            let mut command = Command::new(binary());
+            let child = command
+                .args(&line)
+                .stdout(output)
+                .stderr(Stdio::piped())
+                .spawn();
+            let child = child.expect("meseta runs").wait_with_output();
+            let output = child.expect("it ends");
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.code(), told)
+        };
+        let full = File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("a full device");
+        let (code, told) = run(full.into());
+        assert_eq!(code, Some(1), "{line:?}: {told}");
+        assert!(told.contains("No space left on device"), "{line:?}: {told}");
+        // A reader that went away is no error, and is not told.
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(run(writer.into()), (Some(0), String::new()), "{line:?}");
+    }
+}
+
+/// `MESETA_MASTER=` in a script was an address that could not be read.
+fn empty_variables_count_as_unset() {
+    let cluster = Cluster::default();
+    let address = cluster.master.address();
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    let variables = [
+        "MESETA_MASTER",
+        "MESETA_PRINCIPAL",
+        "MESETA_SECRET_FILE",
+        "MESETA_CA",
+        "MESETA_CERT",
+        "MESETA_KEY",
+        "MESETA_SECRET_TO_AGENTS",
+        "MESETA_LOG",
+        "MESETA_LOG_FORMAT",
+        "MESETA_CONFIG",
+        "MESETA_PORT",
+        "MESETA_IP",
+        "MESETA_WORK_DIR",
+        "MESETA_INSECURE",
+        "MESETA_CREDENTIALS",
+        "MESETA_SSL_CERT_FILE",
+        "MESETA_RESOURCES",
+        "MESETA_REGISTRY",
+        "MESETA_ETCD_ENDPOINTS",
+        "MESETA_STORE",
+    ];
+    let run = |line: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(line).envs(variables.map(|name| (name, "")));
+        let output = command.output().expect("meseta runs");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let master = format!("--master=127.0.0.1:{port}");
+    let (code, told) = run(&["agents", &master]);
+    assert_eq!(code, Some(0), "{told}");
+    // Without an address it asks the default one.
+    let (_, told) = run(&["agents"]);
+    assert!(
+        !told.contains("127.0.0.1:5050: invalid") && !told.contains("MESETA_MASTER"),
+        "{told}"
+    );
+    // Daemons: the check of an agent, and starts that end at another flag.
+    let (_, told) = run(&["agent", "--check"]);
+    assert!(
+        !told.contains("invalid value") && !told.contains("cannot be empty"),
+        "{told}"
+    );
+    for daemon in ["master", "agent", "scheduler"] {
+        let (code, told) = run(&[daemon, "--nosuchflag"]);
+        assert_eq!(code, Some(2), "{told}");
+        assert!(
+            told.contains("--nosuchflag") && !told.contains("failed to read"),
+            "{told}"
+        );
+    }
 }
 
 fn an_operators_hour() {

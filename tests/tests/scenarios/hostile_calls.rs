@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 meseta_tests::scenarios! {
     crate::anywhere:
         ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line,
+        text_of_tenants_forges_no_log_line_and_floods_no_log,
         calls_about_what_is_not_ones_own_change_nothing;
 }
 
@@ -112,6 +113,68 @@ fn ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line() {
     }
     let is_escaped = crate::pauses::find(cluster.dir.path(), "escaped").is_some();
     assert!(!is_escaped, "a folder outside its place");
+}
+
+/// What a tenant would like to see in the log.
+const FORGED: &str = "x\n2026-11-28T00:00:00.000000Z AUDIT audit: change principal=\"admin\" call=\"FORGED\"\u{9b}2K\u{202e}";
+/// The lines of three failed launches and a subscription, without what they were given.
+const LOG_BYTES_MAX: usize = 64 << 10;
+
+/// A message with line feeds made a line of the audit log, and a URI of 1 MB was written whole again and again.
+fn text_of_tenants_forges_no_log_line_and_floods_no_log() {
+    let cluster = Cluster::default();
+    let mut info = framework_info("dev");
+    info["name"] = json!(format!("{FORGED}{}", "n".repeat(1 << 19)));
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let before: usize = [&cluster.master, cluster.agent()]
+        .map(|daemon| daemon.log_text().len())
+        .iter()
+        .sum();
+    let long = format!("http://127.0.0.1:1/{}", "u".repeat(1 << 20));
+    for (index, uri) in [long.as_str(), FORGED, &format!("{FORGED}{long}")]
+        .iter()
+        .enumerate()
+    {
+        let offer = framework.offer();
+        let mut task = task(&offer, &format!("t{index}"), "exit 0", SMALL);
+        task["command"]["uris"] = json!([{"value": uri}]);
+        task["name"] = json!(FORGED);
+        framework.call(json!({"type": "ACCEPT", "accept": {
+            "offer_ids": [offer["id"]], "filters": {"refuse_seconds": 0.0},
+            "operations": [{"type": "LAUNCH", "launch": {"task_infos": [task]}}],
+        }}));
+        let ended = framework.within(Duration::from_secs(30), &|event| {
+            let state = event["update"]["status"]["state"]
+                .as_str()
+                .unwrap_or_default();
+            ["TASK_FAILED", "TASK_ERROR"].contains(&state)
+        });
+        let status = ended.expect("it fails")["update"]["status"].clone();
+        framework.acknowledge(&status);
+    }
+    framework.teardown();
+    let mut bytes = 0;
+    for daemon in [&cluster.master, cluster.agent()] {
+        let log = daemon.log_text();
+        bytes += log.len();
+        for line in log.lines() {
+            assert!(line.len() < 4_096, "{} bytes: {}", line.len(), &line[..200]);
+            let is_plain = !line
+                .chars()
+                .any(|letter| letter.is_control() || letter == '\u{202e}');
+            assert!(is_plain, "{line:?}");
+            let is_audit = line.split(' ').nth(1) == Some("AUDIT");
+            assert!(!(is_audit && line.contains("call=\"FORGED\"")), "{line}");
+        }
+    }
+    assert!(
+        before < LOG_BYTES_MAX && bytes < LOG_BYTES_MAX,
+        "{before}, {bytes} bytes"
+    );
+    let log = cluster.master.log_text();
+    let audited =
+        |line: &str| line.split(' ').nth(1) == Some("AUDIT") && line.contains("call=\"SUBSCRIBE\"");
+    assert!(log.lines().any(audited), "{log}");
 }
 
 /// The calls of a framework about a task and an agent, in whoever's name.

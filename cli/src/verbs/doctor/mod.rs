@@ -18,8 +18,9 @@ use meseta_agent::{Finding, Severity};
 use serde_json::json;
 
 use super::identity::IdentityFlags;
-use super::{server, table};
+use super::server;
 use crate::flags;
+use crate::terminal;
 
 use certificates::Kind;
 use rights::Asker;
@@ -256,18 +257,21 @@ fn print(findings: &[Finding], is_json: bool) -> anyhow::Result<()> {
             };
             json!({"severity": severity, "what": one.what, "mend": one.mend})
         });
-        return table::print_json(&all.collect());
+        return terminal::print_json(&all.collect());
     }
-    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
-    table::say(&lines.join("\n"));
+    for one in findings {
+        // A finding has its remedy on a line of its own.
+        terminal::say_lines(&one.to_string());
+    }
     let count = |severity| {
         findings
             .iter()
             .filter(|one| one.severity == severity)
             .count()
     };
-    table::say(&format!(
-        "\n{} findings: {} problems, {} warnings",
+    terminal::say("");
+    terminal::say(&format!(
+        "{} findings: {} problems, {} warnings",
         findings.len(),
         count(Severity::Problem),
         count(Severity::Warning)

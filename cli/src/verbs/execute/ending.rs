@@ -11,6 +11,7 @@ use super::super::request::FAILOVER_SECONDS;
 use super::super::scheduler::Refused;
 use super::super::server;
 use super::EXIT_TIMED_OUT;
+use crate::terminal;
 
 /// What shells report for a command ended by SIGINT, and by SIGTERM.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -66,7 +67,7 @@ impl Told {
     /// What is done about it, which was said already of a time that is over.
     pub(super) fn say(self, what: &str) {
         if self.is_signal {
-            eprintln!("{what}; again to leave at once");
+            terminal::note!("{what}; again to leave at once");
         }
     }
 }
@@ -107,7 +108,7 @@ impl Ends {
     pub(super) async fn next(&mut self) -> Told {
         tokio::select! {
             () = until(self.deadline), if self.code.is_none() => {
-                eprintln!("timeout: ending the task");
+                terminal::note!("timeout: ending the task");
                 self.code = Some(EXIT_TIMED_OUT);
                 Told { code: EXIT_TIMED_OUT, is_repeated: false, is_signal: false }
             }
@@ -207,7 +208,7 @@ impl Search {
         let is_long = self.begun.elapsed() >= self.patience.refused;
         if is_long && Instant::now() < self.until() && !std::mem::replace(&mut self.is_said, true) {
             let minutes = self.patience.leaderless.as_secs() / 60;
-            eprintln!("{:#}; looking for {minutes} minutes in all", self.error);
+            terminal::note!("{:#}; looking for {minutes} minutes in all", self.error);
         }
     }
 

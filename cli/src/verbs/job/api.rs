@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::super::address::{base, has_port};
 use super::super::{identity, items, server, text};
+use crate::terminal;
 
 /// Where schedulers listen unless they are told otherwise.
 const SCHEDULER_PORT: u16 = 5070;
@@ -196,6 +197,7 @@ fn answer(base: &str, reply: &Reply) -> anyhow::Result<Value> {
     let told = errors.iter();
     let told: Vec<String> = told
         .map(|error| format!("{}; {}", text(error, "message"), text(error, "cure")))
+        .map(|told| terminal::one_line(&told).into_owned())
         .collect();
     Err(anyhow!("the scheduler refused: {}", told.join("\n")))
 }

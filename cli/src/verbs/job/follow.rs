@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::super::{items, server, table, text};
+use super::super::{items, server, text};
 use super::api::{self, Scheduler};
+use crate::terminal;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A scheduler that is away for longer is given up: the next leader takes over sooner.
@@ -139,7 +140,7 @@ fn say_why(scheduler: &Scheduler, name: &str, version: u64) {
     let history = api::path(name).and_then(|path| scheduler.get(&format!("{path}/history")));
     let failure = history.ok();
     let failure = failure.and_then(|history| last_failure(&history, name, version));
-    failure.iter().for_each(|line| table::say(line));
+    failure.iter().for_each(|line| terminal::say(line));
 }
 
 /// How the events of tasks begin that have failed.
@@ -185,8 +186,8 @@ pub(super) fn follow(
                 away_since = None;
                 let (line, ending) = progress.observe(&job);
                 match line {
-                    Some(_) if is_json => table::say(&json!(job).to_string()),
-                    Some(line) => table::say(&line),
+                    Some(_) if is_json => terminal::print_json_line(&job),
+                    Some(line) => terminal::say(&line),
                     None => {}
                 }
                 match ending {
@@ -207,7 +208,7 @@ pub(super) fn follow(
             }
             Err(error) => {
                 let since = *away_since.get_or_insert_with(|| {
-                    eprintln!("{error:#}; asking again");
+                    terminal::note!("{error:#}; asking again");
                     Instant::now()
                 });
                 if since.elapsed() > AWAY_MAX {

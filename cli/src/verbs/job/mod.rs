@@ -22,8 +22,8 @@ use meseta_jobs::spec::{JobSpec, Kind};
 use serde_json::{Value, json};
 
 use super::identity::IdentityFlags;
-use super::table;
 use super::watch::WatchFlag;
+use crate::terminal;
 use api::Scheduler;
 
 /// Where the scheduler is: a flag of every verb of jobs.
@@ -199,9 +199,9 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         if !options.detach && !matches!(spec.kind, Kind::Cron(_)) {
             followed.push((&spec.name, version));
         } else if options.json {
-            table::print_json(&submitted)?;
+            terminal::print_json(&submitted)?;
         } else {
-            table::say(&format!("job {} is version {version}", spec.name));
+            terminal::say(&format!("job {} is version {version}", spec.name));
         }
     }
     for (name, version) in followed {
@@ -236,11 +236,11 @@ pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {
     for spec in &specs {
         let plan = scheduler.post("/v1/jobs/plan", &file::to_json(spec))?;
         if options.json {
-            table::print_json(&plan)?;
+            terminal::print_json(&plan)?;
             continue;
         }
         for line in show::plan(&spec.name, &plan) {
-            table::say(&line);
+            terminal::say(&line);
         }
     }
     Ok(())
@@ -251,7 +251,7 @@ pub(crate) fn list(options: &ListOptions) -> anyhow::Result<()> {
     options.watch.run(|| {
         let jobs = scheduler.get("/v1/jobs")?;
         if options.json {
-            return table::print_json(&jobs);
+            return terminal::print_json(&jobs);
         }
         show::jobs(&jobs);
         Ok(())
@@ -263,9 +263,9 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
     let change = |name: &str, action: &str, body: Value| -> anyhow::Result<ExitCode> {
         let answer = scheduler.post(&format!("{}/{action}", api::path(name)?), &body)?;
         if options.json {
-            table::print_json(&answer)?;
+            terminal::print_json(&answer)?;
         } else {
-            table::say(&format!(
+            terminal::say(&format!(
                 "job {name}: {action} is under way; `meseta job status {name}` shows it"
             ));
         }
@@ -276,7 +276,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
             let shown = watch.run(|| {
                 let job = scheduler.whole_job(name)?;
                 if options.json {
-                    return table::print_json(&job);
+                    return terminal::print_json(&job);
                 }
                 show::status(&job);
                 Ok(())
@@ -286,7 +286,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
         JobVerb::History { name } => {
             let history = scheduler.get(&format!("{}/history", api::path(name)?))?;
             if options.json {
-                table::print_json(&history)?;
+                terminal::print_json(&history)?;
             } else {
                 show::history(&history);
             }
@@ -334,7 +334,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
         JobVerb::Volumes => {
             let volumes = scheduler.get("/v1/volumes")?;
             if options.json {
-                table::print_json(&volumes)?;
+                terminal::print_json(&volumes)?;
             } else {
                 show::volumes(&volumes);
             }

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::{items, table, text};
+use super::super::{items, text};
 use super::api::{self, Scheduler};
+use crate::terminal;
 
 /// What is asked of the scheduler for an instance of a job. Unless a volume is named, it is the one that the instance has
 /// at the moment, which is shown where `is_told`; where it has none, the scheduler says so.
@@ -24,7 +25,7 @@ pub(super) fn request(
         return Ok(json!({ "index": index }));
     };
     if is_told {
-        table::say(&format!(
+        terminal::say(&format!(
             "volume {} of instance {index}, on {}",
             text(volume, "volume_id"),
             text(volume, "hostname")

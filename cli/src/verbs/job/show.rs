@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::super::tasks::age;
 use super::super::{items, table, text};
+use crate::terminal;
 
 const JOBS: [&str; 8] = [
     "NAME", "KIND", "STATE", "RUNNING", "HEALTHY", "FAILED", "ROLE", "WHY",
@@ -41,11 +42,11 @@ fn job_row(job: &Value) -> Vec<String> {
 
 pub(super) fn status(job: &Value) {
     for line in summary(job) {
-        table::say(&line);
+        terminal::say(&line);
     }
     let tasks = items(job, "tasks");
     if !tasks.is_empty() {
-        table::say("");
+        terminal::say("");
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default();
         table::print(
@@ -54,12 +55,12 @@ pub(super) fn status(job: &Value) {
         );
     }
     if !items(job, "volumes").is_empty() {
-        table::say("");
+        terminal::say("");
         volumes(job);
     }
     let troubles = tasks.iter().filter(|task| is_trouble(task));
     for task in troubles {
-        table::say(&format!(
+        terminal::say(&format!(
             "{}: {}",
             text(task, "task_id"),
             text(task, "message")
@@ -168,7 +169,7 @@ pub(super) fn history(body: &Value) {
     if events.is_empty() {
         return;
     }
-    table::say("");
+    terminal::say("");
     let row = |one: &Value| vec![ago(one), text(one, "task_id"), text(one, "text")];
     table::print_wrapped(&["AT", "TASK", "EVENT"], events.iter().map(row).collect());
 }

@@ -1,0 +1,127 @@
+//! What a verb prints: lines, JSON and notes, with the text of others made harmless, and what came of printing.
+//!
+//! All output of verbs goes through here. Invariants: text of others forges no line, moves no cursor and changes no direction;
+//! output that could not be written ends the verb with an error, but for a reader that went away (`| head`).
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use meseta_daemon::untrusted;
+use serde_json::Value;
+
+/// Prints one line. A line feed in it is written out, as `\n`: a name cannot make a second line.
+pub(crate) fn say(text: &str) {
+    put(&one_line(text));
+}
+
+/// Prints lines of our own text.
+pub(crate) fn say_lines(text: &str) {
+    put(&printable(text));
+}
+
+/// Text of others as part of a line.
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
+    untrusted::escaped(text, &['\t'])
+}
+
+/// Text as a terminal may have it: in lines, and without other characters that do harm.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    untrusted::escaped(text, &['\n', '\t'])
+}
+
+/// Prints a value, indented.
+pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
+    put(&untrusted::escaped_json(&serde_json::to_string_pretty(
+        value,
+    )?));
+    Ok(())
+}
+
+/// Prints a value on one line.
+pub(crate) fn print_json_line(value: &Value) {
+    put(&untrusted::escaped_json(&value.to_string()));
+}
+
+/// Writes a note to standard error, which may be closed.
+pub(crate) fn note_line(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", printable(text));
+}
+
+/// Writes a note to standard error, as `eprintln!` would, with the text of others made harmless.
+macro_rules! note {
+    ($($argument:tt)*) => { $crate::terminal::note_line(&format!($($argument)*)) };
+}
+pub(crate) use note;
+
+thread_local! {
+    /// The lines of this thread that are held back, while they are.
+    static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Why standard output could not be written, the first time.
+static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// One line of output.
+pub(crate) fn put(line: &str) {
+    HELD.with_borrow_mut(|held| match held {
+        Some(held) => {
+            held.push_str(line);
+            held.push('\n');
+        }
+        None => keep(writeln!(io::stdout().lock(), "{line}")),
+    });
+}
+
+/// What `show` would have printed, which is not printed.
+pub(crate) fn held(show: &dyn Fn() -> anyhow::Result<()>) -> (anyhow::Result<()>, String) {
+    HELD.set(Some(String::new()));
+    let outcome = show();
+    (outcome, HELD.take().unwrap_or_default())
+}
+
+/// Keeps the reason of a failed print for [`finish`].
+pub(crate) fn keep(written: io::Result<()>) {
+    let Err(error) = written else { return };
+    let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+    failure.get_or_insert(error);
+}
+
+/// The exit code of a process that has printed everything: an error if that did not succeed.
+pub(crate) fn finish(code: ExitCode) -> ExitCode {
+    keep(io::stdout().lock().flush());
+    let failure = FAILURE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    match failure {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            note!("meseta: failed to write to standard output: {error}");
+            ExitCode::FAILURE
+        }
+        _ => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A framework's name coloured the operator's terminal, and a task's name made a line of its own.
+    #[test]
+    fn text_of_others_makes_no_line() {
+        let text = "a\u{1b}[31mred\0\nstate  TASK_FINISHED\u{9b}K\u{202e}\u{2028}x";
+        let expected = r"a\u{1b}[31mred\u{0}\nstate  TASK_FINISHED\u{9b}K\u{202e}\u{2028}x";
+        assert_eq!(one_line(text), expected);
+        let (_, told) = held(&|| {
+            say(text);
+            print_json(&serde_json::json!([text]))
+        });
+        let json = r#""a\u001b[31mred\u0000\nstate  TASK_FINISHED\u009bK\u202e\u2028x""#;
+        assert_eq!(told, format!("{expected}\n[\n  {json}\n]\n"));
+        assert_eq!(printable("one\n\ttwo\r\u{7}"), "one\n\ttwo\\r\\u{7}");
+        assert!(matches!(printable("Jörg…\n"), Cow::Borrowed(_)));
+    }
+}
