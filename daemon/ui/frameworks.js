@@ -11,9 +11,6 @@ import { TaskTable } from "./tasks.js";
 /** Tasks of a framework that its page shows. */
 const SHOWN = 200;
 
-/** What `meseta scheduler` is called. */
-const SCHEDULER = "meseta scheduler";
-
 /** Whether a framework is there: active, connected without being active, or away. */
 function standing(framework) {
   if (framework.active) return "active";
@@ -25,7 +22,7 @@ function standing(framework) {
 function Own({ framework }) {
   const address = URL.canParse(framework.webui_url ?? "") ? new URL(framework.webui_url) : null;
   if (!["http:", "https:"].includes(address?.protocol)) return "–";
-  return html`<a href=${address.href} rel="noreferrer">${framework.name === SCHEDULER ? "Jobs" : address.host}</a>`;
+  return html`<a href=${address.href} rel="noreferrer">${address.host}</a>`;
 }
 
 export function Frameworks() {

@@ -31,7 +31,7 @@ async function openJobs(page, cluster) {
 /** By the link in the master's list of frameworks. */
 export async function jobsEqualTheApi(page, cluster) {
   await page.goto(`http://${cluster.master}/#/frameworks`);
-  await page.getByRole("link", { name: "Jobs", exact: true }).click();
+  await page.getByRole("link", { name: cluster.scheduler, exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "Jobs", exact: true }).waitFor();
   assert.equal(new URL(page.url()).host, cluster.scheduler);
   await page.getByRole("table", { name: "Jobs" }).waitFor();

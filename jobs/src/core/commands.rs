@@ -423,6 +423,8 @@ impl State {
         let volumes = self.jobs.get(name).map(|job| job.volumes.keys().copied());
         let volumes = volumes.into_iter().flatten().collect();
         self.release_volumes_of(name, &volumes);
+        // While the job is there, so that the event is one of its role.
+        self.event(name, None, "purged");
         let Some(job) = self.jobs.remove(name) else {
             return;
         };
@@ -442,7 +444,6 @@ impl State {
         self.dirty.remove(name);
         self.pressing.remove(name);
         self.resting.remove(name);
-        self.event(name, None, "purged");
     }
 
     /// Forgets the slots of instances that a service has no more, once their tasks have ended: what is left of its size is

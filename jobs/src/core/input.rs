@@ -215,6 +215,9 @@ pub struct Event {
     /// When it happened, in seconds since 1970.
     pub time: u64,
     pub job: String,
+    /// The job's role at that time, which decides who sees the event: the name may be another role's by now.
+    #[serde(skip)]
+    pub role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
     /// Where that task was launched.

@@ -552,6 +552,7 @@ impl State {
         let event = Event {
             time: self.clock.unix.as_secs(),
             job: job.to_owned(),
+            role: self.role_of(job).map(str::to_owned),
             task_id: task_id.map(str::to_owned),
             agent_id: task.map(|task| task.record.agent_id.clone()),
             text: text.into(),

@@ -190,6 +190,7 @@ mod tests {
         let event = Event {
             time: 1,
             job: text(),
+            role: None,
             task_id: Some(text()),
             agent_id: Some(text()),
             text: text(),

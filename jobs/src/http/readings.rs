@@ -17,7 +17,6 @@ use super::shown::ListWriter;
 use super::{Permitted, Reply, openapi, sees};
 use crate::core::{Discovered, Event, State};
 use crate::metrics::{self, Measures};
-use crate::service::Handle;
 
 /// Events that one reader may be behind before the stream waits for it.
 const STREAM_QUEUE_MAX: usize = 64;
@@ -55,7 +54,7 @@ pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
             if wanted.as_ref().is_some_and(|job| *job != event.job) {
                 continue;
             }
-            if !is_seen(&context.handle, &caller, &event).await {
+            if !is_seen(&caller, &event) {
                 continue;
             }
             if !stream.send(&event).await {
@@ -108,13 +107,10 @@ impl Stream {
     }
 }
 
-async fn is_seen(handle: &Handle, caller: &Caller, event: &Arc<Event>) -> bool {
-    if caller.approver.allows_everything() {
-        return true;
-    }
-    let event = event.clone();
-    let role = handle.read(move |state| state.role_of(&event.job).map(str::to_owned));
-    matches!(role.await, Ok(Some(role)) if sees(caller, &role))
+/// Whether a caller may see the jobs of the role that the event's job had.
+fn is_seen(caller: &Caller, event: &Event) -> bool {
+    let is_of_seen_role = || event.role.as_deref().is_some_and(|role| sees(caller, role));
+    caller.approver.allows_everything() || is_of_seen_role()
 }
 
 /// What the scheduler is to the master.
@@ -273,6 +269,7 @@ mod tests {
             let event = Event {
                 time: 1,
                 job: job.to_owned(),
+                role: None,
                 task_id: None,
                 agent_id: None,
                 text: "running".to_owned(),

@@ -1,8 +1,10 @@
 //! What readers see of all jobs, a part at a time: together it is all that there is.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::core::view::VolumeView;
-use crate::core::{Tally, VolumeParts};
+use crate::core::{Event, Tally, VolumeParts};
 use crate::spec;
 
 /// Jobs of each kind, of which some have tasks with ports and volumes, one of which is to be released.
@@ -36,6 +38,35 @@ fn world() -> World {
     while world.deliver() {}
     world.sync();
     world
+}
+
+/// Events wait in the streams of readers, and were judged by the role of the job that has the name when they are read.
+#[test]
+fn events_keep_the_role_of_their_job() {
+    let mut world = World::new(1, 2);
+    let spec = service(1, 1, 0);
+    let name = spec.name.clone();
+    submit(&mut world, spec.clone());
+    world.calm(30, None);
+    let request = Request::Stop {
+        name: name.clone(),
+        purge: true,
+    };
+    world.request(request);
+    world.calm(30, None);
+    assert_eq!(world.state.role_of(&name), None, "it is purged");
+    let of_first = world.events.len();
+    let role = "another".to_owned();
+    submit(&mut world, JobSpec { role, ..spec });
+    world.calm(30, None);
+    let roles = |events: &[Event]| -> BTreeSet<Option<String>> {
+        events.iter().map(|event| event.role.clone()).collect()
+    };
+    let (first, second) = world.events.split_at(of_first);
+    assert!(first.iter().any(|event| event.text == "purged"));
+    assert!(!second.is_empty());
+    assert_eq!(roles(first), BTreeSet::from([Some("r".to_owned())]));
+    assert_eq!(roles(second), BTreeSet::from([Some("another".to_owned())]));
 }
 
 #[test]

@@ -15,7 +15,9 @@ use meseta_proto::mesos::v1::{
 use meseta_proto::reconciler;
 use meseta_resources::{Moment, Now, Resources, Role};
 
-use super::super::{Effect, Input, Options, Record, Refusal, Request, RoleSet, State, TaskName};
+use super::super::{
+    Effect, Event, Input, Options, Record, Refusal, Request, RoleSet, State, TaskName,
+};
 use crate::spec::Cron;
 
 /// An agent has room for four tasks of one cpu.
@@ -134,6 +136,8 @@ pub(super) struct World {
     /// Batches succeed this often in ten.
     pub(super) success_in_ten: u64,
     next_request: u64,
+    /// What happened to jobs, in its order.
+    pub(super) events: Vec<Event>,
     /// Roles that the framework may not have, and those that it has.
     pub(super) refused: BTreeSet<String>,
     roles: BTreeSet<String>,
@@ -198,6 +202,7 @@ impl World {
             suppressed: BTreeSet::new(),
             success_in_ten: 7,
             next_request: 0,
+            events: Vec::new(),
             refused: BTreeSet::new(),
             roles: BTreeSet::new(),
             is_slow_to_end: false,
@@ -294,7 +299,7 @@ impl World {
                 }
                 self.inbox.push_back(Input::RolesAnswered { refused });
             }
-            Effect::Event(_) => {}
+            Effect::Event(event) => self.events.push(event),
         }
     }
 
