@@ -38,7 +38,7 @@ pub(crate) fn run_if_first() -> Option<ExitCode> {
     match run() {
         Ok(code) => Some(code),
         Err(error) => {
-            eprintln!("meseta: failed to run as the first process: {error:#}");
+            crate::terminal::note!("meseta: failed to run as the first process: {error:#}");
             Some(ExitCode::FAILURE)
         }
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+mod daemon_kind;
 mod principal_uri;
 mod server_verifier;
 mod validity;
@@ -22,9 +23,11 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
+pub use self::daemon_kind::DaemonKind;
+use self::daemon_kind::ExpectedServer;
 pub use self::principal_uri::principal_uri;
-use self::server_verifier::ServerVerifier;
 pub use self::server_verifier::ShownCertificate;
+use self::server_verifier::{Judgement, ServerVerifier};
 use super::error_chain::chain;
 use super::watched::Watched;
 
@@ -269,7 +272,22 @@ pub fn client(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
 ) -> Result<ClientConfig, TlsError> {
-    client_with(trusted, identity, None, None)
+    client_with(trusted, identity, Judgement::default())
+}
+
+/// The same, for servers that may be sent secrets: daemons of this kind. `named` are the addresses that the user gave for
+/// them; the client may connect to others that one of those names, whose certificates have to say what they are.
+pub fn client_of(
+    kind: DaemonKind,
+    named: &[String],
+    trusted: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, TlsError> {
+    let judgement = Judgement {
+        expected: Some(ExpectedServer::new(kind, named)),
+        ..Judgement::default()
+    };
+    client_with(trusted, identity, judgement)
 }
 
 /// The same, for servers that are known by another name too than the one they are called by: a certificate for either
@@ -283,16 +301,27 @@ pub fn client_of_either(
     let Ok(name) = ServerName::try_from(name.to_owned()) else {
         return client(trusted, identity);
     };
-    client_with(trusted, identity, Some(name), None)
+    let judgement = Judgement {
+        other_name: Some(name),
+        ..Judgement::default()
+    };
+    client_with(trusted, identity, judgement)
 }
 
-/// A client as [`client`] gives it, and which certificate it was shown last, believed or not.
+/// A client as [`client_of`] gives it, and which certificate it was shown last, believed or not.
 pub fn client_that_records(
+    kind: DaemonKind,
+    named: &[String],
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
 ) -> Result<(ClientConfig, ShownCertificate), TlsError> {
     let shown = ShownCertificate::default();
-    let config = client_with(trusted, identity, None, Some(shown.clone()))?;
+    let judgement = Judgement {
+        expected: Some(ExpectedServer::new(kind, named)),
+        shown: Some(shown.clone()),
+        ..Judgement::default()
+    };
+    let config = client_with(trusted, identity, judgement)?;
     Ok((config, shown))
 }
 
@@ -300,19 +329,14 @@ pub fn client_that_records(
 fn client_with(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
-    other_name: Option<ServerName<'static>>,
-    shown: Option<ShownCertificate>,
+    judgement: Judgement,
 ) -> Result<ClientConfig, TlsError> {
     let usual = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(trusted)?), provider());
     let usual = usual.build().map_err(|error| TlsError::Authorities {
         path: trusted.map_or_else(PathBuf::new, Path::to_owned),
         source: error.into(),
     })?;
-    let verifier = Arc::new(ServerVerifier {
-        usual,
-        other_name,
-        shown,
-    });
+    let verifier = Arc::new(ServerVerifier { usual, judgement });
     let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
     let failed = |source| TlsError::Pair {
         path: path.clone(),

@@ -1,5 +1,6 @@
 //! The flags of daemons that share their state in etcd.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -88,6 +89,38 @@ impl EtcdFlags {
         })
     }
 
+    /// Refuses endpoints by which others could take this cluster over. Whoever writes to etcd names the leader, to whom
+    /// agents, schedulers and verbs then turn; so the rule for listening holds for etcd too: on loopback anything goes,
+    /// elsewhere nothing without TLS and authentication, unless the operator says so (`is_insecure`).
+    pub fn check_exposure(&self, is_insecure: bool) -> Result<(), FlagError> {
+        let given = self.etcd_endpoints.as_deref().unwrap_or_default();
+        let endpoints = given.split(',').map(str::trim);
+        let exposed = endpoints
+            .filter(|one| !one.is_empty())
+            .find(|one| !is_loopback(one));
+        let Some(exposed) = exposed.filter(|_| !is_insecure) else {
+            return Ok(());
+        };
+        let mut missing = Vec::new();
+        if self.etcd_ca_file.is_none() {
+            missing.push("--etcd_ca_file=FILE with https:// endpoints");
+        }
+        if self.etcd_user.is_none() && self.etcd_cert_file.is_none() {
+            missing.push(
+                "--etcd_user=NAME with --etcd_password_file=FILE (or --etcd_cert_file=FILE with --etcd_key_file=FILE)",
+            );
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let reason = format!(
+            "anyone on the network of {exposed} could say who leads this cluster: give {}, or keep etcd to 127.0.0.1, \
+             or give --insecure to allow it",
+            missing.join(" and ")
+        );
+        Err(FlagError::new("etcd_endpoints", given, reason))
+    }
+
     /// What to tell of endpoints that nothing uses, because the flag that asks for etcd was forgotten or is another one's:
     /// several daemons that are to share their state then have one each, and all of them lead.
     pub fn unused(&self, needed_by: &str) -> Option<String> {
@@ -137,6 +170,23 @@ impl EtcdFlags {
             }
         }
     }
+}
+
+/// Whether an endpoint is on this machine. A name other than `localhost` may be any machine's.
+fn is_loopback(endpoint: &str) -> bool {
+    let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
+    let address = address.split(['/', '?', '#']).next().unwrap_or_default();
+    // What stands before it would be a user, which etcd does not take from an address.
+    let address = address.rsplit('@').next().unwrap_or_default();
+    let host = match address.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => address.split(':').next().unwrap_or_default(),
+    };
+    let is_loopback = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_loopback(),
+        IpAddr::V6(ip) => ip.to_canonical().is_loopback(),
+    };
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(is_loopback)
 }
 
 fn alone(flag: &'static str, path: &Path, other: &str) -> FlagError {
@@ -210,6 +260,60 @@ mod tests {
                 .lease_ttl()
                 .unwrap_err();
             assert!(error.to_string().contains(ttl), "{error}");
+        }
+    }
+
+    /// A secured master took `http://` endpoints without a user: whoever reached that etcd named the leader.
+    #[test]
+    fn etcd_elsewhere_needs_tls_and_authentication() {
+        const CA: &str = "--etcd_ca_file=/ca";
+        const USER: [&str; 2] = ["--etcd_user=u", "--etcd_password_file=/p"];
+        const CERTIFICATE: [&str; 2] = ["--etcd_cert_file=/c", "--etcd_key_file=/k"];
+        let check = |endpoints: &str, more: &[&str], is_insecure| {
+            let endpoints = format!("--etcd_endpoints={endpoints}");
+            let given: Vec<&str> = [endpoints.as_str()].iter().chain(more).copied().collect();
+            let refused = flags(&given).check_exposure(is_insecure).err();
+            refused.map(|error| error.to_string())
+        };
+        for here in [
+            "http://127.0.0.1:2379",
+            "127.8.9.1:2379",
+            "http://[::1]:2379,http://localhost:2379/",
+            "http://[::ffff:127.0.0.1]:2379",
+            "",
+        ] {
+            assert_eq!(check(here, &[], false), None, "{here}");
+        }
+        for elsewhere in [
+            "http://10.0.0.1:2379",
+            "http://127.0.0.1:2379,http://etcd2:2379",
+            "etcd.example:2379",
+            "http://[2001:db8::1]:2379",
+            "http://[::]:2379",
+            "http://0.0.0.0:2379",
+            "http://127.0.0.1@10.0.0.1:2379",
+            "http://127.0.0.1.example:2379",
+        ] {
+            let refused = check(elsewhere, &[], false).expect(elsewhere);
+            for word in ["--etcd_ca_file", "--etcd_user", "--insecure", "127.0.0.1"] {
+                assert!(refused.contains(word), "{elsewhere}: {refused}");
+            }
+            assert_eq!(check(elsewhere, &[], true), None, "{elsewhere}");
+        }
+        let endpoints = "https://10.0.0.1:2379";
+        let refused = check(endpoints, &[CA], false).expect("nobody is asked for a name");
+        assert!(
+            !refused.contains("--etcd_ca_file") && refused.contains("--etcd_user"),
+            "{refused}"
+        );
+        let refused = check(endpoints, &USER, false).expect("in the clear");
+        assert!(
+            refused.contains("--etcd_ca_file") && !refused.contains("--etcd_user"),
+            "{refused}"
+        );
+        for own in [USER, CERTIFICATE] {
+            let more = [CA, own[0], own[1]];
+            assert_eq!(check(endpoints, &more, false), None);
         }
     }
 

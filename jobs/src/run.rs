@@ -153,7 +153,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let acting = Acting {
         inbox: ends.inbox,
         link: Link {
-            masters,
+            masters: masters.clone(),
             identity: identity.clone(),
             registration: ends.registration,
             events: ends.link,
@@ -187,7 +187,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         bodies: http::Bodies::new(),
         files: http::FileReader::new(),
         readers: http::Readers::new(),
-        quotas: http::MasterQuotas::new(identity, of_leader.clone()),
+        quotas: http::MasterQuotas::new(identity, masters, of_leader.clone()),
         user,
         leader: of_leader,
         address: authority,
@@ -291,6 +291,7 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
         }),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
+            flags.etcd.check_exposure(flags.insecure)?;
             let settings = flags.etcd.settings(ttl, NEEDED_BY)?;
             Ok(StoreOf::Several {
                 client: Client::new(settings)?,

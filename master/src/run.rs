@@ -448,6 +448,7 @@ fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
         "in_memory" => Ok(RegistryOf::One(Kind::InMemory)),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
+            flags.etcd.check_exposure(flags.insecure)?;
             let client = Client::new(flags.etcd.settings(ttl, NEEDED_BY)?)?;
             Ok(RegistryOf::Several(Box::new(Candidacy {
                 client,

@@ -227,8 +227,8 @@ impl Attempt {
 
     async fn speak(&self, queue: Queue) -> Result<(), Failure> {
         // Read anew for each attempt, so that new certificates and secrets need no restart.
-        let encryption = self.identity.encryption()?;
         let masters = self.master.resolve()?;
+        let encryption = self.identity.encryption(&masters)?;
         let address = match masters.as_slice() {
             [only] => self.hint.take().unwrap_or_else(|| only.clone()),
             several => leader::find(several, encryption.clone()).await?,

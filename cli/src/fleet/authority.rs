@@ -11,7 +11,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
-use meseta_daemon::tls::principal_uri;
+use meseta_daemon::tls::{DaemonKind, principal_uri};
 
 use super::names::Machine;
 
@@ -102,8 +102,13 @@ impl Authority {
         &self.pem
     }
 
-    /// Signs a certificate for a machine.
-    pub(super) fn sign(&self, machine: &Machine, validity: Validity) -> anyhow::Result<Pair> {
+    /// Signs a certificate for a daemon on a machine.
+    pub(super) fn sign(
+        &self,
+        machine: &Machine,
+        daemon: DaemonKind,
+        validity: Validity,
+    ) -> anyhow::Result<Pair> {
         let addresses = machine.addresses.iter().map(ToString::to_string);
         let hosts: Vec<String> = [machine.name.clone()]
             .into_iter()
@@ -111,6 +116,8 @@ impl Authority {
             .collect();
         let mut params = CertificateParams::new(hosts)
             .with_context(|| format!("no certificate can be for {}", machine.name))?;
+        let mark = daemon.uri().try_into()?;
+        params.subject_alt_names.push(SanType::URI(mark));
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
@@ -192,7 +199,10 @@ mod tests {
                 .map(|address| address.parse().expect("an address"))
                 .into(),
         };
-        let pair = authority.sign(&machine, validity).expect("signed");
+        let pair = authority
+            .sign(&machine, DaemonKind::Agent, validity)
+            .expect("signed");
+        assert!(holds(&pair.certificate, b"meseta:daemon:agent"));
         // Names as RFC 5280 has them: 2 is one of DNS, 7 an address, each with its length.
         let name = b"\x82\x0cnode.example";
         assert!(holds(&pair.certificate, name));

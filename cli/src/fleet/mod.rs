@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand, ValueHint};
 use meseta_access::SecretHash;
+use meseta_daemon::tls::DaemonKind;
 
 use authority::{Authority, Validity};
 use folder::Folder;
@@ -190,7 +191,7 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
             &fleet, principal, &secret, own, &shared, place,
         ));
     }
-    let pair = authority.sign(&fleet.master, validity)?;
+    let pair = authority.sign(&fleet.master, DaemonKind::Master, validity)?;
     let grown = Grown {
         authority: &authority,
         validity,
@@ -237,7 +238,9 @@ impl Grown<'_> {
                 agent.name,
                 agent.name
             );
-            let pair = self.authority.sign(agent, self.validity)?;
+            let pair = self
+                .authority
+                .sign(agent, DaemonKind::Agent, self.validity)?;
             fleet.agents.push(agent.clone());
             files.extend(layout::agent(fleet, agent, &pair, &shared.node_secret));
         }
@@ -268,7 +271,9 @@ impl Grown<'_> {
             shared.credentials += &line;
             acls::allow_jobs(&mut rules, self.job_users)?;
             fleet.scheduler = Some(machine.clone());
-            let pair = self.authority.sign(machine, self.validity)?;
+            let pair = self
+                .authority
+                .sign(machine, DaemonKind::Scheduler, self.validity)?;
             let user = self.job_users.first().map_or("", String::as_str);
             files.extend(layout::scheduler(fleet, machine, &pair, &secret, user));
         }
@@ -458,15 +463,15 @@ fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
     let is_meant = |machine: &&Machine| is_every || options.machines.contains(&machine.name);
     let mut files = Vec::new();
     if is_meant(&&fleet.master) {
-        let pair = authority.sign(&fleet.master, validity)?;
+        let pair = authority.sign(&fleet.master, DaemonKind::Master, validity)?;
         files.extend(layout::pair(&fleet.master, file_names::MASTER, &pair));
     }
     for agent in fleet.agents.iter().filter(is_meant) {
-        let pair = authority.sign(agent, validity)?;
+        let pair = authority.sign(agent, DaemonKind::Agent, validity)?;
         files.extend(layout::pair(agent, file_names::AGENT, &pair));
     }
     if let Some(machine) = fleet.scheduler.as_ref().filter(is_meant) {
-        let pair = authority.sign(machine, validity)?;
+        let pair = authority.sign(machine, DaemonKind::Scheduler, validity)?;
         files.extend(layout::pair(machine, file_names::SCHEDULER, &pair));
     }
     let is_meant_too = |name: &&str| is_every || options.principals.iter().any(|one| one == name);

@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, ValueHint};
 use http::HeaderValue;
 use meseta_access::Credential;
 use meseta_daemon::client::{Client, Options, connector};
-use meseta_daemon::tls::{self, ShownCertificate};
+use meseta_daemon::tls::{self, DaemonKind, ShownCertificate};
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -45,6 +45,9 @@ pub(crate) struct IdentityFlags {
         id = "secret_to_agents"
     )]
     secret_to_agents: bool,
+    /// The masters and schedulers that the verb was given, which its secret is for.
+    #[arg(skip)]
+    named: Vec<String>,
 }
 
 impl IdentityFlags {
@@ -88,7 +91,13 @@ pub(crate) fn install(matches: &ArgMatches) {
             cert: flags.cert.or(path("cert")),
             key: flags.key.or(path("key")),
             secret_to_agents: flags.secret_to_agents || is_set(at, "secret_to_agents"),
+            named: flags.named,
         };
+        for servers in ["master", "scheduler"] {
+            let given = at.try_get_one::<String>(servers).ok().flatten();
+            let given = given.into_iter().flat_map(|list| list.split(','));
+            flags.named.extend(given.map(str::to_owned));
+        }
         match at.subcommand() {
             Some((_, below)) => at = below,
             None => break,
@@ -114,14 +123,19 @@ pub(super) fn scheme() -> &'static str {
 
 /// Whom masters are believed by, as long as nobody says who this is.
 pub(super) fn encryption_of_masters() -> anyhow::Result<tls::ClientConfig> {
-    encryption(&flags(), None)
+    encryption(&flags(), DaemonKind::Master)
 }
 
-/// A client that says who this is, for an address that was typed. `is_encrypted` if it is one of `https`.
-pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
+/// A client that says who this is to a daemon of this kind: at an address that was typed, or that such a daemon gave.
+/// `is_encrypted` if it is one of `https`.
+pub(super) fn client(kind: DaemonKind, is_encrypted: bool) -> anyhow::Result<Client> {
     let flags = flags();
     let authorization = authorization(&flags)?;
-    client_with(&flags, is_encrypted, None, authorization)
+    if !is_encrypted {
+        return Ok(in_the_clear(authorization));
+    }
+    let encryption = encryption(&flags, kind)?;
+    Ok(Client::with(Options::default(), encryption, authorization))
 }
 
 /// The same for an agent, whose address was told by the master: it may show a certificate for its `hostname` too. It is
@@ -133,7 +147,13 @@ pub(super) fn client_of_agent(is_encrypted: bool, hostname: &str) -> anyhow::Res
     } else {
         None
     };
-    client_with(&flags, is_encrypted, Some(hostname), authorization)
+    if !is_encrypted {
+        return Ok(in_the_clear(authorization));
+    }
+    let trusted = flags.ca.as_deref();
+    let encryption =
+        tls::client_of_either(trusted, own_pair(&flags), hostname).context(UNUSABLE)?;
+    Ok(Client::with(Options::default(), encryption, authorization))
 }
 
 /// The scheme of an address that names none, if this authority is believed where the verb was given no other.
@@ -141,9 +161,10 @@ pub(super) fn scheme_trusting(trusted: Option<&Path>) -> &'static str {
     if trusted.is_some() { "https" } else { scheme() }
 }
 
-/// A client as [`client`] gives it, which believes this authority where the verb was given no other, and keeps the
-/// certificate that it is shown.
+/// A client as [`client`] gives it for this master, which believes this authority where the verb was given no other, and
+/// keeps the certificate that it is shown.
 pub(super) fn client_trusting(
+    master: &str,
     trusted: Option<&Path>,
     is_encrypted: bool,
 ) -> anyhow::Result<(Client, ShownCertificate)> {
@@ -153,23 +174,15 @@ pub(super) fn client_trusting(
         return Ok((in_the_clear(authorization), ShownCertificate::default()));
     }
     let trusted = flags.ca.as_deref().or(trusted);
-    let (encryption, shown) =
-        tls::client_that_records(trusted, own_pair(&flags)).context(UNUSABLE)?;
+    let (encryption, shown) = tls::client_that_records(
+        DaemonKind::Master,
+        &[master.to_owned()],
+        trusted,
+        own_pair(&flags),
+    )
+    .context(UNUSABLE)?;
     let client = Client::with(Options::default(), encryption, authorization);
     Ok((client, shown))
-}
-
-fn client_with(
-    flags: &IdentityFlags,
-    is_encrypted: bool,
-    also: Option<&str>,
-    authorization: Option<HeaderValue>,
-) -> anyhow::Result<Client> {
-    if is_encrypted {
-        let encryption = encryption(flags, also)?;
-        return Ok(Client::with(Options::default(), encryption, authorization));
-    }
-    Ok(in_the_clear(authorization))
 }
 
 fn in_the_clear(authorization: Option<HeaderValue>) -> Client {
@@ -196,7 +209,7 @@ pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
     if !url.starts_with("https://") {
         return Ok(endpoint.connect_lazy());
     }
-    let connector = connector(encryption(&flags(), None)?, timeout);
+    let connector = connector(encryption(&flags(), DaemonKind::Master)?, timeout);
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
@@ -216,13 +229,9 @@ fn flags() -> IdentityFlags {
     IDENTITY.get().cloned().unwrap_or_default()
 }
 
-fn encryption(flags: &IdentityFlags, also: Option<&str>) -> anyhow::Result<tls::ClientConfig> {
+fn encryption(flags: &IdentityFlags, kind: DaemonKind) -> anyhow::Result<tls::ClientConfig> {
     let (trusted, own) = (flags.ca.as_deref(), own_pair(flags));
-    match also {
-        Some(name) => tls::client_of_either(trusted, own, name),
-        None => tls::client(trusted, own),
-    }
-    .context(UNUSABLE)
+    tls::client_of(kind, &flags.named, trusted, own).context(UNUSABLE)
 }
 
 fn own_pair(flags: &IdentityFlags) -> Option<(&Path, &Path)> {

@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow};
 use http::{HeaderName, StatusCode};
 use meseta_daemon::client::{Call, Client, Error, Options, RecordStream, Reply};
 use meseta_daemon::error_chain;
+use meseta_daemon::tls::DaemonKind;
 use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::master;
@@ -37,9 +38,9 @@ pub(super) fn encoded(value: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(value, PLAIN)
 }
 
-/// A client for this address.
+/// A client for the master at this address.
 pub(super) fn client(address: &str) -> anyhow::Result<Client> {
-    identity::client(is_encrypted(address))
+    identity::client(DaemonKind::Master, is_encrypted(address))
 }
 
 fn is_encrypted(address: &str) -> bool {

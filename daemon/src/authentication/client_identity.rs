@@ -6,7 +6,7 @@ use http::HeaderValue;
 
 use super::settings::client_credential;
 use super::settings_error::SettingsError;
-use crate::tls::{self, TlsError};
+use crate::tls::{self, DaemonKind, TlsError};
 
 /// How the master is spoken to. Files are read anew at each question, so that new certificates and secrets need no
 /// restart.
@@ -33,7 +33,7 @@ impl ClientIdentity {
             own,
             credential,
         };
-        identity.encryption().map_err(SettingsError::Tls)?;
+        identity.encryption(&[]).map_err(SettingsError::Tls)?;
         identity.authorization()?;
         Ok(identity)
     }
@@ -44,17 +44,19 @@ impl ClientIdentity {
         self.authorities.is_some() || self.own.is_some()
     }
 
-    /// The certificates as the files have them now; nothing where the master is spoken to in the clear.
+    /// The certificates as the files have them now, for a connection to the master that leads, which may be one that
+    /// `masters`, those that the operator named, name themselves; nothing where the master is spoken to in the clear.
     ///
     /// # Errors
     /// A file cannot be read or makes no sense.
-    pub fn encryption(&self) -> Result<Option<tls::ClientConfig>, TlsError> {
+    pub fn encryption(&self, masters: &[String]) -> Result<Option<tls::ClientConfig>, TlsError> {
         if !self.is_encrypted() {
             return Ok(None);
         }
         let own = self.own.as_ref();
         let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-        tls::client(self.authorities.as_deref(), own).map(Some)
+        let trusted = self.authorities.as_deref();
+        tls::client_of(DaemonKind::Master, masters, trusted, own).map(Some)
     }
 
     /// The value of an `Authorization` header.

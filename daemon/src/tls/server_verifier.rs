@@ -11,6 +11,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
+use super::daemon_kind::ExpectedServer;
 use super::validity;
 
 /// The certificate of the last server that a client connected to, whose key it need not have. Clones are the same one.
@@ -35,10 +36,18 @@ impl ShownCertificate {
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     pub(super) usual: Arc<WebPkiServerVerifier>,
+    pub(super) judgement: Judgement,
+}
+
+/// What a client asks of servers beside a good certificate.
+#[derive(Debug, Default)]
+pub(super) struct Judgement {
     /// A certificate for this name will do, as for the one that was called.
     pub(super) other_name: Option<ServerName<'static>>,
     /// Where each certificate is kept, believed or not.
     pub(super) shown: Option<ShownCertificate>,
+    /// The daemons that the client may send secrets to.
+    pub(super) expected: Option<ExpectedServer>,
 }
 
 impl ServerCertVerifier for ServerVerifier {
@@ -50,14 +59,14 @@ impl ServerCertVerifier for ServerVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let Some(shown) = &self.shown {
+        if let Some(shown) = &self.judgement.shown {
             shown.set(end_entity);
         }
         let verify = |name: &ServerName<'_>| {
             self.usual
                 .verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
         };
-        match (verify(server_name), &self.other_name) {
+        let verified = match (verify(server_name), &self.judgement.other_name) {
             (
                 Err(Error::InvalidCertificate(
                     CertificateError::NotValidForName
@@ -66,7 +75,14 @@ impl ServerCertVerifier for ServerVerifier {
                 Some(other),
             ) => verify(other),
             (result, _) => result,
+        }?;
+        if let Some(expected) = &self.judgement.expected {
+            expected.check(end_entity).map_err(|wrong| {
+                let wrong = rustls::OtherError(Arc::new(wrong));
+                Error::InvalidCertificate(CertificateError::Other(wrong))
+            })?;
         }
+        Ok(verified)
     }
 
     fn verify_tls12_signature(

@@ -43,6 +43,18 @@ impl Authority {
 
     /// Signs a certificate for these names, and writes it and its key.
     fn sign(&self, dir: &Path, name: &str, hosts: &[&str], expired: bool) -> (PathBuf, PathBuf) {
+        self.sign_as(dir, name, hosts, None, expired)
+    }
+
+    /// The same, with the mark of a daemon.
+    fn sign_as(
+        &self,
+        dir: &Path,
+        name: &str,
+        hosts: &[&str],
+        daemon: Option<DaemonKind>,
+        expired: bool,
+    ) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).unwrap();
@@ -50,6 +62,10 @@ impl Authority {
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
+        if let Some(daemon) = daemon {
+            let mark = rcgen::SanType::URI(daemon.uri().try_into().unwrap());
+            params.subject_alt_names.push(mark);
+        }
         if expired {
             params.not_before = date_time_ymd(2001, 1, 1);
             params.not_after = date_time_ymd(2002, 1, 1);
@@ -415,6 +431,53 @@ fn the_certificate_the_names_and_the_end_are_of_one_reading() {
 }
 
 /// Also of one that is not believed: why it is not may be what it says.
+/// Whoever wrote to etcd named a node as the leader, and verbs sent it the secret of the administrator.
+#[tokio::test]
+async fn a_node_that_is_named_as_leader_is_sent_nothing() {
+    let dir = TempDir::new().unwrap();
+    let ours = Authority::new();
+    let ca = ours.write(dir.path(), "ca.pem");
+    for (name, daemon, named, is_believed) in [
+        (
+            "node",
+            Some(DaemonKind::Agent),
+            "masters.example:5050",
+            false,
+        ),
+        (
+            "named_node",
+            Some(DaemonKind::Agent),
+            "127.0.0.1:5050",
+            false,
+        ),
+        (
+            "scheduler",
+            Some(DaemonKind::Scheduler),
+            "127.0.0.1:5050",
+            false,
+        ),
+        (
+            "master",
+            Some(DaemonKind::Master),
+            "masters.example:5050",
+            true,
+        ),
+        ("old_node", None, "masters.example:5050", false),
+        ("old_master", None, "https://127.0.0.1:5050", true),
+    ] {
+        let signed = ours.sign_as(dir.path(), name, &["127.0.0.1"], daemon, false);
+        let running = run(files(signed)).await;
+        let named = [named.to_owned()];
+        let config = client_of(DaemonKind::Master, &named, Some(&ca), None).unwrap();
+        let client = Client::with(ClientOptions::default(), config, None);
+        let answer = ask(&client, &format!("https://{}/", running.address)).await;
+        assert_eq!(answer.is_ok(), is_believed, "{name}: {answer:?}");
+        if let Err(told) = answer {
+            assert!(told.contains("master"), "{name}: {told}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_certificate_that_a_server_shows_is_recorded() {
     let dir = TempDir::new().unwrap();
@@ -429,7 +492,13 @@ async fn the_certificate_that_a_server_shows_is_recorded() {
         let signed = authority.sign(dir.path(), name, &[host], expired);
         let end = ends_of(&signed.0).unwrap()[0];
         let running = run(files(signed)).await;
-        let (config, shown) = client_that_records(Some(&ca), None).unwrap();
+        let (config, shown) = client_that_records(
+            DaemonKind::Master,
+            &["127.0.0.1".to_owned()],
+            Some(&ca),
+            None,
+        )
+        .unwrap();
         assert_eq!(shown.end(), None);
         let client = Client::with(ClientOptions::default(), config, None);
         let answer = ask(&client, &format!("https://{}/", running.address)).await;

@@ -30,6 +30,8 @@ const BODY_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct MasterQuotas {
     identity: ClientIdentity,
+    /// The masters that the operator named.
+    masters: Vec<String>,
     /// Its URL, once there was one.
     leader: watch::Receiver<Option<String>>,
     told: Mutex<Option<(Instant, Arc<Quotas>)>>,
@@ -55,9 +57,14 @@ enum Untold {
 }
 
 impl MasterQuotas {
-    pub(crate) fn new(identity: ClientIdentity, leader: watch::Receiver<Option<String>>) -> Self {
+    pub(crate) fn new(
+        identity: ClientIdentity,
+        masters: Vec<String>,
+        leader: watch::Receiver<Option<String>>,
+    ) -> Self {
         Self {
             identity,
+            masters,
             leader,
             told: Mutex::new(None),
         }
@@ -92,7 +99,11 @@ impl MasterQuotas {
             body_max_bytes: BODY_BYTES_MAX,
         };
         let authorization = self.identity.authorization().map_err(Untold::Credential)?;
-        let client = match self.identity.encryption().map_err(Untold::Tls)? {
+        let client = match self
+            .identity
+            .encryption(&self.masters)
+            .map_err(Untold::Tls)?
+        {
             Some(config) => Client::with(options, config, authorization),
             None => Client::plaintext(options, authorization),
         };
@@ -193,7 +204,7 @@ mod tests {
             };
             let leader = master_with(answer).await;
             let (_leader, of_leader) = watch::channel(Some(leader));
-            let quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
+            let quotas = MasterQuotas::new(ClientIdentity::default(), Vec::new(), of_leader);
             for _ in 0..3 {
                 assert_eq!(*quotas.read().await != Quotas::default(), is_told);
             }
@@ -204,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn where_there_is_no_master_nothing_is_known_of_quotas() {
         let (_leader, of_leader) = watch::channel(None);
-        let quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
+        let quotas = MasterQuotas::new(ClientIdentity::default(), Vec::new(), of_leader);
         assert_eq!(*quotas.read().await, Quotas::default());
     }
 }

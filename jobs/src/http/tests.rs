@@ -48,7 +48,11 @@ fn scheduler_of(
         bodies: Bodies::new(),
         files: FileReader::new(),
         readers: Readers::new(),
-        quotas: MasterQuotas::new(ClientIdentity::default(), watch::channel(None).1),
+        quotas: MasterQuotas::new(
+            ClientIdentity::default(),
+            Vec::new(),
+            watch::channel(None).1,
+        ),
         user: "somebody".to_owned(),
         leader: watch::channel(None).1,
         address: "here:1".to_owned(),
@@ -250,7 +254,7 @@ async fn a_job_that_waits_is_shown_with_the_quota_that_the_master_tells() {
     assert_eq!(job["why"], told);
     let mut context = Arc::into_inner(context).expect("no other");
     let (_leader, of_leader) = watch::channel(Some(leader));
-    context.quotas = MasterQuotas::new(ClientIdentity::default(), of_leader);
+    context.quotas = MasterQuotas::new(ClientIdentity::default(), Vec::new(), of_leader);
     let context = Arc::new(context);
     for path in ["/v1/jobs/waits", "/v1/jobs/waits?tasks=false"] {
         let why = json_of(&context, path).await["why"].to_string();

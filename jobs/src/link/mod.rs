@@ -157,7 +157,10 @@ impl Link {
         &self,
         backoff: &mut Backoff,
     ) -> Result<std::convert::Infallible, Ended> {
-        let encryption = self.identity.encryption().map_err(Ended::Tls)?;
+        let encryption = self
+            .identity
+            .encryption(&self.masters)
+            .map_err(Ended::Tls)?;
         let scheme = if encryption.is_some() {
             "https"
         } else {

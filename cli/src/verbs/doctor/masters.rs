@@ -87,7 +87,7 @@ impl Skew {
 /// verb was given one.
 pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Asked {
     let url = address::url_with(identity::scheme_trusting(trusted), address, "/version");
-    let client = identity::client_trusting(trusted, url.starts_with("https://"));
+    let client = identity::client_trusting(address, trusted, url.starts_with("https://"));
     let (client, shown) = match client {
         Ok(client) => client,
         Err(error) => {

@@ -114,7 +114,9 @@ pub(super) async fn ask(address: &str, asker: &Asker<'_>) -> Answer {
 
 /// With what the agent shows the master, in the way that it connects.
 fn of_agent(address: &str, identity: &ClientIdentity) -> Result<(Client, String), String> {
-    let encryption = identity.encryption().map_err(|error| chain(&error))?;
+    let encryption = identity
+        .encryption(&[address.to_owned()])
+        .map_err(|error| chain(&error))?;
     let authorization = identity.authorization().map_err(|error| chain(&error))?;
     let scheme = match &encryption {
         Some(_) => "https",
@@ -129,7 +131,7 @@ fn of_agent(address: &str, identity: &ClientIdentity) -> Result<(Client, String)
 
 fn of_client(address: &str, trusted: Option<&Path>) -> Result<(Client, String), String> {
     let url = address::url_with(identity::scheme_trusting(trusted), address, PATH);
-    let client = identity::client_trusting(trusted, url.starts_with("https://"));
+    let client = identity::client_trusting(address, trusted, url.starts_with("https://"));
     let (client, _shown) = client.map_err(|error| format!("{error:#}"))?;
     Ok((client, url))
 }

@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow, bail};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use meseta_daemon::client::{Call, Client, Error, Reply};
+use meseta_daemon::tls::DaemonKind;
 use meseta_jobs::spec::is_name;
 use serde_json::Value;
 
@@ -66,7 +67,7 @@ impl Scheduler {
         let is_encrypted = bases.iter().any(|base| base.starts_with("https:"));
         Ok(Self {
             bases,
-            client: identity::client(is_encrypted)?,
+            client: identity::client(DaemonKind::Scheduler, is_encrypted)?,
             runtime: server::runtime()?,
         })
     }
@@ -147,6 +148,10 @@ impl Scheduler {
             }
             let elsewhere = reply.header("location").map(|next| resolved(&url, next));
             match elsewhere.filter(|_| reply.status == StatusCode::TEMPORARY_REDIRECT) {
+                // What is sent over TLS is not sent on in the clear.
+                Some(next) if url.starts_with("https:") && !next.starts_with("https:") => {
+                    bail!("{base} sends on to {next}, which is not over TLS")
+                }
                 Some(next) => url = next,
                 None => return Ok(Asked::Answered(reply)),
             }
