@@ -54,6 +54,8 @@ enum Untold {
 /// Asks the master for the agents of the cluster.
 pub(crate) struct Cluster {
     pub(crate) identity: ClientIdentity,
+    /// The masters that the operator named.
+    pub(crate) masters: Vec<String>,
     /// The URL of the master, once there was one.
     pub(crate) leader: watch::Receiver<Option<String>>,
     pub(crate) core: Handle,
@@ -102,7 +104,11 @@ impl Cluster {
             body_max_bytes: BODY_BYTES_MAX,
         };
         let authorization = self.identity.authorization().map_err(Untold::Credential)?;
-        let client = match self.identity.encryption().map_err(Untold::Tls)? {
+        let client = match self
+            .identity
+            .encryption(&self.masters)
+            .map_err(Untold::Tls)?
+        {
             Some(config) => Client::with(options, config, authorization),
             None => Client::plaintext(options, authorization),
         };

@@ -229,6 +229,7 @@ fn watch_cluster(
 ) {
     let cluster = Cluster {
         identity: acting.link.identity.clone(),
+        masters: acting.link.masters.clone(),
         leader: leader.clone(),
         core: core.clone(),
         told: acting.link.events.clone(),
