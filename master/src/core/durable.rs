@@ -64,9 +64,8 @@ impl MasterCore {
             Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
             Pending::Operator(pending) => self.administered(pending),
             Pending::Prune { agents } => {
-                for agent in agents {
-                    self.unreachable_agents.remove(&agent);
-                    self.forget_deactivation(&agent);
+                for agent in &agents {
+                    self.unreachable_pruned(agent);
                 }
             }
         }

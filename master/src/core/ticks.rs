@@ -303,7 +303,8 @@ impl MasterCore {
         self.collect_owners();
         let names = |agents: &[AgentId]| agents.iter().map(ToString::to_string).collect();
         let lost = self.unreachable_agents.iter();
-        let agents = self.surplus(lost.map(|(id, agent)| (id, agent.since)));
+        let mut agents = self.surplus(lost.map(|(id, agent)| (id, agent.since)));
+        agents.retain(|id| !self.readmitting.contains(id) && !self.operator.going.contains(id));
         if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
             let agent_ids = names(&agents);
             self.persist(

@@ -33,7 +33,17 @@ impl MasterCore {
         if self.operator.going.contains(&id) {
             return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
         }
+        if self.is_being_removed(&id) {
+            return Err(Answer::Conflict(format!(
+                "Agent '{id}' is being removed: there is nothing left to drain or to deactivate"
+            )));
+        }
         Ok(id)
+    }
+
+    /// Whether the registry is about to forget an agent, and its deactivation with it.
+    fn is_being_removed(&self, id: &AgentId) -> bool {
+        self.pending.iter().any(|(_, pending)| pending.removes(id))
     }
 
     fn is_known_agent(&self, id: &AgentId) -> bool {
@@ -50,17 +60,22 @@ impl MasterCore {
         mark_gone: bool,
     ) -> Result<(), Answer> {
         let id = self.known_agent(id)?;
-        if let Some(agent) = self.agents.get(&id) {
-            if !agent.profile.has(Capability::AgentDraining) {
+        let maintenance = &self.operator.requested_maintenance;
+        let is_scheduled = match self.agents.get(&id) {
+            Some(agent) if !agent.profile.has(Capability::AgentDraining) => {
                 return Err(refused("Agent is not capable of draining"));
             }
-            let maintenance = &self.operator.requested_maintenance;
-            if maintenance.of_agent(&agent.profile).is_some() {
-                return Err(refused(
-                    "Agent is part of a maintenance schedule: remove its machine from the schedule \
-                     to drain it",
-                ));
-            }
+            Some(agent) => maintenance.of_agent(&agent.profile).is_some(),
+            // The address of an agent that is not back is unknown.
+            None => self
+                .host_of(&id)
+                .is_some_and(|host| maintenance.names_host(host)),
+        };
+        if is_scheduled {
+            return Err(refused(
+                "Agent is part of a maintenance schedule: remove its machine from the schedule \
+                 to drain it",
+            ));
         }
         let deactivation = Deactivation {
             since: self.now.unix,
@@ -139,6 +154,9 @@ impl MasterCore {
         if self.agents.contains_key(id) {
             self.update_offerability(id);
             self.send_drain(id);
+            if !self.operator.maintenance.is_empty() {
+                self.schedule_agent(id);
+            }
         }
         if let Some(reply) = reply {
             self.reply(reply, Answer::Done);
@@ -180,6 +198,20 @@ impl MasterCore {
         }
     }
 
+    /// The registry has forgotten an unreachable agent, and its deactivation with it. Of an agent that is being readmitted
+    /// the deactivation is stored again.
+    pub(in crate::core) fn unreachable_pruned(&mut self, id: &AgentId) {
+        if !self.readmitting.contains(id) {
+            self.unreachable_agents.remove(id);
+            self.forget_deactivation(id);
+            return;
+        }
+        let requested = self.operator.requested_deactivations.0.get(id);
+        if let Some(deactivation) = requested.cloned() {
+            self.store_deactivation(None, id.clone(), Some(deactivation));
+        }
+    }
+
     /// An agent that is no more needs no deactivation.
     pub(in crate::core) fn forget_deactivation(&mut self, id: &AgentId) {
         self.operator.deactivations.0.remove(id);
@@ -206,6 +238,9 @@ impl MasterCore {
             };
             drain.drained = true;
             let mark_gone = drain.mark_gone;
+            if self.is_being_removed(&id) {
+                continue;
+            }
             tracing::info!(agent_id = %id, mark_gone, "agent drained");
             if mark_gone {
                 self.begin_going(None, id);

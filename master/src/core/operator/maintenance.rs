@@ -99,8 +99,41 @@ impl MasterCore {
                 )));
             }
         }
+        if let Some(id) = self.absent_draining_on(&machines, &requested) {
+            return Err(refused(format!(
+                "Agent '{id}', which is not back, is being drained, so its machine cannot be scheduled for \
+                 maintenance"
+            )));
+        }
         self.store_maintenance(reply, requested);
         Ok(())
+    }
+
+    /// An agent that is being drained, is not here, and whose host is one of these scheduled machines.
+    fn absent_draining_on(
+        &self,
+        machines: &BTreeSet<Machine>,
+        requested: &Plan,
+    ) -> Option<&AgentId> {
+        let hosts: BTreeSet<&str> = machines
+            .iter()
+            .filter(|machine| requested.lists(machine) && !machine.hostname.is_empty())
+            .map(|machine| machine.hostname.as_str())
+            .collect();
+        if hosts.is_empty() {
+            return None;
+        }
+        // Only agents that are away are looked at: there are few of those, however many are drained.
+        let recovered = hosts.iter().flat_map(|host| {
+            let (from, to) = ((*host).to_owned(), (*host).to_owned());
+            let there = self.recovered_at.range((from, i32::MIN)..=(to, i32::MAX));
+            there.flat_map(|(_, ids)| ids)
+        });
+        let unreachable = self.unreachable_agents.iter();
+        let unreachable =
+            unreachable.filter(|(_, agent)| hosts.contains(&*agent.hostname.to_lowercase()));
+        let mut away = recovered.chain(unreachable.map(|(id, _)| id));
+        away.find(|id| self.operator.requested_deactivations.is_draining(id))
     }
 
     /// Two that add a window at once both have theirs, and neither needs to read what is scheduled.
@@ -189,12 +222,17 @@ impl MasterCore {
         self.reply(reply, Answer::Done);
     }
 
-    /// Tells the allocator when an agent will be away.
+    /// Tells the allocator when an agent will be away. Of an agent that is being drained, which has come back to a machine
+    /// in the schedule, frameworks are not asked: its tasks are ended.
     pub(in crate::core) fn schedule_agent(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let window = self.operator.maintenance.of_agent(&agent.profile);
+        let mut window = self.operator.maintenance.of_agent(&agent.profile);
+        if window.is_some() && self.operator.deactivations.is_draining(id) {
+            tracing::warn!(agent_id = %id, "the machine of a draining agent is scheduled for maintenance; the drain goes on alone");
+            window = None;
+        }
         let window = window.map(|window| Unavailability {
             start: nanoseconds(window.start.nanoseconds),
             duration: window

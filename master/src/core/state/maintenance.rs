@@ -106,6 +106,25 @@ impl Plan {
                 .any(|name| self.down.contains(name))
     }
 
+    /// Whether nothing is scheduled.
+    pub(in crate::core) fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+
+    /// Whether a machine of this host is in the schedule, whatever its address.
+    pub(in crate::core) fn names_host(&self, host: &str) -> bool {
+        let hostname = host.to_lowercase();
+        let from = Machine {
+            hostname: hostname.clone(),
+            ip: String::new(),
+        };
+        let mut named = self.windows.range(from..);
+        !hostname.is_empty()
+            && named
+                .next()
+                .is_some_and(|(machine, _)| machine.hostname == hostname)
+    }
+
     pub(in crate::core) fn lists(&self, machine: &Machine) -> bool {
         self.windows.contains_key(machine)
     }

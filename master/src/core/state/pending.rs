@@ -72,6 +72,17 @@ pub(in crate::core) enum Pending {
 }
 
 impl Pending {
+    /// Whether this takes an agent off the registry, and its deactivation with it.
+    pub(in crate::core) fn removes(&self, id: &AgentId) -> bool {
+        match self {
+            Self::Removed { agent, .. } | Self::Operator(OperatorPending::Gone { agent, .. }) => {
+                agent == id
+            }
+            Self::AllRemoved { agents, .. } | Self::Prune { agents } => agents.contains(id),
+            _ => false,
+        }
+    }
+
     /// The agent that waits for admission.
     pub(in crate::core) fn newcomer(&self) -> Option<&AgentProfile> {
         match self {

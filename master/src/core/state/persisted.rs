@@ -152,16 +152,18 @@ impl Recovered {
             }
             Mutation::RemoveAgent { agent_id } => {
                 registry.forget(&agent_id);
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
             }
             Mutation::RemoveAgents { agent_ids } => {
                 let stays = |id: &String| !agent_ids.contains(id);
                 registry.agents.retain(|agent| stays(&agent.agent_id));
                 registry.unreachable.retain(|agent| stays(&agent.agent_id));
+                registry.deactivations.retain(|(id, _)| stays(id));
             }
             Mutation::PruneUnreachable { agent_ids } => {
-                registry
-                    .unreachable
-                    .retain(|agent| !agent_ids.contains(&agent.agent_id));
+                let stays = |id: &String| !agent_ids.contains(id);
+                registry.unreachable.retain(|agent| stays(&agent.agent_id));
+                registry.deactivations.retain(|(id, _)| stays(id));
             }
             Mutation::PutWeights(weights) => registry.weights = Some(weights),
             Mutation::PutMaintenance(maintenance) => {

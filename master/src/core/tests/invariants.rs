@@ -213,7 +213,8 @@ impl MasterCore {
         for id in self.operator.deactivations.draining() {
             let requested = self.operator.requested_deactivations.0.get(id);
             let is_noted = !requested.is_some_and(Deactivation::is_draining);
-            let is_idle = self.agents.get(id).is_some_and(|agent| agent.is_idle());
+            let agent = self.agents.get(id);
+            let is_idle = agent.is_some_and(|agent| agent.is_idle() && !agent.removal_pending);
             assert!(
                 !is_idle || is_noted,
                 "agent {id} is drained but not marked DRAINED"

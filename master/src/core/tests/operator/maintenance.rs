@@ -499,3 +499,117 @@ fn an_agent_that_is_being_marked_gone_is_not_marked_unreachable_as_well() {
     assert!(world.registry.unreachable.is_empty());
     assert_eq!(world.registry.gone.len(), 1);
 }
+
+/// An agent that is deactivated and unreachable, in a cluster whose registry keeps no unreachable agents for long.
+fn deactivated_and_unreachable() -> (World, Node) {
+    let mut world = World::with_config(|config| config.registry_max_agent_count = 0);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.administer_done(deactivate(&node));
+    world.advance(100 * SECOND);
+    assert_eq!(world.lost(), 1);
+    world.writes_at_once = false;
+    (world, node)
+}
+
+#[test]
+fn pruning_keeps_deactivation_of_returning_agent() {
+    for prunes_first in [false, true] {
+        let (mut world, node) = deactivated_and_unreachable();
+        if prunes_first {
+            world.advance(900 * SECOND);
+            assert_eq!(world.unwritten.len(), 1, "the agent is to be pruned");
+        }
+        world.return_empty(&node);
+        world.advance(900 * SECOND);
+        world.writes_at_once = true;
+        world.write();
+        let id = node.agent_id();
+        assert!(world.core.agents.contains_key(&id), "{prunes_first}");
+        assert!(!world.core.may_be_offered(&id), "{prunes_first}");
+        assert_eq!(world.registry.deactivations.len(), 1, "{prunes_first}");
+    }
+}
+
+#[test]
+fn drain_behind_removal_is_refused() {
+    for is_pruned in [false, true] {
+        let (mut world, node) = if is_pruned {
+            let (mut world, node) = deactivated_and_unreachable();
+            world.advance(900 * SECOND);
+            (world, node)
+        } else {
+            let (mut world, node) = drainable();
+            world.writes_at_once = false;
+            world.unregister(&node);
+            (world, node)
+        };
+        for request in [drain(&node, false), deactivate(&node)] {
+            let answer = world.administer(request);
+            let Answer::Conflict(message) = answer else {
+                panic!("{answer:?}");
+            };
+            assert_says(&message, "is being removed");
+        }
+        world.write();
+        assert!(world.registry.deactivations.is_empty());
+        assert!(world.core.operator.deactivations.0.is_empty());
+        assert!(world.core.operator.requested_deactivations.0.is_empty());
+    }
+}
+
+#[test]
+fn drained_agent_that_unregisters_leaves_no_deactivation() {
+    let (mut world, node) = drainable();
+    let scheduler = world.subscribe(plain());
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
+    world.administer_done(drain(&node, false));
+    world.writes_at_once = false;
+    world.unregister(&node);
+    world.update(&node, &scheduler, "t", TaskState::TaskKilled, 1);
+    world.acknowledge(&node, &scheduler, "t", 1);
+    world.writes_at_once = true;
+    world.write();
+    assert!(world.core.agents.is_empty());
+    assert!(world.registry.deactivations.is_empty());
+    assert!(world.core.operator.requested_deactivations.0.is_empty());
+}
+
+#[test]
+fn drain_and_maintenance_exclude_each_other_while_agent_is_away() {
+    for is_unreachable in [false, true] {
+        let (world, node) = drainable();
+        let mut world = world.restart();
+        if is_unreachable {
+            world.advance(601 * SECOND);
+            assert_eq!(world.lost(), 1);
+        }
+        let scheduled = || schedule(vec![window(vec![node_machine()])]);
+        world.administer_done(scheduled());
+        let message = rejection(world.administer(drain(&node, false)));
+        assert_says(&message, "maintenance schedule");
+        world.administer_done(schedule(Vec::new()));
+        world.administer_done(drain(&node, false));
+        let message = rejection(world.administer(scheduled()));
+        assert_says(&message, "is being drained");
+        let elsewhere = schedule(vec![window(vec![machine("other.example", "")])]);
+        world.administer_done(elsewhere);
+    }
+}
+
+/// The address of an agent that is away is unknown, and so is that its machine is in the schedule.
+#[test]
+fn returning_draining_agent_gets_no_maintenance() {
+    let (mut world, node) = drainable();
+    let scheduler = world.subscribe(plain());
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
+    let info = info_of(&scheduler);
+    let mut world = world.restart();
+    world.administer_done(schedule(vec![window(vec![machine("", "10.0.0.1")])]));
+    world.administer_done(drain(&node, false));
+    let scheduler = world.subscribe(info.clone());
+    let node = world.return_running(&node, &scheduler, vec![info]);
+    assert_eq!(drain_state(&mut world, &node), Some(false));
+    world.live(5 * SECOND, &[&node]);
+    let told = world.take_events(scheduler.connection);
+    assert!(told.iter().all(|event| event.inverse_offers.is_none()));
+}
