@@ -4,6 +4,7 @@
 //! agent, which makes it durable; see `feedback.rs` for what comes back. Invariant: an
 //! operation is done whole here and in the allocator, or not at all; quantities never change.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use meseta_allocator::Outstanding;
@@ -13,7 +14,9 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_proto::mesos::v1::{self};
 use meseta_proto::{Invalid, invalid};
-use meseta_resources::{AgentId, Change, Conversion, FrameworkId, Operation, Resource, Resources};
+use meseta_resources::{
+    AgentId, Change, Conversion, FrameworkId, OfferId, Operation, Resource, Resources,
+};
 use prost::Message as _;
 
 use crate::core::answer::Answer;
@@ -87,13 +90,16 @@ impl MasterCore {
         })?;
         let sent = for_agent(&operation, message);
         frame_size::check_operation(agent, &sent)?;
-        self.rescind_destroyed(&accepted_offers.agent, &operation);
-        self.return_copies(id, accepted_offers, &operation);
         let conversions = operation.conversions().map_err(Invalid::of)?;
-        let remaining =
-            Change::of(&conversions, &accepted_offers.remaining).map_err(Invalid::of)?;
+        let single = without_copies(&accepted_offers.remaining, &operation);
+        Change::of(&conversions, &single).map_err(Invalid::of)?;
         let change = self.change_of_total(&accepted_offers.agent, &conversions)?;
         self.check_growth(&accepted_offers.agent, &operation, &change)?;
+        // An operation that is refused takes nothing from others.
+        self.rescind_destroyed(&accepted_offers.agent, &operation);
+        self.return_copies(id, accepted_offers, &operation);
+        let remaining =
+            Change::of(&conversions, &accepted_offers.remaining).map_err(Invalid::of)?;
         self.allocator
             .update_allocation(id, &accepted_offers.agent, &conversions)
             .map_err(|error| {
@@ -387,6 +393,21 @@ impl MasterCore {
         }
     }
 
+    /// The offers of an agent that have to be taken back so that these resources are free; none can be if not even all
+    /// are enough.
+    fn offers_in_the_way(&self, agent: &AgentId, requested: &Resources) -> Option<Vec<OfferId>> {
+        let offers: Vec<Outstanding> = self
+            .agents
+            .get(agent)
+            .into_iter()
+            .flat_map(|agent| &agent.offers)
+            .filter_map(|id| self.offers.get(id))
+            .map(|offer| (&**offer).into())
+            .collect();
+        self.allocator
+            .rescind_for_operation(agent, requested, &offers)
+    }
+
     fn operate_on_free(
         &mut self,
         agent: &AgentId,
@@ -403,32 +424,38 @@ impl MasterCore {
         if let Ok(change) = &change {
             self.check_growth(agent, &operation, change)?;
         }
-        self.rescind_destroyed(agent, &operation);
         let requested: Resources = conversions.iter().map(Conversion::consumed).sum();
-        let offers: Vec<Outstanding> = self
-            .agents
-            .get(agent)
-            .into_iter()
-            .flat_map(|agent| &agent.offers)
-            .filter_map(|id| self.offers.get(id))
-            .map(|offer| (&**offer).into())
-            .collect();
-        let plan = self
-            .allocator
-            .rescind_for_operation(agent, &requested, &offers);
-        for offer in plan.into_iter().flatten() {
+        if self.offers_in_the_way(agent, &requested).is_none() {
+            let free = self.allocator.free(agent);
+            Change::of(&conversions, &free).map_err(Invalid::of)?;
+        }
+        let change = change?;
+        // An operation that is refused takes no offer back.
+        self.rescind_destroyed(agent, &operation);
+        let offers = self.offers_in_the_way(agent, &requested);
+        for offer in offers.into_iter().flatten() {
             // What is wanted is taken below, before the rest is offered again.
             self.rescind(&offer);
         }
         let free = self.allocator.free(agent);
         Change::of(&conversions, &free).map_err(Invalid::of)?;
-        let change = change?;
         self.allocator
             .update_available(agent, &conversions)
             .map_err(Invalid::of)?;
         self.allocate_due = true;
         Ok(self.commit_operation(None, agent, sent, &change))
     }
+}
+
+/// Resources with one copy of each shared volume that is to go.
+fn without_copies<'a>(resources: &'a Resources, operation: &Operation) -> Cow<'a, Resources> {
+    let mut single = Cow::Borrowed(resources);
+    for volume in operation.destroyed().iter().filter(|one| one.is_shared()) {
+        for _ in 1..resources.count(volume) {
+            single.to_mut().remove(volume);
+        }
+    }
+    single
 }
 
 /// An operation as its agent gets it, under the framework's name for it.

@@ -340,3 +340,27 @@ fn a_volume_goes_while_a_shared_one_is_in_use() {
     let left = parse("cpus:4;mem:1024;disk(dev):40") + &Resources::from(shared);
     world.assert_total(&node, &left);
 }
+
+#[test]
+fn refused_destroy_rescinds_no_offers() {
+    let (mut world, node, scheduler, data) = begin_shared();
+    let task = launch(vec![on_volume(&node, "t", &data)]);
+    world.accept_all(&scheduler, vec![task]);
+    let mine = world.all_offers(&scheduler);
+    world.call(&scheduler, decline(&mine, 600.0));
+    // A framework of the same role that is offered the agent without the volume.
+    let other = world.subscribe(framework("g", &["dev"]));
+    let offers = world.all_offers(&other);
+    assert!(!offers.is_empty() && !total(&offers).contains_resource(&data));
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
+    world.call(&scheduler, Action::Revive { roles: Vec::new() });
+    let mine = world.all_offers(&scheduler);
+    assert!(total(&mine).contains_resource(&data));
+    let before = world.core.offers.len();
+    let operations = vec![named(destroy([&data]), "d")];
+    world.call(&other, with_operations(&offers, operations, 600.0));
+    let told = world.operation_events(&other);
+    assert_eq!(told[0].state(), OperationState::OperationError);
+    assert_eq!(world.rescinded(&scheduler), 0);
+    assert_eq!(world.core.offers.len(), before - offers.len());
+}
