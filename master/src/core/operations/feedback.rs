@@ -185,7 +185,17 @@ impl MasterCore {
         };
         agent.operation_usage.remove(&removed);
         self.operation_memory.remove(&removed);
-        if let Some(key) = removed.named() {
+        self.release_name(&removed);
+    }
+
+    /// Frees the name that a framework gave an operation, unless another operation has that name.
+    fn release_name(&mut self, record: &OperationRecord) {
+        if let Some(key) = record.named()
+            && self
+                .named_operations
+                .get(&key)
+                .is_some_and(|(_, uuid)| *uuid == record.uuid)
+        {
             self.named_operations.remove(&key);
         }
     }
@@ -381,6 +391,20 @@ impl MasterCore {
                 tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
                 continue;
             }
+            // The framework acknowledged the end of one and gave its name to the other; the agent heard of the latter only.
+            if let Some((_, former)) = holder.cloned() {
+                let is_over_before = table
+                    .get(&former)
+                    .is_none_or(|former| is_over(former.state()));
+                if !is_over_before || is_over(record.state()) {
+                    tracing::warn!(agent_id = %id, "a reported operation has the name of another one and is left out");
+                    continue;
+                }
+                if let Some(former) = table.remove(&former) {
+                    agent.operation_usage.remove(&former);
+                    self.operation_memory.remove(&former);
+                }
+            }
             if budget.fit_operation(&record) == Fit::LeftOut {
                 continue;
             }
@@ -434,9 +458,7 @@ impl MasterCore {
         for record in operations.values() {
             self.operation_memory.remove(record);
             let key = record.named();
-            if let Some(key) = &key {
-                self.named_operations.remove(key);
-            }
+            self.release_name(record);
             if is_over(record.state()) {
                 continue;
             }

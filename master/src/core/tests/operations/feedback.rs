@@ -217,3 +217,45 @@ fn very_many_operations_are_told_of_as_their_framework_reads() {
     }
     assert_eq!(told, OPERATIONS);
 }
+
+/// A framework acknowledged the end of one operation and gave its name to another; the agent still holds both.
+#[test]
+fn reported_operations_of_one_name_stay_apart() {
+    for old_first in [true, false] {
+        let (mut world, node, scheduler, _) = begin("cpus:4;mem:1024");
+        let mine = reserved(&parse("cpus:1"), "dev", None);
+        let told = |number: u8, state: OperationState| {
+            let info = named(reserve(&mine), "r");
+            let latest_status = OperationStatus {
+                operation_id: info.id.clone(),
+                state: state.into(),
+                ..OperationStatus::default()
+            };
+            v1::Operation {
+                framework_id: Some(framework_id(&scheduler.id)),
+                agent_id: None,
+                info,
+                latest_status,
+                statuses: Vec::new(),
+                uuid: v1::Uuid {
+                    value: vec![number; 16],
+                },
+            }
+        };
+        let old = told(1, OperationState::OperationFinished);
+        let new = told(2, OperationState::OperationPending);
+        let mut report = report(&node, vec![], vec![]);
+        report.operations = if old_first {
+            vec![old, new]
+        } else {
+            vec![new, old]
+        };
+        world.lose_agent(&node);
+        world.handshake(AgentMessage::Reregister(report));
+        let key = (FrameworkId::new(&scheduler.id).unwrap(), "r".to_owned());
+        let expected = (node.agent_id(), [2; 16]);
+        assert_eq!(world.core.named_operations.get(&key), Some(&expected));
+        let known = &world.core.agents[node.id.as_str()].operations;
+        assert!(known.contains_key(&[2; 16]) && !known.contains_key(&[1; 16]));
+    }
+}
