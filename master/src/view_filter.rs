@@ -360,8 +360,12 @@ fn filter_agent(
             && may_view_operation(decisions.approver, one)
     };
     let hides_operations = agent.operations.values().any(|one| !is_seen(one));
+    let frameworks = &decisions.visible_frameworks;
+    let mut inverse_replies = agent.inverse_replies.clone();
+    inverse_replies.retain(|framework, _| frameworks.contains(framework));
     if tasks.len() == agent.tasks.len()
         && executors.len() == agent.executors.len()
+        && inverse_replies.len() == agent.inverse_replies.len()
         && !hides_operations
     {
         return agent.clone();
@@ -372,6 +376,7 @@ fn filter_agent(
         operations: Arc::new(operations.map(|(key, one)| (*key, one.clone())).collect()),
         tasks: Arc::new(tasks),
         executors: Arc::new(executors),
+        inverse_replies,
         digest: AgentDigest::default(),
         ..(**agent).clone()
     })

@@ -245,3 +245,36 @@ fn a_filter_remembers_no_tasks_and_hides_what_is_hidden() {
     let remembered = filter.frameworks.len() + filter.tasks.len();
     assert!(remembered <= 1 + USERS_MAX, "{remembered}");
 }
+
+#[test]
+fn replies_of_hidden_frameworks_are_hidden() {
+    use crate::core::InverseReply;
+    let mut all = copy(&cluster_of(1, 3));
+    let ids: Vec<_> = all.frameworks.iter().map(|one| one.id.clone()).collect();
+    let agents = Arc::make_mut(&mut all.agents);
+    let agent = Arc::make_mut(&mut agents[0]);
+    let hostname = Some(agent.profile.info.hostname.clone());
+    for id in &ids {
+        let reply = InverseReply {
+            accepted: true,
+            at: std::time::Duration::ZERO,
+        };
+        agent.inverse_replies.insert(id.clone(), reply);
+    }
+    let maintenance = Arc::make_mut(&mut all.maintenance);
+    maintenance.schedule.windows = vec![v1::maintenance::Window {
+        machine_ids: vec![v1::MachineId { hostname, ip: None }],
+        ..v1::maintenance::Window::default()
+    }];
+    let user = r#"{"values":["u1"]}"#;
+    let rules = format!(
+        r#"{{"view_frameworks":[{{"principals":{{"values":["ada"]}},"users":{user}}}],
+            "get_maintenance_statuses":[{{"principals":{{"values":["ada"]}},"machines":{ANY}}}]}}"#
+    );
+    let authorizer = Authorizer::new(Acls::parse(&rules).unwrap(), false);
+    let seen = filtered_snapshot(&all, &authorizer.approver(Some("ada".to_owned())));
+    let status = crate::views::maintenance_status(&seen);
+    let told = status.draining_machines[0].statuses.iter();
+    let told: Vec<_> = told.map(|one| one.framework_id.value.as_str()).collect();
+    assert_eq!(told, [ids[1].as_str()]);
+}
