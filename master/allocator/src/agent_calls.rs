@@ -61,6 +61,9 @@ impl Allocator {
         self.apply_constraints(key);
         self.mark_dirty(key);
         self.relaxed = true;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.agent_added(id);
+        }
         Ok(())
     }
 
@@ -116,6 +119,9 @@ impl Allocator {
             self.prune_owners(&agent.total);
         }
         self.agent_keys.remove(id);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.agent_removed(id);
+        }
         self.relaxed = true;
         Ok(())
     }

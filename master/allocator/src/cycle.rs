@@ -111,7 +111,7 @@ impl Allocator {
         // Filters hold at their very last moment.
         let filter = self.filters.next_expiry();
         let filter = filter.map(|expiry| expiry + std::time::Duration::from_nanos(1));
-        let recovery = self.recovery.as_ref().map(|recovery| recovery.deadline);
+        let recovery = self.recovery.as_ref().map(|recovery| recovery.deadline());
         filter.into_iter().chain(recovery).min()
     }
 

@@ -19,8 +19,15 @@ use crate::roles::SlotKey;
 /// The first rule that stops an offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocker {
-    #[error("offers are held up until enough agents are back after a failover")]
-    Recovering,
+    #[error(
+        "offers are held up until enough agents are back after a failover: {returned} of {known} are, \
+         {required} are required"
+    )]
+    Recovering {
+        returned: usize,
+        known: usize,
+        required: usize,
+    },
     #[error("the agent is deactivated, draining or away: `meseta agents` says which")]
     AgentInactive,
     #[error("the agent is not on the whitelist")]
@@ -261,8 +268,12 @@ impl Allocator {
         slot: SlotKey,
     ) -> Result<(Bundle, Option<Blocker>), Blocker> {
         let (entry, slot_entry) = (&self.agents[agent], &self.slots[slot]);
-        if self.is_recovering(now) {
-            return Err(Blocker::Recovering);
+        if let Some(recovery) = self.recovery_at(now) {
+            return Err(Blocker::Recovering {
+                returned: recovery.returned(),
+                known: recovery.known(),
+                required: recovery.required(),
+            });
         }
         if !entry.active {
             return Err(Blocker::AgentInactive);

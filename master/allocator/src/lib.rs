@@ -44,6 +44,7 @@ pub use error::Error;
 pub use explain::{Blocker, Explanation};
 pub use maintenance::{InverseAnswer, InverseOffer};
 pub use quota::{Quota, check_quota_tree, guaranteed, quantities};
+pub use recovery::Recovery;
 pub use rescind::{OfferView, Outstanding};
 pub use spec::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocation, Domain, FrameworkCapabilities,

@@ -88,7 +88,7 @@ pub use validation::call;
 pub use views::by_framework::{ByFramework, FrameworkEntities, StateCounts, TaskStatesByFramework};
 pub use views::digest::{AgentDigest, RoleAmounts};
 pub use views::operator_event::{OperatorEvent, TaskUser};
-pub use views::snapshot::{AgentView, FrameworkView, Snapshot};
+pub use views::snapshot::{AgentView, FrameworkView, RecoveryMode, Snapshot};
 pub use wire::{Format, to_wire};
 
 #[cfg(test)]

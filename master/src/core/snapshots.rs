@@ -8,7 +8,7 @@ use meseta_allocator::RoleGauges;
 use super::master::MasterCore;
 use super::state::agent::Agent;
 use super::state::usage::Usage;
-use super::views::snapshot::{AgentView, FrameworkView, Snapshot, view};
+use super::views::snapshot::{AgentView, FrameworkView, RecoveryMode, Snapshot, view};
 
 impl MasterCore {
     /// Whether [`Self::snapshot`] would give what somebody else has got already.
@@ -134,6 +134,10 @@ impl MasterCore {
             quotas: self.operator.quotas.clone(),
             maintenance: self.operator.maintenance.maintenance().clone(),
             quota_semantics: self.config.quota_semantics,
+            recovery_mode: self.allocator.recovery().map(|recovery| RecoveryMode {
+                awaited: recovery.awaited().len(),
+                missing: recovery.missing(),
+            }),
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
             pending_mutations: self.pending.len(),

@@ -162,7 +162,6 @@ impl MasterCore {
             self.agreed("recovering a quota", updated);
         }
         self.skip_known_ids();
-        self.allocator
-            .recover(self.now.moment, self.recovered_agents.len());
+        self.begin_recovery_mode();
     }
 }

@@ -130,10 +130,16 @@ impl Script {
                     .update_unavailability(&id, unavailability(words.at(2)))
                     .map(quiet)
             }
+            "forget" => {
+                let id = agent(words.at(1));
+                self.allocator().forget_awaited(&id);
+                Ok(String::new())
+            }
             "inverse" => Ok(self.inverse_offers()),
             "answer" => self.answer(words),
             "recovery" => {
-                let (now, known) = (self.now, words.at(1).parse().expect("a number"));
+                let known: Vec<_> = words.plain[1..].iter().map(|id| agent(id)).collect();
+                let now = self.now;
                 self.allocator().recover(now, known);
                 Ok(String::new())
             }

@@ -76,6 +76,7 @@ impl MasterCore {
         let agent = self.take_agent(id);
         if agent.is_some() || was_expected {
             tracing::info!(agent_id = %id, why, "agent removed");
+            self.allocator.forget_awaited(id);
             self.forget_deactivation(id);
         }
         if let Some(agent) = agent {
@@ -97,6 +98,7 @@ impl MasterCore {
             self.unreachable_tasks_gone(id);
         }
         self.confirm_unproven_owners();
+        self.allocator.forget_awaited(id);
         if let Some(agent) = self.take_agent(id) {
             self.lose(agent, Loss::Gone);
         } else if was_expected {

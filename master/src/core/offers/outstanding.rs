@@ -65,6 +65,7 @@ impl MasterCore {
     /// Asks the allocator for what can be offered and offers it.
     pub(in crate::core) fn allocate(&mut self) {
         self.counters.allocation_runs += 1;
+        self.end_recovery_mode();
         let allocations = self.allocator.allocate(self.now.moment);
         let mut made: BTreeMap<FrameworkId, OfferEvents<v1::Offer>> = BTreeMap::new();
         for allocation in allocations {

@@ -62,12 +62,23 @@ pub struct Snapshot {
     pub quotas: Arc<BTreeMap<Role, Quota>>,
     pub maintenance: Arc<Maintenance>,
     pub quota_semantics: QuotaSemantics,
+    /// Set while offers wait for agents after a restart.
+    pub recovery_mode: Option<RecoveryMode>,
     pub whitelisted_roles: Option<BTreeSet<Role>>,
     pub counters: Counters,
     /// Registry mutations that are not durable yet.
     pub pending_mutations: usize,
     /// Shared by snapshots of the same agents and offers.
     pub(crate) derived: Arc<DerivedViews>,
+}
+
+/// The agents that offers wait for after a restart, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryMode {
+    /// Known agents that are not back.
+    pub awaited: usize,
+    /// Known agents that still have to come back before offers are made.
+    pub missing: usize,
 }
 
 /// What is found out of a snapshot for the first reader who needs it, and kept for the others.

@@ -431,6 +431,40 @@ fn with_quota_a_restarted_master_offers_after_ten_minutes_all_the_same() {
     assert!(!world.offers(&scheduler).is_empty());
 }
 
+#[test]
+fn recovery_mode_rounds_up_and_counts_known_agents() {
+    let mut world = World::new();
+    let nodes = [1, 2].map(|port| world.agent(port, "cpus:4;mem:1024"));
+    world.administer_done(set("r", &[("cpus", 1.0), ("mem", 64.0)]));
+    let mut world = world.restart();
+    let scheduler = world.subscribe(framework("f", &["other"]));
+    let mode = |awaited, missing| Some(RecoveryMode { awaited, missing });
+    assert_eq!(world.core.snapshot().recovery_mode, mode(2, 2));
+    world.return_empty(&nodes[0]);
+    world.agent(3, "cpus:4;mem:1024");
+    world.advance(5 * SECOND);
+    assert!(world.offers(&scheduler).is_empty());
+    assert_eq!(world.core.snapshot().recovery_mode, mode(1, 1));
+    world.return_empty(&nodes[1]);
+    world.advance(2 * SECOND);
+    assert!(!world.offers(&scheduler).is_empty());
+    assert_eq!(world.core.snapshot().recovery_mode, None);
+}
+
+#[test]
+fn recovery_mode_waits_for_no_removed_agent() {
+    let mut world = World::new();
+    let nodes = [1, 2].map(|port| world.agent(port, "cpus:4;mem:1024"));
+    world.administer_done(set("r", &[("cpus", 1.0), ("mem", 64.0)]));
+    let mut world = world.restart();
+    let scheduler = world.subscribe(framework("f", &["other"]));
+    world.return_empty(&nodes[0]);
+    let agent_id = nodes[1].id.clone();
+    world.administer_done(Administration::MarkAgentGone { agent_id });
+    world.advance(2 * SECOND);
+    assert!(!world.offers(&scheduler).is_empty());
+}
+
 /// A role has at least what those below it have together; what is missing is part of the refusal.
 #[test]
 fn a_role_below_another_shares_its_quota() {
