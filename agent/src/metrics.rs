@@ -12,6 +12,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
+use meseta_daemon::authentication::Caller;
 use meseta_daemon::descriptors;
 use meseta_resources::{Resources, Role};
 
@@ -19,6 +20,7 @@ use crate::checkpoint::DiskCondition;
 use crate::context::Context;
 use crate::core::{Snapshot, State};
 use crate::monitor::HostSample;
+use crate::permission;
 
 use families::FAMILIES;
 pub(crate) use mesos::mesos_keys;
@@ -29,8 +31,8 @@ fn families() -> impl Iterator<Item = (&'static str, &'static str)> {
     lines.filter_map(|line| line.split_once(' '))
 }
 
-/// The metrics in the Prometheus text format.
-pub(crate) async fn text(context: &Context) -> String {
+/// The metrics in the Prometheus text format, with those of each container that the caller may see.
+pub(crate) async fn text(context: &Context, caller: &Caller) -> String {
     let mut builder = MetricsBuilder::default();
     agent_metrics(&mut builder, context);
     let snapshot = context.snapshot().await.ok();
@@ -39,8 +41,9 @@ pub(crate) async fn text(context: &Context) -> String {
         revocable::write(&mut builder, context, snapshot);
     }
     let mut text = builder.into_text();
-    if let Some(snapshot) = &snapshot {
-        containers::write(&mut text, context, snapshot);
+    if let Some(snapshot) = snapshot {
+        let seen = permission::containers_of(snapshot, &caller.approver);
+        containers::write(&mut text, context, &seen);
     }
     text
 }
@@ -215,6 +218,9 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     builder.one("meseta_agent_frameworks", frameworks);
     for (state, tasks) in tasks_by_state(snapshot) {
         builder.add("meseta_agent_tasks", &[("state", state)], count(tasks));
+        let state = format!("task_{state}");
+        let labels = [("state", state.as_str())];
+        builder.add("meseta_agent_live_tasks", &labels, count(tasks));
     }
     let counters = &snapshot.counters;
     for (state, tasks) in [
@@ -226,6 +232,9 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     ] {
         let tasks = number(tasks);
         builder.add("meseta_agent_tasks_ended_total", &[("state", state)], tasks);
+        let state = format!("task_{state}");
+        let labels = [("state", state.as_str())];
+        builder.add("meseta_agent_task_ends_total", &labels, tasks);
     }
     for (valid, updates) in [
         ("true", counters.valid_status_updates),
@@ -269,11 +278,27 @@ fn out_of_memory<'a>(
 /// Of what is not oversubscribed: that is no part of the agent's resources, see [`revocable`].
 fn resources(builder: &mut MetricsBuilder, total: &Resources, allocated: &Resources) {
     let (total, allocated) = (total.unrevocable(), allocated.unrevocable());
+    amounts(builder, &total, &allocated, "false");
     for name in ["cpus", "mem", "disk", "gpus"] {
         let labels = [("name", name)];
         let (total, allocated) = (scalar(&total, name), scalar(&allocated, name));
         builder.add("meseta_agent_resources", &labels, total);
         builder.add("meseta_agent_resources_allocated", &labels, allocated);
+    }
+}
+
+/// The resources of a sort, in the units and with the labels that all daemons have.
+fn amounts(builder: &mut MetricsBuilder, total: &Resources, used: &Resources, revocable: &str) {
+    for name in ["cpus", "mem", "disk", "gpus"] {
+        let scale = match name {
+            "mem" | "disk" => 1_048_576.0,
+            _ => 1.0,
+        };
+        for (kind, resources) in [("total", total), ("used", used)] {
+            let labels = [("resource", name), ("kind", kind), ("revocable", revocable)];
+            let amount = scalar(resources, name) * scale;
+            builder.add("meseta_agent_resource_amount", &labels, amount);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use prometheus::proto::{
 };
 use prometheus::{Encoder as _, TextEncoder};
 
-use crate::core::{QUEUE_BOUNDS, Queue, State, Tally, Totals};
+use crate::core::{JobFailures, QUEUE_BOUNDS, Queue, State, Tally, Totals};
 use crate::service::{Handle, Unavailable};
 
 /// What is measured, as it is between two steps.
@@ -22,6 +22,7 @@ use crate::service::{Handle, Unavailable};
 pub(crate) struct Measures {
     tally: Tally,
     totals: Totals,
+    failures: JobFailures,
     is_connected: bool,
     role: Role,
 }
@@ -34,15 +35,17 @@ impl Measures {
         loop {
             let looked = move |state: &State| {
                 let (some, next) = state.tally_behind(last.as_deref());
-                (some, next, state.totals(), state.is_connected())
+                let failures = next.is_none().then(|| state.job_failures());
+                (some, next, state.totals(), failures, state.is_connected())
             };
-            let (some, next, totals, is_connected) = handle.read(looked).await?;
+            let (some, next, totals, failures, is_connected) = handle.read(looked).await?;
             tally.add(&some);
             last = next;
             if last.is_none() {
                 return Ok(Self {
                     tally,
                     totals,
+                    failures: failures.unwrap_or_default(),
                     is_connected,
                     role,
                 });
@@ -116,11 +119,13 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
     let Measures {
         tally,
         totals,
+        failures,
         is_connected,
         role,
     } = measures;
     let leadership = Role::NAMES.map(|name| (Some(name), usize::from(name == role.name())));
     vec![
+        job_failures(failures),
         gauge(
             "meseta_scheduler_jobs",
             "Jobs by state.",
@@ -239,6 +244,30 @@ fn gauge(name: &str, help: &str, values: Values) -> MetricFamily {
     family(name, help, MetricType::GAUGE, metrics.collect())
 }
 
+/// One series for each job of which a task has failed.
+fn job_failures(failures: &JobFailures) -> MetricFamily {
+    let metrics = failures.iter().map(|(job, count)| {
+        let label = |name: &str, value: &str| {
+            let mut label = LabelPair::default();
+            label.set_name(name.to_owned());
+            label.set_value(value.to_owned());
+            label
+        };
+        let mut counter = Counter::default();
+        counter.set_value(to_f64(count));
+        let labels = vec![label("job_name", job), label("state", "task_failed")];
+        let mut metric = Metric::from_label(labels);
+        metric.set_counter(counter);
+        metric
+    });
+    family(
+        "meseta_scheduler_job_tasks_failed_total",
+        "Tasks that failed, by job (`job_name`: Prometheus has a label `job` of its own) and state; an empty name stands for jobs beyond the first thousand.",
+        MetricType::COUNTER,
+        metrics.collect(),
+    )
+}
+
 fn counter(name: &str, help: &str, value: u64) -> MetricFamily {
     let mut counter = Counter::default();
     counter.set_value(to_f64(value));
@@ -291,6 +320,7 @@ mod tests {
         Measures {
             tally: Tally::default(),
             totals,
+            failures: JobFailures::default(),
             is_connected: true,
             role: Role::Leading,
         }

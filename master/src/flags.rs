@@ -261,6 +261,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Whether weights are given that the registry overrides.
+    pub(crate) fn ignores_weights(&self, registered: Option<&[(String, f64)]>) -> bool {
+        !self.weights.is_empty() && registered.is_some()
+    }
+
     /// The roles of the list whose weight nobody has set, neither here nor in the registry.
     pub(crate) fn roles_without_weight<'a>(
         &'a self,
@@ -669,6 +674,7 @@ pub(crate) mod tests {
             ["a", "c"],
             "--weights is ignored then"
         );
+        assert!(options.ignores_weights(Some(&registered)) && !options.ignores_weights(None));
     }
 
     #[test]

@@ -79,11 +79,40 @@ fn at(sorted: &[f64], part: f64) -> f64 {
     low + (high - low) * (rank - below)
 }
 
+/// Upper bounds of the buckets of allocations, in seconds: from an idle cluster to one that is too large.
+pub(crate) const ALLOCATION_BOUNDS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+];
+
+/// The number of times in each bucket of [`ALLOCATION_BOUNDS`], since the start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Histogram {
+    pub(crate) counts: [u64; ALLOCATION_BOUNDS.len()],
+    /// Times above the last bound.
+    pub(crate) beyond: u64,
+    pub(crate) sum: Duration,
+}
+
+impl Histogram {
+    pub(crate) fn add(&mut self, took: Duration) {
+        self.sum += took;
+        let seconds = took.as_secs_f64();
+        let bounds = ALLOCATION_BOUNDS.iter();
+        let mut buckets = bounds.zip(&mut self.counts);
+        match buckets.find(|(bound, _)| seconds <= **bound) {
+            Some((_, count)) => *count += 1,
+            None => self.beyond += 1,
+        }
+    }
+}
+
 /// A copy of everything that was measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measures {
     /// Steps of the core that ended in an allocation, the allocation being nearly all of them.
     pub(crate) allocations: Window,
+    /// The same since the start.
+    pub(crate) allocation_times: Histogram,
     /// From a mutation to its being durable.
     pub(crate) stores: Window,
     /// Answers that were made from a snapshot which another reader had taken.
@@ -102,6 +131,17 @@ pub(crate) struct Measures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn histogram_counts_each_time_once() {
+        let mut histogram = Histogram::default();
+        for ms in [0, 1, 2, 2_500, 2_501] {
+            histogram.add(Duration::from_millis(ms));
+        }
+        assert_eq!(histogram.counts, [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(histogram.beyond, 1);
+        assert_eq!(histogram.sum, Duration::from_millis(5_004));
+    }
 
     #[test]
     fn a_window_keeps_the_newest_and_orders_them() {

@@ -4,11 +4,13 @@
 //! registry of its own. Labels come from closed sets, so their number is bounded. `resource_sums` takes
 //! the kinds of resources from here, where their families are declared.
 
+mod failures;
 mod frameworks;
 mod mesos;
 mod page;
 mod process;
 mod resource_sums;
+mod resources;
 mod roles;
 
 use std::collections::BTreeMap;
@@ -17,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
+use prometheus::proto::{self, MetricFamily};
 use prometheus::{Counter, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
 use meseta_daemon::tls::Served;
@@ -25,11 +27,10 @@ use meseta_etcd::leadership::Role;
 use tokio::sync::watch;
 
 use crate::chunked_response::Document;
-use crate::core::{Snapshot, Usage, is_terminal, state_name};
-use crate::measures::Measures;
+use crate::core::{Snapshot, is_terminal, state_name};
+use crate::measures::{ALLOCATION_BOUNDS, Histogram, Measures};
 use mesos::MetricWriter;
 use process::ProcessStats;
-use resource_sums::Sums;
 pub(crate) use resource_sums::{ResourceTotals, totals};
 
 /// Kinds of resources that have series of their own; others appear in `/state` only.
@@ -87,13 +88,9 @@ impl Metrics {
     }
 
     /// The text exposition format.
-    pub(crate) fn prometheus(
-        &self,
-        snapshot: &Snapshot,
-        usage: Usage,
-    ) -> Result<Vec<u8>, prometheus::Error> {
+    pub(crate) fn prometheus(&self, measured: &Measured) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
-        let mut families = families(snapshot, usage, &self.role())?;
+        let mut families = families(measured, &self.role())?;
         let certificate = self.certificate.as_ref();
         families.extend(certificate_end(certificate.and_then(|one| one.end()))?);
         registry.register(Box::new(SnapshotCollector(families.into())))?;
@@ -186,6 +183,30 @@ impl Families {
 }
 
 impl Families {
+    fn allocation_times(&mut self, times: &Histogram) {
+        let mut total = 0;
+        let buckets = ALLOCATION_BOUNDS.iter().zip(times.counts);
+        let buckets = buckets.map(|(bound, count)| {
+            total += count;
+            let mut bucket = proto::Bucket::default();
+            bucket.set_upper_bound(*bound);
+            bucket.set_cumulative_count(total);
+            bucket
+        });
+        let mut histogram = proto::Histogram::default();
+        histogram.set_bucket(buckets.collect());
+        histogram.set_sample_count(total + times.beyond);
+        histogram.set_sample_sum(times.sum.as_secs_f64());
+        let mut metric = proto::Metric::default();
+        metric.set_histogram(histogram);
+        let mut family = MetricFamily::default();
+        family.set_name("meseta_master_allocator_run_seconds".to_owned());
+        family.set_help("Duration of allocation cycles.".to_owned());
+        family.set_field_type(proto::MetricType::HISTOGRAM);
+        family.set_metric(vec![metric]);
+        self.0.push(family);
+    }
+
     /// A counter of parts.
     fn float_counter(
         &mut self,
@@ -213,19 +234,18 @@ fn labelled<T>(values: impl IntoIterator<Item = (&'static str, T)>) -> Vec<(Vec<
         .collect()
 }
 
-fn families(
-    snapshot: &Snapshot,
-    usage: Usage,
-    role: &Role,
-) -> Result<Vec<MetricFamily>, prometheus::Error> {
+fn families(measured: &Measured, role: &Role) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let (snapshot, seen) = (&*measured.all, &*measured.seen);
     let mut families = Families(Vec::new());
     process(&mut families, snapshot)?;
     leadership(&mut families, role)?;
     cluster(&mut families, snapshot)?;
-    resources(&mut families, snapshot)?;
-    in_use(&mut families, usage)?;
+    resources::families(&mut families, snapshot)?;
+    resources::in_use(&mut families, measured.measures.usage)?;
     activity(&mut families, snapshot)?;
-    roles::families(&mut families, snapshot)?;
+    families.allocation_times(&measured.measures.allocation_times);
+    roles::families(&mut families, snapshot, seen)?;
+    failures::families(&mut families, snapshot, seen)?;
     Ok(families.0)
 }
 
@@ -372,6 +392,18 @@ fn cluster(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
         ]),
     )?;
     families.count(
+        "meseta_master_recovery_mode",
+        "Whether offers wait for agents after a restart, because there is quota: 1 or 0.",
+        &[],
+        one(usize::from(snapshot.recovery_mode.is_some())),
+    )?;
+    families.count(
+        "meseta_master_recovery_mode_awaited_agents",
+        "Agents that have to come back before offers are made after a restart; 0 outside recovery mode.",
+        &[],
+        one(snapshot.recovery_mode.map_or(0, |mode| mode.missing)),
+    )?;
+    families.count(
         "meseta_master_outstanding_offers",
         "Offers that frameworks hold.",
         &[],
@@ -399,48 +431,6 @@ fn cluster(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
                 .iter()
                 .map(|(state, count)| (*state, *count)),
         ),
-    )
-}
-
-fn resources(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
-    let sums = Sums::of(snapshot);
-    for (name, unit, scale) in RESOURCES {
-        let what = match unit {
-            "mem_bytes" | "disk_bytes" => format!("{name} in bytes"),
-            _ => name.to_owned(),
-        };
-        for (kind, resources) in [
-            ("total", &sums.total),
-            ("used", &sums.used),
-            ("offered", &sums.offered),
-        ] {
-            let values = [
-                ("false", resources.get(name, false)),
-                ("true", resources.get(name, true)),
-            ];
-            families.gauge(
-                &format!("meseta_master_resources_{kind}_{unit}"),
-                &format!("Sum over all registered agents of {what}: {kind}."),
-                &["revocable"],
-                labelled(values.map(|(label, value)| (label, value * scale))),
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn in_use(families: &mut Families, usage: Usage) -> Result<(), prometheus::Error> {
-    families.gauge(
-        "meseta_master_usage_cpus",
-        "CPUs that the containers of all connected agents really use, as the agents measure it.",
-        &[],
-        one(usage.cpus),
-    )?;
-    families.gauge(
-        "meseta_master_usage_mem_bytes",
-        "Memory that the containers of all connected agents really use, as the agents measure it.",
-        &[],
-        one(to_f64(usage.mem_bytes)),
     )
 }
 
@@ -571,13 +561,16 @@ mod tests {
     use super::*;
     use crate::views::tests::many_frameworks;
 
+    fn measured() -> Measured {
+        Measured::of(many_frameworks(1, 1))
+    }
+
     /// Also those that a young master has no series of, and that a scrape does not show.
     #[test]
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");
         let page = page.split("## `meseta agent`").next().unwrap_or_default();
-        let mut families =
-            families(&many_frameworks(1, 1), Usage::default(), &Role::Leading).unwrap();
+        let mut families = families(&measured(), &Role::Leading).unwrap();
         families.extend(certificate_end(None).unwrap());
         assert!(families.len() > 35, "{}", families.len());
         for family in families {
@@ -591,7 +584,7 @@ mod tests {
     fn the_dashboard_shows_what_there_is() {
         let text = include_str!("../../docs/grafana/masters.json");
         let _: serde_json::Value = serde_json::from_str(text).expect("JSON");
-        let families = families(&many_frameworks(1, 1), Usage::default(), &Role::Leading).unwrap();
+        let families = families(&measured(), &Role::Leading).unwrap();
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
         let mut shown = 0;
         for (at, _) in text.match_indices("meseta_master_") {
@@ -609,7 +602,7 @@ mod tests {
         let suspended = Role::Suspended {
             reason: "no etcd".to_owned(),
         };
-        let families = families(&many_frameworks(1, 1), Usage::default(), &suspended).unwrap();
+        let families = families(&measured(), &suspended).unwrap();
         let family = |name: &str| families.iter().find(|family| family.name() == name);
         let states = family("meseta_master_leadership").unwrap().get_metric();
         let set: Vec<_> = states

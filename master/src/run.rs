@@ -371,6 +371,12 @@ impl Cores {
             master_id = %self.identity.id,
             "registry recovered"
         );
+        if options.ignores_weights(recovered.weights.as_deref()) {
+            tracing::warn!(
+                "--weights is ignored: the registry has weights, which were set at run time; set weights with PUT /weights \
+                 or `meseta weights set`, and remove --weights"
+            );
+        }
         for role in options.roles_without_weight(recovered.weights.as_deref()) {
             tracing::warn!(%role, "a role of --roles has no weight in --weights: its weight is 1");
         }

@@ -363,6 +363,7 @@ impl Service {
         if self.core.allocation_runs() > runs {
             let took = self.clock.now().moment.saturating_since(now.moment);
             self.measures.allocations.add(took);
+            self.measures.allocation_times.add(took);
         }
         for effect in effects {
             match effect {

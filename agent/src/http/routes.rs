@@ -179,7 +179,9 @@ async fn containers(permitted: Permitted) -> Result<Reply, Reply> {
 
 async fn prometheus(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
-    Ok(Reply::prometheus(metrics::text(context).await))
+    Ok(Reply::prometheus(
+        metrics::text(context, &permitted.caller).await,
+    ))
 }
 
 async fn metrics_snapshot(permitted: Permitted) -> Result<Reply, Reply> {

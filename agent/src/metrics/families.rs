@@ -14,8 +14,10 @@ meseta_agent_uptime_seconds Time since the agent was started.
 meseta_agent_recovery_duration_seconds How long recovery took after the start.
 meseta_agent_recovery_errors_total Checkpoints that could not be read.
 meseta_agent_frameworks Frameworks with work on this agent.
-meseta_agent_tasks Tasks on this agent, by state.
-meseta_agent_tasks_ended_total Tasks that ended, by their last state.
+meseta_agent_live_tasks Tasks on this agent that have not ended, by state (`task_running`).
+meseta_agent_task_ends_total Tasks that ended, by their last state (`task_failed`).
+meseta_agent_tasks Deprecated: meseta_agent_live_tasks. Tasks on this agent, by state.
+meseta_agent_tasks_ended_total Deprecated: meseta_agent_task_ends_total. Tasks that ended, by their last state.
 meseta_agent_status_updates_total Status updates, by whether they were accepted.
 meseta_agent_container_launch_errors_total Containers that could not be launched.
 meseta_agent_container_destroy_errors_total Failed attempts to destroy a container.
@@ -26,8 +28,9 @@ meseta_agent_processes_moved_total Times that a process of a container was found
 meseta_agent_looks_repeated_total Looks at a container, its record or a checkpoint that failed for want of descriptors or memory or because a device failed, and were made again.
 meseta_agent_framework_messages_dropped_total Messages between frameworks and executors that were dropped because they were not read, by receiver.
 meseta_agent_executor_streams_ended_total Streams to executors that were ended because they were not read.
-meseta_agent_resources The agent's resources, by name (MB for mem and disk).
-meseta_agent_resources_allocated What live tasks hold of them, without what is oversubscribed.
+meseta_agent_resource_amount The agent's resources, by kind: total, or used by live tasks; memory and disk in bytes.
+meseta_agent_resources Deprecated: meseta_agent_resource_amount. The agent's resources, by name (MB for mem and disk).
+meseta_agent_resources_allocated Deprecated: meseta_agent_resource_amount. What live tasks hold of them, without what is oversubscribed.
 meseta_agent_container_cpu_user_seconds_total CPU time in user mode.
 meseta_agent_container_cpu_system_seconds_total CPU time in the kernel.
 meseta_agent_container_cpus_requested CPUs that were requested.

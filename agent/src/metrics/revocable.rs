@@ -27,8 +27,8 @@ const CORRECTIONS: [(&str, &str); 10] = [
 
 /// Those of oversubscription, in the same form as [`super::FAMILIES`].
 pub(super) const FAMILIES: &str = "\
-meseta_agent_revocable_resources Oversubscribed resources, allocated and free, as reported to the master.
-meseta_agent_revocable_allocated Oversubscribed resources that are allocated to live tasks.
+meseta_agent_revocable_resources Deprecated: meseta_agent_resource_amount. Oversubscribed resources, allocated and free, as reported to the master.
+meseta_agent_revocable_allocated Deprecated: meseta_agent_resource_amount. Oversubscribed resources that are allocated to live tasks.
 meseta_agent_oversubscribed_forecast The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed.
 meseta_agent_oversubscribed_slack Promised to regular work and not used by it now.
 meseta_agent_oversubscribed_stopped Whether the QoS controller lets nothing be offered.
@@ -48,6 +48,7 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
         state.total.clone().unwrap_or_default(),
         snapshot.allocated().revocable(),
     );
+    super::amounts(builder, &oversubscribed, &held, "true");
     for name in NAMES {
         let labels = [("name", name)];
         builder.add(

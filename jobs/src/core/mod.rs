@@ -62,7 +62,7 @@ pub use roles::RoleSet;
 pub use state::{Options, State};
 pub use task_name::TaskName;
 pub use tasks::{NoPlace, TaskOrder};
-pub use totals::{QUEUE_BOUNDS, Queue, Totals};
+pub use totals::{JobFailures, QUEUE_BOUNDS, Queue, Totals};
 pub use view::{
     Authorities, Authority, History, JobView, TaskView, UpdateView, VersionView, VolumeView,
 };

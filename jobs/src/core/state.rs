@@ -19,7 +19,7 @@ use super::roles::{RoleSet, Roles};
 use super::seen_offers::SeenOffers;
 use super::spread::{Agents, Waits};
 use super::task_name::TaskName;
-use super::totals::Totals;
+use super::totals::{JobFailures, Totals};
 use super::versions::SPEC_BYTES_MAX;
 use super::volume::Volume;
 use crate::placement::Offer;
@@ -99,6 +99,7 @@ pub struct State {
     pub(super) outbox: Outbox,
     pub(super) effects: Vec<Effect>,
     pub(super) totals: Totals,
+    pub(super) job_failures: JobFailures,
 }
 
 /// An offer that has not been answered.
@@ -182,6 +183,7 @@ impl State {
             outbox: Outbox::default(),
             effects: Vec::new(),
             totals: Totals::default(),
+            job_failures: JobFailures::default(),
         };
         state.take_over(stored)?;
         Ok(state)

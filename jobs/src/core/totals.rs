@@ -1,5 +1,6 @@
 //! What has happened since the scheduler started, counted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Counts since the scheduler started.
@@ -21,6 +22,28 @@ pub struct Totals {
     pub unreadable_offers: u64,
     /// How long launched tasks have waited.
     pub queue: Queue,
+}
+
+/// Jobs whose failures are counted apart: names of jobs come from clients.
+const FAILED_JOBS_MAX: usize = 1_000;
+/// Stands for all jobs beyond.
+const OTHER_JOBS: &str = "";
+
+/// Failures by job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFailures(BTreeMap<String, u64>);
+
+impl JobFailures {
+    /// Counts a task of a job that has failed; under `OTHER_JOBS` if too many jobs are known.
+    pub fn add(&mut self, job: &str) {
+        let has_room = self.0.len() < FAILED_JOBS_MAX || self.0.contains_key(job);
+        let job = if has_room { job } else { OTHER_JOBS };
+        *self.0.entry(job.to_owned()).or_default() += 1;
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().map(|(job, count)| (job.as_str(), *count))
+    }
 }
 
 /// The upper bounds of queue times that are counted apart.
@@ -55,5 +78,23 @@ impl Queue {
             None => self.beyond += 1,
         }
         self.sum = self.sum.saturating_add(waited);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_many_jobs_are_bounded() {
+        let mut failures = JobFailures::default();
+        for number in 0..2_000 {
+            failures.add(&format!("job{number}"));
+            failures.add("job1");
+        }
+        let all: BTreeMap<&str, u64> = failures.iter().collect();
+        assert_eq!(all.len(), FAILED_JOBS_MAX + 1);
+        assert_eq!(all["job1"], 2_001);
+        assert_eq!(all[OTHER_JOBS], 1_000);
     }
 }

@@ -271,7 +271,11 @@ impl State {
         let gang = rules.breaks_gang(end, killed).then(|| others_of(job, name));
         match end {
             End::Succeeded => self.totals.succeeded += 1,
-            End::Failed => self.totals.failed += u64::from(is_fault),
+            End::Failed if is_fault => {
+                self.totals.failed += 1;
+                self.job_failures.add(name.job.as_str());
+            }
+            End::Failed => {}
             End::Lost => self.totals.lost += 1,
         }
         self.event(&name.job, Some(&id), text);

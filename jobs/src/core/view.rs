@@ -11,7 +11,7 @@ use super::job::{Job, Phase, Task};
 use super::quotas::Quotas;
 use super::state::State;
 use super::tasks::TaskOrder;
-use super::totals::Totals;
+use super::totals::{JobFailures, Totals};
 use super::volume::Volume;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
 
@@ -263,6 +263,12 @@ impl State {
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
+    }
+
+    /// Failures by job since the scheduler started.
+    #[must_use]
+    pub fn job_failures(&self) -> JobFailures {
+        self.job_failures.clone()
     }
 
     /// Whether the master answers.

@@ -68,6 +68,7 @@ pub(crate) use offers::inverse::to_wire as inverse_offer_to_wire;
 pub use state::agent::{AgentProfile, RecoveredAgent, UnreachableAgent};
 pub use state::constraints::Constraints;
 pub use state::counters::Counters;
+pub(crate) use state::counters::OTHER_ROLES;
 pub use state::deactivation::{Deactivation, Drain};
 pub use state::framework::{Capabilities, Link};
 pub use state::framework_counters::FrameworkCounters;

@@ -24,7 +24,6 @@ use crate::chunked_response::{Document, ReaderPermit, once};
 use crate::closed::Closed;
 use crate::context::Context;
 use crate::core::Snapshot;
-use crate::handle;
 use crate::metrics::Measured;
 use crate::metrics::Metrics;
 use crate::view_cache::ViewScope;
@@ -270,11 +269,10 @@ pub(super) async fn prometheus(permitted: Permitted) -> Handled {
         .buffered_responses
         .acquire_moderate(&permitted.caller);
     let turn = turn.await.map_err(crowded)?;
-    let (snapshot, measures) = context.handle.query(handle::Query::Measure).await?;
-    let usage = measures.usage;
+    let measured = context.handle.measured(&permitted.caller).await?;
     // The permit goes with the work, which nothing stops when the caller leaves.
     let rendered = background::spawn(move || {
-        let text = context.metrics.prometheus(&snapshot, usage);
+        let text = context.metrics.prometheus(&measured);
         drop(turn);
         text
     });

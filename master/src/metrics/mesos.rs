@@ -8,7 +8,8 @@ use meseta_proto::mesos::v1::offer::operation;
 use meseta_proto::mesos::v1::{OperationState, TaskState};
 use meseta_resources::{ResourceName, ResourceQuantities};
 
-use super::{Measured, Metrics, Sums, live_tasks, to_f64};
+use super::resource_sums::Sums;
+use super::{Measured, Metrics, live_tasks, to_f64};
 use crate::core::{Counters, Snapshot, operation_name, operation_state_name, state_name};
 use crate::measures::{Measures, Window};
 use crate::views;

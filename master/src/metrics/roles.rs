@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use meseta_resources::{ResourceName, Role, Scalar};
+use meseta_allocator::Quota;
+use meseta_resources::{ResourceName, ResourceQuantities, Role, Scalar};
 
 use super::{Families, MEGABYTE};
 use crate::core::Snapshot;
@@ -16,10 +17,13 @@ type Series = Vec<(Vec<String>, f64)>;
 pub(super) fn families(
     families: &mut Families,
     snapshot: &Snapshot,
+    seen: &Snapshot,
 ) -> Result<(), prometheus::Error> {
-    let all = views::tallies(snapshot);
+    let mut all = views::tallies(snapshot);
+    let unmet = unmet_guarantees(snapshot, seen, &all);
+    all.retain(|role, _| seen.viewer_may_view_role(role));
     let tallies: Vec<(&Role, &Tally<'_>)> = all.iter().take(ROLES_MAX).collect();
-    let quotas = || snapshot.quotas.iter().take(ROLES_MAX);
+    let quotas = || seen_quotas(snapshot, seen);
     let mut guarantees = Series::new();
     let mut limits = Series::new();
     for (role, quota) in quotas() {
@@ -32,6 +36,12 @@ pub(super) fn families(
         "What a role is guaranteed; memory and disk in bytes.",
         &labels,
         guarantees,
+    )?;
+    families.gauge(
+        "meseta_master_role_unmet_guarantee",
+        "What a role that waits for offers lacks of its guarantee and the cluster has not free; memory and disk in bytes.",
+        &labels,
+        unmet,
     )?;
     families.gauge(
         "meseta_master_role_limit",
@@ -50,7 +60,7 @@ pub(super) fn families(
         "meseta_master_role_consumed",
         "What counts towards a role's quota, with that of the roles below it; memory and disk in bytes.",
         &labels,
-        consumed(&tallies, &all, snapshot),
+        consumed(&tallies, &all, seen_quotas(snapshot, seen)),
     )?;
     families.gauge(
         "meseta_master_role_allocated",
@@ -74,19 +84,76 @@ pub(super) fn families(
     )
 }
 
+/// The quotas of the first roles that a reader may see.
+fn seen_quotas<'a>(
+    snapshot: &'a Snapshot,
+    seen: &'a Snapshot,
+) -> impl Iterator<Item = (&'a Role, &'a Quota)> {
+    let quotas = snapshot.quotas.iter();
+    quotas
+        .filter(|(role, _)| seen.viewer_may_view_role(role))
+        .take(ROLES_MAX)
+}
+
+/// The part of each guarantee that is missing to the role and is not free either. The master keeps free what is missing, so
+/// this is 0 in a cluster that works; it is 0 also if no framework below the role waits for offers.
+fn unmet_guarantees(
+    snapshot: &Snapshot,
+    seen: &Snapshot,
+    all: &BTreeMap<Role, Tally<'_>>,
+) -> Series {
+    if snapshot.quotas.is_empty() {
+        return Series::new();
+    }
+    let mut free = ResourceQuantities::new();
+    for agent in snapshot.agents.iter().filter(|agent| agent.is_active()) {
+        let total = agent.profile.total.unreserved().unrevocable();
+        let used = agent
+            .used
+            .values()
+            .map(|one| one.unreserved().unrevocable());
+        let offered = agent.offered.unreserved().unrevocable();
+        let mut left = total.quantities();
+        for taken in used.chain([offered]) {
+            left -= &taken.quantities();
+        }
+        free += &left;
+    }
+    let mut unmet = Series::new();
+    for (role, quota) in seen_quotas(snapshot, seen) {
+        let waits = snapshot.frameworks.iter().any(|framework| {
+            let roles = framework.roles.difference(&framework.suppressed);
+            framework.active && roles.into_iter().any(|one| one.is_in_subtree_of(role))
+        });
+        for (name, guarantee) in quota.guarantees.iter() {
+            let of = |role: &Tally<'_>| {
+                role.consumed.get(name.as_str()) + role.offered.get(name.as_str())
+            };
+            let has = all.get(role).map(of).unwrap_or_default() + free.get(name.as_str());
+            let missing = if waits && guarantee > has {
+                guarantee - has
+            } else {
+                Scalar::default()
+            };
+            unmet.push(series(role, (name, missing)));
+        }
+    }
+    unmet
+}
+
 /// What the first roles consume, and of each role with a quota what that names, also where it has none of it: a role that
 /// gets nothing of what it is guaranteed would have no series otherwise, and nothing to compare.
-fn consumed(
-    first: &[(&Role, &Tally<'_>)],
+fn consumed<'a>(
+    first: &[(&'a Role, &'a Tally<'_>)],
     all: &BTreeMap<Role, Tally<'_>>,
-    snapshot: &Snapshot,
+    quotas: impl Iterator<Item = (&'a Role, &'a Quota)>,
 ) -> Series {
     let mut amounts: BTreeMap<(&Role, &ResourceName), Scalar> = BTreeMap::new();
     for (role, tally) in first {
         let each = tally.consumed.iter();
         amounts.extend(each.map(|(name, amount)| ((*role, name), amount)));
     }
-    for (role, quota) in snapshot.quotas.iter().take(ROLES_MAX) {
+    for (role, quota) in quotas {
         let named = quota.guarantees.iter().chain(quota.limits.iter());
         let tally = all.get(role);
         amounts.extend(named.map(|(name, _)| {
@@ -132,7 +199,7 @@ mod tests {
         let role = Role::new("eng").expect("a role");
         snapshot.quotas = Arc::new([(role, quota)].into());
         let mut made = Families(Vec::new());
-        families(&mut made, &snapshot).expect("families");
+        families(&mut made, &snapshot, &snapshot).expect("families");
         let family = made.0.iter();
         let mut family = family.filter(|one| one.name() == "meseta_master_role_consumed");
         let metrics = family.next().expect("the family").get_metric();
@@ -145,5 +212,23 @@ mod tests {
         for resource in ["cpus", "mem"] {
             assert!(told.contains(&(resource, 0.0)), "{told:?}");
         }
+    }
+
+    #[test]
+    fn guarantee_is_unmet_if_role_waits_and_nothing_is_free() {
+        let unmet = |quota_cpus: u64, role: &str| {
+            let mut snapshot = Arc::into_inner(many_frameworks(1, 1)).expect("nobody else has it");
+            let name = ResourceName::new("cpus").expect("a name");
+            let mut quota = Quota::default();
+            quota.guarantees.set(&name, Scalar::from_units(quota_cpus));
+            snapshot.quotas = Arc::new([(Role::new(role).expect("a role"), quota)].into());
+            let all = views::tallies(&snapshot);
+            unmet_guarantees(&snapshot, &snapshot, &all)[0].1
+        };
+        let subscribed = many_frameworks(1, 1).frameworks[0].roles.first().cloned();
+        let subscribed = subscribed.expect("a role").to_string();
+        assert!(unmet(1_000_000, &subscribed) > 900_000.0);
+        assert!(unmet(1, &subscribed) < 0.001, "it is free");
+        assert!(unmet(1_000_000, "nobody") < 0.001, "nobody waits");
     }
 }

@@ -140,7 +140,7 @@ fn view(snapshot: &Snapshot, shown: &ShownRole) -> serde_json::Value {
         .iter()
         .map(|(name, limit)| (name.as_str(), limit.to_f64()))
         .collect();
-    serde_json::json!({
+    let mut view = serde_json::json!({
         "name": role.as_str(),
         "weight": snapshot.weights.get(role).copied().unwrap_or(1.0),
         "quota": {
@@ -154,7 +154,16 @@ fn view(snapshot: &Snapshot, shown: &ShownRole) -> serde_json::Value {
         "offered": Quantities(&tally.offered),
         "reserved": Quantities(&tally.reserved),
         "frameworks": frameworks,
-    })
+    });
+    if let Some(quota) = snapshot.quotas.get(role) {
+        view["quota"]["semantics"] = semantics(quota).into();
+    }
+    view
+}
+
+/// The semantics of a quota, by the values of `--quota_semantics`.
+fn semantics(quota: &Quota) -> &'static str {
+    if quota.legacy { "seed" } else { "head" }
 }
 
 /// What the weight of a role takes in a list, more or less.
@@ -201,13 +210,25 @@ pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
             }
         })
     };
-    Document::of(vec![
+    let mut rows = vec![
         text("{\"infos\":["),
         of_each(|out, (role, quota), of_resources| write(out, &info(role, quota, of_resources))),
         between_lists("configs"),
         of_each(|out, quota, _| write(out, &config(quota))),
-        text("]}"),
-    ])
+    ];
+    // Where all quotas are as those of Mesos, so is the page.
+    if quotas.values().any(|quota| quota.legacy) {
+        rows.push(between_lists("semantics"));
+        rows.push(of_each(|out, (role, quota), _| {
+            let semantics = semantics(quota);
+            write(
+                out,
+                &serde_json::json!({"role": role.as_str(), "semantics": semantics}),
+            );
+        }));
+    }
+    rows.push(text("]}"));
+    Document::of(rows)
 }
 
 /// What [`quotas`] writes, as a value.

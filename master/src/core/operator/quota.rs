@@ -67,6 +67,9 @@ impl MasterCore {
                  {exceeded}"
             )));
         }
+        if exceeded.is_some() {
+            warn_of_overcommitment(&total, &capacity);
+        }
         let answer = exceeded.map_or(Answer::Done, |exceeded| {
             Answer::Warned(format!(
                 "Quota of role '{role}' is set. {exceeded}: until agents bring what is missing, roles \
@@ -130,17 +133,33 @@ impl MasterCore {
             changes.push((role, quota));
         }
         check_tree(&new_quotas).map_err(Invalid::within(INVALID))?;
-        if !force {
-            let total = guaranteed(&new_quotas);
-            let capacity = self.allocator.quota_capacity(false);
-            if !capacity.contains(&total) {
+        let total = guaranteed(&new_quotas);
+        let capacity = self.allocator.quota_capacity(false);
+        if !capacity.contains(&total) {
+            if !force {
                 return Err(refused(format!(
                     "{INVALID}: total quota guarantees '{total}' exceed cluster capacity '{capacity}' {BYPASS}"
                 )));
             }
+            warn_of_overcommitment(&total, &capacity);
+        }
+        for (role, quota) in &changes {
+            self.warn_of_new_semantics(role, quota);
         }
         self.store_quota(reply, changes, Rescind::Changes, Answer::Done);
         Ok(())
+    }
+
+    /// Logs that a quota in which the guarantee limits everything is replaced by one that limits what it names.
+    fn warn_of_new_semantics(&self, role: &Role, quota: &Quota) {
+        let before = self.operator.requested_quotas.get(role);
+        if before.is_some_and(|before| before.legacy) && !quota.legacy && !quota.is_default() {
+            tracing::warn!(
+                %role,
+                "the semantics of a quota change from seed to head: only the named resources are kept back and limited \
+                 from now on, and other roles may be offered memory without cpus while the guarantee is unmet"
+            );
+        }
     }
 
     /// What counts against a role's limits: its tasks' unreserved resources, and its reservations; offers do not.
@@ -237,6 +256,15 @@ impl MasterCore {
     pub(super) fn outstanding(&self) -> Vec<Outstanding> {
         self.all_offers().map(Outstanding::from).collect()
     }
+}
+
+fn warn_of_overcommitment(total: &ResourceQuantities, capacity: &ResourceQuantities) {
+    tracing::warn!(
+        guaranteed = %total,
+        %capacity,
+        "quota guarantees exceed the cluster: until agents bring what is missing, roles without an unmet guarantee may \
+         get no offers"
+    );
 }
 
 fn check_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Invalid> {

@@ -1,6 +1,7 @@
 //! What the core counts, for metrics. Only ever grows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -23,6 +24,8 @@ pub struct Counters {
     pub terminal: BTreeMap<&'static str, u64>,
     /// The same with source and reason; bounded by the product of three enums.
     pub terminal_causes: BTreeMap<(TaskState, Option<Source>, Option<Reason>), u64>,
+    /// Tasks that ended by a failure, by role and lower-case state; see [`Counters::count_failure`].
+    pub role_failures: BTreeMap<(Arc<str>, &'static str), u64>,
     /// Explicit questions about tasks of agents that are still coming back.
     pub reconciliations_unanswered: u64,
     pub agent_registrations: u64,
@@ -57,7 +60,32 @@ pub struct Counters {
     pub invariant_violations: u64,
 }
 
+/// Roles and states that failures are counted by: tenants make as many roles as they like, and a role in each state is a
+/// series in Prometheus.
+const ROLE_FAILURES_MAX: usize = 1_000;
+/// Stands for all roles beyond.
+pub(crate) const OTHER_ROLES: &str = "";
+
+/// Whether a task in this state has failed: it ended, and neither with success nor because somebody asked for it.
+pub(crate) fn is_failure(state: TaskState) -> bool {
+    is_terminal(state) && !matches!(state, TaskState::TaskFinished | TaskState::TaskKilled)
+}
+
 impl Counters {
+    /// Counts a task that ended by a failure under its role, or under [`OTHER_ROLES`] if too many roles are known.
+    pub(in crate::core) fn count_failure(&mut self, role: &str, state: TaskState) {
+        let Some(name) = state_name(state).filter(|_| is_failure(state)) else {
+            return;
+        };
+        let key = (Arc::from(role), name);
+        let has_room = self.role_failures.len() < ROLE_FAILURES_MAX;
+        let key = match has_room || self.role_failures.contains_key(&key) {
+            true => key,
+            false => (Arc::from(OTHER_ROLES), name),
+        };
+        *self.role_failures.entry(key).or_default() += 1;
+    }
+
     pub(in crate::core) fn call(&mut self, name: &'static str) {
         *self.calls.entry(name).or_default() += 1;
     }

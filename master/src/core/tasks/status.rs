@@ -3,9 +3,10 @@
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
-use meseta_resources::FrameworkId;
+use meseta_resources::{FrameworkId, TaskId};
 
 use crate::core::master::MasterCore;
+use crate::core::state::counters::is_failure;
 use crate::core::wire::event_of;
 
 /// A task status made by the master itself.
@@ -51,9 +52,30 @@ impl MasterCore {
         let Some(state) = self.counters.count_status(status) else {
             return;
         };
+        if is_failure(state) {
+            let role = self.role_of_task(framework, status);
+            self.counters.count_failure(&role, state);
+        }
         if let Some(framework) = self.frameworks.get_mut(framework) {
             framework.counters().terminal(state);
         }
+    }
+
+    /// The role of a task that has ended: its own while it is known, else the only role of its framework.
+    fn role_of_task(&self, framework: &FrameworkId, status: &TaskStatus) -> String {
+        let known = || {
+            let agent = self.agents.get(status.agent_id.as_ref()?.value.as_str())?;
+            let task = TaskId::new(&status.task_id.value).ok()?;
+            agent.tasks.get(&(framework.clone(), task))
+        };
+        if let Some(task) = known() {
+            return task.role.to_string();
+        }
+        let roles = self.frameworks.get(framework).map(|one| &one.terms.roles);
+        let only = roles.filter(|roles| roles.len() == 1);
+        only.and_then(|roles| roles.first())
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     pub(in crate::core) fn send_status(&mut self, framework: &FrameworkId, status: TaskStatus) {

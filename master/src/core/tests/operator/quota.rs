@@ -536,6 +536,49 @@ fn a_request_is_validated_before_it_is_authorized() {
     assert_eq!(roles_with_quota(&mut world), ["taken"]);
 }
 
+#[test]
+fn semantics_of_each_quota_are_shown() {
+    let (mut world, _) = World::with_agent("cpus:4;mem:1024");
+    world.administer_done(set("r", &[("cpus", 1.0)]));
+    world.administer_done(update(
+        vec![quota_config("s", &[("cpus", 1.0)], &[])],
+        false,
+    ));
+    let semantics = |world: &mut World, role: &str| {
+        let snapshot = world.core.snapshot();
+        let written = crate::chunked_response::rendered_bytes(crate::views::roles(&snapshot));
+        let roles: serde_json::Value = serde_json::from_slice(&written).unwrap();
+        let mut roles = roles["roles"].as_array().unwrap().iter();
+        let role = roles.find(|one| one["name"] == role).unwrap();
+        role["quota"]["semantics"].clone()
+    };
+    assert_eq!(semantics(&mut world, "r"), "seed");
+    assert_eq!(semantics(&mut world, "s"), "head");
+    let shown = crate::views::quota(&world.core.snapshot());
+    let both = [("r", "seed"), ("s", "head")];
+    let both = both.map(|(role, semantics)| json!({"role": role, "semantics": semantics}));
+    assert_eq!(shown["semantics"], json!(both));
+    world.administer_done(update(
+        vec![quota_config("r", &[("cpus", 1.0)], &[])],
+        false,
+    ));
+    assert_eq!(semantics(&mut world, "r"), "head");
+    let shown = crate::views::quota(&world.core.snapshot());
+    assert_eq!(shown.get("semantics"), None, "as in Mesos");
+}
+
+#[test]
+fn failures_are_counted_by_role() {
+    let (mut world, node, scheduler) = World::with_framework(plain(), "cpus:4;mem:1024");
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
+    world.update(&node, &scheduler, "t", TaskState::TaskFailed, 1);
+    let counters = world.core.snapshot().counters.clone();
+    let failures: Vec<_> = counters.role_failures.iter().collect();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert_eq!(failures[0].0.1, "task_failed");
+    assert!(!failures[0].0.0.is_empty());
+}
+
 /// A quota of 0 is a limit, and is shown as it was set.
 #[test]
 fn a_quota_of_nothing_is_shown_as_it_was_set() {

@@ -1,0 +1,100 @@
+//! Tasks that ended by a failure, by framework and by role, for Prometheus.
+//!
+//! Entered through [`families`]. Invariant: no more series than [`FRAMEWORKS_MAX`] frameworks and the roles of the core's
+//! counters have, and none of a framework or role that is hidden from the reader.
+
+use meseta_resources::Role;
+
+use super::{Families, to_f64};
+use crate::core::{OTHER_ROLES, Snapshot};
+
+/// Frameworks with series of their own: the first by id, so that series do not come and go with amounts.
+const FRAMEWORKS_MAX: usize = 1_000;
+/// The state that each framework and role has a series of before the first failure, whose increase nobody would see.
+const COMMON: &str = "task_failed";
+/// Ends that are no failures.
+const ENDS: [&str; 2] = ["task_finished", "task_killed"];
+
+type Series = Vec<(Vec<String>, u64)>;
+
+pub(super) fn families(
+    families: &mut Families,
+    all: &Snapshot,
+    seen: &Snapshot,
+) -> Result<(), prometheus::Error> {
+    families.counter(
+        "meseta_master_framework_tasks_failed_total",
+        "Tasks that ended by a failure, by framework and state.",
+        &["framework_id", "framework", "state"],
+        of_frameworks(seen),
+    )?;
+    families.counter(
+        "meseta_master_role_tasks_failed_total",
+        "Tasks that ended by a failure, by role and state; an empty role stands for roles beyond the first thousand.",
+        &["role", "state"],
+        of_roles(all, seen),
+    )
+}
+
+fn of_frameworks(seen: &Snapshot) -> Series {
+    let mut series = Series::new();
+    for framework in seen.frameworks.iter().take(FRAMEWORKS_MAX) {
+        let failures = framework.counters.terminal.iter();
+        let failures = failures.filter(|(state, _)| !ENDS.contains(state));
+        for (state, count) in failures.filter(|(state, count)| *count > 0 || *state == COMMON) {
+            let labels = [framework.id.as_str(), &framework.info.name, state];
+            series.push((labels.map(str::to_owned).to_vec(), count));
+        }
+    }
+    series
+}
+
+fn of_roles(all: &Snapshot, seen: &Snapshot) -> Series {
+    let failures = all.counters.role_failures.iter();
+    let is_seen = |role: &str| {
+        role == OTHER_ROLES || Role::new(role).is_ok_and(|role| seen.viewer_may_view_role(&role))
+    };
+    failures
+        .filter(|((role, _), _)| is_seen(role))
+        .map(|((role, state), count)| (vec![role.to_string(), (*state).to_owned()], *count))
+        .collect()
+}
+
+/// The number of tasks that have failed, as floating point.
+#[cfg(test)]
+fn total(series: &Series) -> f64 {
+    series.iter().map(|(_, count)| to_f64(*count)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::views::tests::many_frameworks;
+
+    #[test]
+    fn failures_are_told_of_each_framework_before_the_first() {
+        let snapshot = many_frameworks(1, 3);
+        let series = of_frameworks(&snapshot);
+        assert_eq!(series.len(), 3);
+        assert!(total(&series) < 0.5);
+        assert_eq!(series[0].0[2], COMMON);
+    }
+
+    #[test]
+    fn failures_of_hidden_roles_are_hidden() {
+        let mut all = Arc::into_inner(many_frameworks(0, 0)).expect("nobody else has it");
+        let failures = &mut all.counters.role_failures;
+        failures.insert((Arc::from("eng"), COMMON), 2);
+        failures.insert((Arc::from(OTHER_ROLES), COMMON), 1);
+        let mut seen = Arc::into_inner(many_frameworks(0, 0)).expect("nobody else has it");
+        assert_eq!(of_roles(&all, &seen).len(), 2);
+        let rules = r#"{"permissive": false}"#;
+        let acls = meseta_access::Acls::parse(rules).expect("rules");
+        let authorizer = meseta_access::Authorizer::new(acls, false);
+        seen.viewer = authorizer.approver(Some("ada".to_owned()));
+        let left = of_roles(&all, &seen);
+        assert_eq!(left, [(vec![String::new(), COMMON.to_owned()], 1)]);
+    }
+}
