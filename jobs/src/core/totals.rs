@@ -29,7 +29,7 @@ const FAILED_JOBS_MAX: usize = 1_000;
 /// Stands for all jobs beyond.
 const OTHER_JOBS: &str = "";
 
-/// Failures by job.
+/// Numbers of failed tasks by job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFailures(BTreeMap<String, u64>);
 

@@ -14,8 +14,8 @@ use crate::models::{quota, reservation};
 /// What was seen of a master at its last step.
 #[derive(Debug, Default)]
 struct Seen {
-    /// What the master began with: whether there was quota, and how many agents it expected.
-    began: Option<(bool, usize)>,
+    /// What the master began with: whether there has been quota ever since, and the agents that it expected.
+    began: Option<(bool, BTreeSet<AgentId>)>,
     /// Agents that were there at one time.
     came: BTreeSet<AgentId>,
     agents: Vec<Arc<AgentView>>,
@@ -61,9 +61,10 @@ impl Seen {
             let what = "the master's core and its allocator disagree";
             return Some(Broken::new("I1", what));
         }
-        let expected = snapshot.recovered_agents.len();
-        self.began
-            .get_or_insert((!snapshot.quotas.is_empty(), expected));
+        let known = || snapshot.recovered_agents.iter();
+        let expected = || known().map(|(id, _)| id.clone()).collect();
+        let (has_quota, _) = self.began.get_or_insert_with(|| (true, expected()));
+        *has_quota &= !snapshot.quotas.is_empty();
         self.came
             .extend(snapshot.agents.iter().map(|agent| agent.id().clone()));
         let before = std::mem::replace(&mut self.agents, snapshot.agents.to_vec());
@@ -121,15 +122,26 @@ impl Seen {
     /// With quota, nothing is offered until most of the agents of before are back.
     fn hasty(&self, snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(590);
-        let (has_quota, expected) = self.began?;
+        let (has_quota, expected) = self.began.as_ref()?;
+        // Nobody waits for an agent that was removed or marked gone.
+        let is_left = |id: &&AgentId| {
+            snapshot.agents.iter().any(|agent| agent.id() == *id)
+                || snapshot.recovered_agents.iter().any(|one| one.0 == **id)
+                || snapshot.unreachable_agents.iter().any(|one| one.0 == **id)
+        };
+        let left: Vec<&AgentId> = expected.iter().filter(is_left).collect();
+        let (known, came) = (
+            left.len(),
+            left.iter().filter(|id| self.came.contains(**id)),
+        );
+        let came = came.count();
         let early = snapshot.taken.saturating_sub(snapshot.started) < PATIENCE;
-        let few = self.came.len() * 100 < expected * 80 / 100 * 100;
+        let few = came * 100 < known * 80;
         let still = snapshot.taken >= snapshot.started;
-        (has_quota && !snapshot.quotas.is_empty() && early && still && few && !made.is_empty())
-            .then(|| {
-                let what = format!("offers with {} of {expected} agents back", self.came.len());
-                Broken::new("I15", what)
-            })
+        (*has_quota && early && still && few && !made.is_empty()).then(|| {
+            let what = format!("offers with {came} of {known} known agents back");
+            Broken::new("I15", what)
+        })
     }
 }
 
