@@ -46,7 +46,7 @@ fn remedy(lacks_authentication: bool, lacks_tls: bool) -> &'static str {
 
 /// Whether a daemon may start so, and how it behaves then.
 pub fn check(exposure: Exposure) -> Result<Posture, ExposureError> {
-    if exposure.address.is_loopback() || exposure.insecure {
+    if exposure.address.to_canonical().is_loopback() || exposure.insecure {
         return Ok(Posture::Permissive);
     }
     if exposure.authentication && exposure.tls {

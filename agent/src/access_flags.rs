@@ -124,7 +124,7 @@ impl AccessFlags {
         ];
         let asks = flags.contains(&Some(true));
         let is_shut = asks || files.into_iter().any(Option::is_some);
-        (insecure && !asks) || (address.is_loopback() && !is_shut)
+        (insecure && !asks) || (address.to_canonical().is_loopback() && !is_shut)
     }
 
     /// The files that hold secrets, or what was made of them.

@@ -10,7 +10,9 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use meseta_daemon::work_dir::local_address;
 use meseta_isolators::is_disk_full;
+use meseta_resources::HostPort;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
@@ -257,7 +259,8 @@ pub(crate) async fn publish_endpoint(
     address: SocketAddr,
 ) -> Result<Option<JoinHandle<()>>, DirectoryError> {
     let path = endpoint_path(&work_dir);
-    let text = format!("{scheme}://{address}\n");
+    let address = HostPort::from(local_address(address));
+    let text = format!("{}\n", address.url(scheme, ""));
     match write_endpoint(&path, &text) {
         Err(error) if is_disk_full(&error) => {
             warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");

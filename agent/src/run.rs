@@ -28,9 +28,11 @@ use meseta_daemon::verbosity::Verbosity;
 use meseta_daemon::work_dir::remove_in_time;
 use meseta_isolators::{BootId, Containers};
 use meseta_proto::mesos::v1 as pb;
+use meseta_resources::HostPort;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+pub(crate) use address::ip_to_advertise;
 use address::{advertised, bind, local_address};
 pub(crate) use description::hostname_of;
 use description::{CAPABILITIES, agent_info};
@@ -58,6 +60,7 @@ use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
 use crate::health::Health;
 use crate::http;
+use crate::link::reach::Reach;
 use crate::link::{Links, MasterAddress};
 use crate::monitor;
 use crate::oversubscription::{self, Configured, ServiceContext};
@@ -110,8 +113,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let listen = SocketAddr::new(flags.ip, flags.port);
     let listener = bind(listen)?;
     let address = local_address(&listener, listen)?;
-    let advertised = advertised(&flags, address);
-    info!(%address, "listening");
+    let advertised = advertised(&flags, address, &master);
+    info!(%address, %advertised, "listening");
 
     let (handle, mailbox) = mailbox();
     let http_shutdown = CancellationToken::new();
@@ -251,7 +254,10 @@ impl Node {
             inputs,
             dropped.clone(),
             self.configuration.budgets,
-            self.context.samples.clone(),
+            (
+                self.context.samples.clone(),
+                Reach::new(self.advertised.ip()),
+            ),
         );
         let streams = self.context.streams.clone();
         let service = Service::new(
@@ -490,7 +496,7 @@ fn task_environment(
     advertised: SocketAddr,
 ) -> AgentEnvironment {
     AgentEnvironment {
-        endpoint: advertised.to_string(),
+        endpoint: HostPort::from(advertised).to_string(),
         ip: advertised.ip().to_string(),
         operator: configuration.task_variables.clone(),
         shutdown_grace: flags.executor_shutdown_grace_period,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 /// name, or the address if that is no text.
 #[must_use]
 pub fn of(advertised: IpAddr) -> String {
+    let advertised = advertised.to_canonical();
     if advertised.is_loopback() {
         return advertised.to_string();
     }
@@ -13,15 +14,6 @@ pub fn of(advertised: IpAddr) -> String {
     name.nodename()
         .to_str()
         .map_or_else(|_| advertised.to_string(), str::to_owned)
-}
-
-/// `host:port`, with the brackets that an IPv6 address needs in a URL.
-#[must_use]
-pub fn with_port(host: &str, port: u16) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    }
 }
 
 #[cfg(test)]
@@ -33,9 +25,9 @@ mod tests {
     #[test]
     fn a_daemon_on_loopback_is_called_by_its_address() {
         assert_eq!(of(IpAddr::from([127, 0, 0, 1])), "127.0.0.1");
-        assert_eq!(with_port("127.0.0.1", 5070), "127.0.0.1:5070");
-        let loopback = of(Ipv6Addr::LOCALHOST.into());
-        assert_eq!(with_port(&loopback, 5070), "[::1]:5070");
+        assert_eq!(of(Ipv6Addr::LOCALHOST.into()), "::1");
+        let mapped = "::ffff:127.0.0.1".parse().unwrap();
+        assert_eq!(of(mapped), "127.0.0.1");
         assert!(!of(IpAddr::from([0, 0, 0, 0])).is_empty());
     }
 }

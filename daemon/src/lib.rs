@@ -5,11 +5,12 @@
 //! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
 //! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`database_file`] reads a
 //! database before it is changed, [`compression`] says which answers are worth it, [`disk_pulse`] tells whether a disk answers, [`clock`] reads the time
-//! for a core, [`hostname`] is what a daemon is called, [`user`] who runs it, [`build_info`] says which program runs,
-//! [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag, [`untrusted`] makes the text of
+//! for a core, [`hostname`] is what a daemon is called, [`advertised`] where others reach it, [`user`] who runs it, [`build_info`] says which
+//! program runs, [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag, [`untrusted`] makes the text of
 //! others fit for a log or a terminal. Invariant: no handler runs before its request is authenticated, and no part of a
 //! request is read without a bound.
 
+pub mod advertised;
 pub mod authentication;
 pub mod background;
 pub mod body;

@@ -6,10 +6,12 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use meseta_resources::HostPort;
 
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -114,6 +116,17 @@ pub fn replace_file(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     }
 }
 
+/// Returns where a program on this machine reaches a daemon that listens on an address; on all addresses, it is loopback.
+#[must_use]
+pub fn local_address(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip().to_canonical() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
 /// Says in the work directory where the daemon listens, as `http://10.0.0.1:5050`; the file is whole or not there.
 ///
 /// # Errors
@@ -122,7 +135,8 @@ pub fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io:
     let fresh = work_dir.join(FRESH_ENDPOINT);
     let mut file = create_file(&fresh)?;
     file.set_len(0)?;
-    writeln!(file, "{scheme}://{address}")?;
+    let address = HostPort::from(local_address(address));
+    writeln!(file, "{}", address.url(scheme, ""))?;
     std::fs::rename(&fresh, work_dir.join(ENDPOINT))
 }
 

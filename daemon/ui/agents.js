@@ -18,13 +18,12 @@ export function standing(agent, kind = "slaves") {
 }
 
 /** Where an agent is; of those that have left, the master has kept the host at most, and the id is all that names them. */
-export const addressOf = ({ hostname, port, id }) => (hostname && port ? `${hostname}:${port}` : hostname || format.shortId(id));
+export const addressOf = ({ hostname, port, id }) => (hostname && port ? format.hostPort(hostname, port) : hostname || format.shortId(id));
 
 /** Where the agent's own page is, if its address is known. Its scheme is taken to be this page's. */
 export function agentUrl({ hostname, port }, fragment = "#/") {
   if (!hostname || !port) return null;
-  const host = hostname.includes(":") ? `[${hostname}]` : hostname;
-  return `${location.protocol}//${host}:${port}/${fragment}`;
+  return `${location.protocol}//${format.hostPort(hostname, port)}/${fragment}`;
 }
 
 /** All agents that the master lists, each with what it is at. */

@@ -22,7 +22,7 @@ function told(event) {
     }
     case "AGENT_ADDED": {
       const info = content.agent.agent_info;
-      return [`${info.hostname}:${info.port}`, format.number(content.agent.total_resources?.length) + " resources", link("agents", id(info.id))];
+      return [format.hostPort(info.hostname, info.port), format.number(content.agent.total_resources?.length) + " resources", link("agents", id(info.id))];
     }
     case "AGENT_REMOVED": return [id(content.agent_id), "", link("agents", id(content.agent_id))];
     case "FRAMEWORK_ADDED":

@@ -75,6 +75,11 @@ export function ago(seconds, now = Date.now()) {
   return seconds ? `${span(now / 1000 - seconds)} ago` : "–";
 }
 
+/** A host and a port as URLs write them: an IPv6 address stands in brackets. */
+export function hostPort(host, port) {
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
 /** The end of an id, which tells it from others of the same master. */
 export function shortId(id) {
   return id && id.length > 30 && id.includes("-") ? `…${id.slice(id.lastIndexOf("-"))}` : id;

@@ -181,7 +181,7 @@ export function Operate({ query }) {
   const permitted = FORMS.map(([title, forms]) => [title, forms.filter(isPermitted(rights))]).filter(([, forms]) => forms.length > 0);
   if (permitted.length === 0) return html`<p>${rights.principal ?? "A reader without a name"} may change nothing here.</p>`;
   return html`
-    <datalist id="agents">${slaves.map((one) => html`<option value=${one.id}>${one.hostname}:${one.port}</option>`)}</datalist>
+    <datalist id="agents">${slaves.map((one) => html`<option value=${one.id}>${format.hostPort(one.hostname, one.port)}</option>`)}</datalist>
     <datalist id="frameworks">${frameworks.slice(0, SUGGESTED).map((one) => html`<option value=${one.id}>${one.name}</option>`)}</datalist>
     ${permitted.map(([title, forms]) => html`<section><h2>${title}</h2><div class="forms">
       ${forms.map((form) => html`<${Form} form=${form} given=${query} />`)}</div></section>`)}`;

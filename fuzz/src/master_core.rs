@@ -92,7 +92,7 @@ impl World {
         let identity = Identity {
             id: "m".to_owned(),
             hostname: "master.example".to_owned(),
-            ip: Ipv4Addr::LOCALHOST,
+            ip: Ipv4Addr::LOCALHOST.into(),
             port: 5050,
             cluster: None,
             version: "1.12.0".to_owned(),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction;
+use meseta_daemon::advertised::{parse_ip, usual_loopback, usual_master};
 use meseta_etcd::EtcdFlags;
 use meseta_resources::parse_duration;
 
@@ -14,11 +15,12 @@ use crate::access_flags::AccessFlags;
 #[command(rename_all = "snake_case")]
 pub struct Flags {
     /// The master: `host:port`. Of several masters, with commas between, the scheduler finds the one that leads.
-    #[arg(long, default_value = "127.0.0.1:5050", value_name = "HOST:PORT")]
+    #[arg(long, default_value = usual_master(), value_name = "HOST:PORT")]
     pub master: String,
 
     /// Address to listen on. Anything but loopback needs `--http_credentials` and TLS, or `--insecure`.
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    /// On a machine without 127.0.0.1 the default is ::1.
+    #[arg(long, default_value_t = usual_loopback(), value_parser = parse_ip, value_name = "ADDRESS")]
     pub ip: std::net::IpAddr,
 
     /// Port to listen on, for HTTP; 0 takes a free one.

@@ -24,6 +24,7 @@ use meseta_etcd::store::Keys;
 use meseta_etcd::{Client, SettingsError as EtcdSettingsError};
 use meseta_proto::leader::is_host_port;
 use meseta_proto::reconciler::ReconcileIntervals;
+use meseta_resources::HostPort;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -134,7 +135,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let scheme = certificate.as_ref().map_or("http", |_| "https");
     let hostname = flags.hostname.clone();
     let hostname = hostname.unwrap_or_else(|| hostname::of(address.ip()));
-    let authority = hostname::with_port(&hostname, address.port());
+    let authority = HostPort::new(hostname.as_str(), address.port()).to_string();
     let registration = Registration {
         user: user.clone(),
         principal: principal.clone(),

@@ -4,13 +4,14 @@
 //! turns texts into values and says what is wrong with them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use meseta_access::rate_limits::RateLimits;
 use meseta_allocator::SorterKind;
+use meseta_daemon::advertised::{parse_advertised_ip, parse_ip, usual_loopback};
 use meseta_daemon::flag_error::FlagError;
 use meseta_etcd::EtcdFlags;
 use meseta_proto::convert;
@@ -29,16 +30,18 @@ use crate::whitelist::Whitelist;
 #[command(rename_all = "snake_case")]
 pub struct Flags {
     /// Address to listen on. Anything but loopback needs --credentials and TLS, or --insecure.
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    /// On a machine without 127.0.0.1 the default is ::1.
+    #[arg(long, default_value_t = usual_loopback(), value_parser = parse_ip, value_name = "ADDRESS")]
     pub ip: IpAddr,
 
     /// Port to listen on, for HTTP and gRPC; 0 takes a free one.
     #[arg(long, default_value_t = 5050, value_name = "PORT")]
     pub port: u16,
 
-    /// Address that clients are told, if it is not the one listened on.
-    #[arg(long, value_name = "ADDRESS")]
-    pub advertise_ip: Option<Ipv4Addr>,
+    /// Address that clients are told, if it is not the one listened on. With --ip=0.0.0.0 or --ip=::, the default is
+    /// the one from which this machine reaches other machines.
+    #[arg(long, value_parser = parse_advertised_ip, value_name = "ADDRESS")]
+    pub advertise_ip: Option<IpAddr>,
 
     /// Port that clients are told, if it is not the one listened on.
     #[arg(long, value_name = "PORT")]
@@ -712,6 +715,53 @@ pub(crate) mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn master_on_ipv6_advertises_its_address() {
+        for (arguments, listens, ip, number, address) in [
+            (
+                &[][..],
+                "10.0.0.1:5050",
+                "10.0.0.1",
+                0x0100_000a,
+                "10.0.0.1:5050",
+            ),
+            (&[], "[::1]:5050", "::1", 0, "[::1]:5050"),
+            (&[], "[fd00::7]:5051", "fd00::7", 0, "[fd00::7]:5051"),
+            (
+                &[],
+                "[::ffff:10.0.0.1]:5050",
+                "10.0.0.1",
+                0x0100_000a,
+                "10.0.0.1:5050",
+            ),
+            (
+                &["--advertise_ip=fd00::9"],
+                "0.0.0.0:5050",
+                "fd00::9",
+                0,
+                "[fd00::9]:5050",
+            ),
+            (
+                &["--advertise_ip=fd00::9", "--advertise_port=80"],
+                "[::]:5050",
+                "fd00::9",
+                0,
+                "[fd00::9]:80",
+            ),
+        ] {
+            let identity = crate::run::identity(&flags(arguments), listens.parse().unwrap());
+            assert_eq!(identity.pid(), format!("master@{address}"), "{listens}");
+            assert_eq!(identity.address(), address);
+            let told = identity.to_wire();
+            assert_eq!(told.ip, number);
+            assert_eq!(told.address.unwrap().ip.as_deref(), Some(ip));
+            assert_eq!(told.hostname.as_deref(), Some(ip));
+        }
+        let named = flags(&["--hostname=m1"]);
+        let identity = crate::run::identity(&named, "[::1]:5050".parse().unwrap());
+        assert_eq!(identity.address(), "m1:5050");
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
+use meseta_daemon::advertised::advertised_ip;
 use meseta_daemon::authentication;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
@@ -203,11 +204,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         shutdown.clone(),
     ));
 
-    let endpoint = match address.ip() {
-        ip if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
-        _ => address,
-    };
-    write_endpoint(&flags.work_dir, scheme, endpoint)?;
+    write_endpoint(&flags.work_dir, scheme, address)?;
     tracing::info!(%address, "listening");
     if let Some(ready) = env.ready {
         // Whoever wanted to know may have left.
@@ -467,11 +464,8 @@ fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
 }
 
 pub(crate) fn identity(flags: &Flags, address: SocketAddr) -> Identity {
-    let ip = flags.advertise_ip.unwrap_or(match address.ip() {
-        IpAddr::V4(ip) if !ip.is_unspecified() => ip,
-        IpAddr::V6(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST,
-        IpAddr::V4(_) | IpAddr::V6(_) => outward_ip(),
-    });
+    let given = flags.advertise_ip;
+    let ip = given.unwrap_or_else(|| advertised_ip(address.ip(), &[]));
     Identity {
         id: uuid::Uuid::new_v4().to_string(),
         hostname: flags.hostname.clone().unwrap_or_else(|| ip.to_string()),
@@ -481,18 +475,6 @@ pub(crate) fn identity(flags: &Flags, address: SocketAddr) -> Identity {
         version: meseta_proto::INTERFACE_VERSION.to_owned(),
         build: BuildInfo::default(),
         domain: None,
-    }
-}
-
-/// The address that this machine has for others; loopback when it has none. Nothing is sent.
-fn outward_ip() -> Ipv4Addr {
-    /// Set aside for documentation: routed like any address that is not ours.
-    const ELSEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
-    let found = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .and_then(|socket| socket.connect(ELSEWHERE).and_then(|()| socket.local_addr()));
-    match found.map(|address| address.ip()) {
-        Ok(IpAddr::V4(ip)) => ip,
-        Ok(IpAddr::V6(_)) | Err(_) => Ipv4Addr::LOCALHOST,
     }
 }
 

@@ -5,9 +5,9 @@
 //! refusal, which is asked next and at once. Invariant: nobody is asked twice without a pause but on such a word, and
 //! those words are followed without one only as often as there are masters.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use meseta_resources::HostPort;
 use tonic::{Code, Status};
 
 /// Where a master that follows names the one that leads, in the metadata of a gRPC status.
@@ -29,20 +29,10 @@ pub fn named_leader(status: &Status) -> Option<&str> {
     is_host_port(leader).then_some(leader)
 }
 
-/// Whether this is a host, by name or address, and a port above 0.
+/// Returns whether the text is a host, by name or address, and a port above 0.
 #[must_use]
 pub fn is_host_port(text: &str) -> bool {
-    if text
-        .parse::<SocketAddr>()
-        .is_ok_and(|address| address.port() != 0)
-    {
-        return true;
-    }
-    let Some((host, port)) = text.rsplit_once(':') else {
-        return false;
-    };
-    let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    !host.is_empty() && host.chars().all(named) && port.parse::<u16>().is_ok_and(|port| port != 0)
+    text.parse::<HostPort>().is_ok()
 }
 
 /// Pauses that double, each between half of its length and all of it, so that clients do not come together.

@@ -14,6 +14,7 @@
 //! | reserve, make volumes | [`Operation`], its steps: [`Conversion`] |
 //! | do not expire deadlines of peers during a pause of this process | [`process_clock`] |
 //! | name things | [`Role`], [`AgentId`] and its siblings |
+//! | join a host and a port | [`HostPort`] |
 //!
 //! Invariants:
 //! - What exists is valid: an id can be a directory's name, a role can be a path in the hierarchy, a
@@ -52,6 +53,7 @@ mod disk;
 mod display;
 pub mod duration;
 mod filters;
+mod host_port;
 mod id;
 mod labels;
 pub mod name;
@@ -80,6 +82,7 @@ pub use command_line::{CommandLineError, TypeConflict, validate_command_line_res
 pub use conversion::{Conversion, ConversionError};
 pub use disk::{Disk, DiskSource, DiskSourceKind, Persistence, Volume, VolumeMode};
 pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
+pub use host_port::{HostPort, HostPortError, usual_ip};
 pub use id::{
     AgentId, CONTAINER_ID_BYTES_MAX, ContainerId, ExecutorId, FrameworkId, ID_BYTES_MAX, IdError,
     NESTING, OfferId, OperationId, ResourceProviderId, TaskId,

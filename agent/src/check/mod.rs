@@ -14,6 +14,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
+use meseta_daemon::advertised::is_of_this_machine;
 use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::tls::{self, FileError, TlsError};
@@ -23,8 +24,9 @@ use crate::configuration::flags::Flags;
 use crate::configuration::{self, Configuration};
 use crate::failure::Failure;
 use crate::link::MasterAddress;
+use crate::link::reach::is_out_of_reach;
 use crate::oversubscription::Configured;
-use crate::run::{hostname_of, narrow};
+use crate::run::{hostname_of, ip_to_advertise, narrow};
 pub(crate) use cgroups::is_swap_uncounted;
 use cgroups::{CgroupFacts, evaluate_host};
 use facts::{CAPABILITIES, Facts, Folder, Room};
@@ -109,6 +111,7 @@ const FILES_MIN: u64 = 1_000;
 pub fn check(flags: &Flags) -> Vec<Finding> {
     let mut findings = check_machine(flags);
     findings.extend(check_master(&flags.master));
+    findings.extend(check_advertised(flags));
     findings
 }
 
@@ -250,7 +253,7 @@ fn is_denied(error: &SettingsError) -> bool {
 /// Whether the agent's certificate is for the name that the agent registers with.
 fn evaluate_certificate(flags: &Flags) -> Option<Finding> {
     let path = flags.access.ssl_cert_file.as_deref()?;
-    let hostname = hostname_of(flags, flags.advertise_ip.unwrap_or(flags.ip));
+    let hostname = hostname_of(flags);
     // Of one that cannot be read the flags of authentication tell.
     if tls::is_for(path, &hostname).ok()? {
         return None;
@@ -302,6 +305,21 @@ fn check_master(text: &str) -> Option<Finding> {
         Finding::warning(
             format!("--master={text}: nothing answers at {host_port}"),
             "start the master, or open the way to it; the agent goes on trying",
+        )
+    })
+}
+
+/// Whether others reach the address that the agent would advertise, as far as the addresses of its masters tell.
+fn check_advertised(flags: &Flags) -> Option<Finding> {
+    let master = MasterAddress::parse(&flags.master).ok()?;
+    let advertised = ip_to_advertise(flags, flags.ip, &master);
+    let masters = master.resolve().ok()?.into_iter();
+    let masters = masters.filter_map(|one| one.to_socket_addrs().ok());
+    let masters: Vec<_> = masters.flatten().map(|address| address.ip()).collect();
+    is_out_of_reach(advertised, &masters, &is_of_this_machine).then(|| {
+        Finding::warning(
+            format!("the agent would advertise {advertised}, and its master is on another machine"),
+            "give --ip, or --advertise_ip, an address at which other machines reach this one",
         )
     })
 }

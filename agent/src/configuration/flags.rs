@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction;
+use meseta_daemon::advertised::{parse_advertised_ip, parse_ip, usual_loopback, usual_master};
 use meseta_resources::{ByteSize, parse_duration};
 
 use super::error::ConfigurationError;
@@ -26,7 +27,7 @@ pub struct Flags {
         value_name = "HOST:PORT",
         required = false,
         required_unless_present = "check",
-        default_value_if("check", "true", "127.0.0.1:5050")
+        default_value_if("check", "true", usual_master())
     )]
     pub master: String,
 
@@ -36,15 +37,17 @@ pub struct Flags {
     pub check: bool,
 
     /// Address to listen on. Anything but loopback needs `--http_credentials` and TLS, or `--insecure`.
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    /// On a machine without 127.0.0.1 the default is ::1.
+    #[arg(long, default_value_t = usual_loopback(), value_parser = parse_ip, value_name = "ADDRESS")]
     pub ip: std::net::IpAddr,
 
     /// Port to listen on, for HTTP; 0 takes a free one.
     #[arg(long, default_value_t = 5051)]
     pub port: u16,
 
-    /// Address told to the master and to tasks, when it is not the one listened on.
-    #[arg(long, value_name = "ADDRESS")]
+    /// Address told to the master and to tasks, when it is not the one listened on. With `--ip=0.0.0.0` or `--ip=::`,
+    /// the default is the one from which this machine reaches the master.
+    #[arg(long, value_parser = parse_advertised_ip, value_name = "ADDRESS")]
     pub advertise_ip: Option<std::net::IpAddr>,
 
     /// Port told to the master and to tasks, when it is not the one listened on.

@@ -8,10 +8,12 @@
 //! ```text
 //! address.rs   where the master is looked for
 //! outgoing.rs  the queue of frames, bounded in bytes
+//! reach.rs     the warning about an advertised address that nobody reaches
 //! ```
 
 mod address;
 pub(crate) mod outgoing;
+pub(crate) mod reach;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +39,7 @@ use crate::monitor::Samples;
 pub(crate) use address::MasterAddress;
 pub use address::MasterAddressError;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
+use reach::Reach;
 
 /// Time for the master to act on what it was sent last, and to end the connection.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,6 +65,7 @@ pub(crate) struct Links {
     dropped: Dropped,
     budgets: Budgets,
     samples: Samples,
+    reach: Reach,
     /// Frames that wait for the core, of whatever connection.
     frames: Budget,
     hint: Hint,
@@ -98,7 +102,7 @@ impl Links {
         inputs: mpsc::Sender<Input>,
         dropped: Dropped,
         budgets: Budgets,
-        samples: Samples,
+        (samples, reach): (Samples, Reach),
     ) -> Self {
         let (tell, heard) = mpsc::channel(INPUTS_MAX);
         Self {
@@ -110,6 +114,7 @@ impl Links {
             dropped,
             budgets,
             samples,
+            reach,
             hint: Hint::default(),
             frames: Budget::new(budgets.frames()),
             current: None,
@@ -143,6 +148,7 @@ impl Links {
             frame_bytes_max: self.budgets.frame_bytes_max(),
             waiting: self.frames.clone(),
             hint: self.hint.clone(),
+            reach: self.reach.clone(),
         };
         let task = tokio::spawn(attempt.run(queue));
         self.current = Some(Current { link, frames, task });
@@ -213,6 +219,7 @@ struct Attempt {
     frame_bytes_max: usize,
     waiting: Budget,
     hint: Hint,
+    reach: Reach,
 }
 
 impl Attempt {
@@ -289,6 +296,7 @@ impl Attempt {
             }
         };
         info!(master = address, "connected to the master");
+        self.reach.check(&address);
         let link = self.link;
         let led = LedEpoch::read(response.metadata());
         if self.inputs.send(Input::LinkUp { link, led }).await.is_err() {

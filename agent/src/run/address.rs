@@ -1,11 +1,14 @@
 //! Where the agent listens, and how it is called.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use meseta_daemon::advertised::advertised_ip;
+use meseta_resources::HostPort;
 use tokio::net::TcpListener;
 
 use super::RunError;
 use crate::configuration::flags::Flags;
+use crate::link::MasterAddress;
 
 pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     let listener = meseta_daemon::server::listen(address);
@@ -21,10 +24,22 @@ pub(super) fn local_address(
     local.map_err(|source| RunError::Listen { address, source })
 }
 
-/// What the master and tasks are told.
-pub(super) fn advertised(flags: &Flags, address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(
-        flags.advertise_ip.unwrap_or(address.ip()),
-        flags.advertise_port.unwrap_or(address.port()),
-    )
+/// Returns the address that the master and tasks are told.
+pub(super) fn advertised(flags: &Flags, address: SocketAddr, master: &MasterAddress) -> SocketAddr {
+    let ip = ip_to_advertise(flags, address.ip(), master);
+    SocketAddr::new(ip, flags.advertise_port.unwrap_or(address.port()))
+}
+
+/// The same without a port, for an agent that listens on `listen`.
+pub(crate) fn ip_to_advertise(flags: &Flags, listen: IpAddr, master: &MasterAddress) -> IpAddr {
+    if let Some(ip) = flags.advertise_ip {
+        return ip;
+    }
+    // A name may take long to look up; the way to other machines is nearly always the way to the master.
+    let masters = master.resolve().unwrap_or_default();
+    let masters = masters
+        .iter()
+        .filter_map(|one| one.parse::<HostPort>().ok());
+    let masters: Vec<IpAddr> = masters.filter_map(|one| one.host().parse().ok()).collect();
+    advertised_ip(listen, &masters)
 }

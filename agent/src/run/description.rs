@@ -1,6 +1,6 @@
 //! What the agent tells the master of itself: who it is, and what it can do.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use meseta_daemon::hostname;
 use meseta_proto::convert::{self, Format};
@@ -22,10 +22,11 @@ pub(super) const CAPABILITIES: &[Capability] = &[
     Capability::TaskResourceLimits,
 ];
 
-/// The name that an agent with these flags is told to others by.
-pub(crate) fn hostname_of(flags: &Flags, advertised: IpAddr) -> String {
+/// Returns the name that an agent with these flags is known by. It depends on flags alone: a route that comes or goes
+/// must not change the name of an agent that starts again.
+pub(crate) fn hostname_of(flags: &Flags) -> String {
     let given = flags.hostname.clone();
-    given.unwrap_or_else(|| hostname::of(advertised))
+    given.unwrap_or_else(|| hostname::of(flags.advertise_ip.unwrap_or(flags.ip)))
 }
 
 /// The agent as it registers, without an id.
@@ -36,7 +37,7 @@ pub(super) fn agent_info(
     advertised: SocketAddr,
 ) -> pb::AgentInfo {
     pb::AgentInfo {
-        hostname: hostname_of(flags, advertised.ip()),
+        hostname: hostname_of(flags),
         port: Some(i32::from(advertised.port())),
         resources: convert::to_resources(resources, Format::PostRefinement).unwrap_or_default(),
         attributes: configuration.attributes.clone(),

@@ -13,6 +13,7 @@ use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
 use meseta_proto::budget::{Budget, Shares};
+use meseta_resources::HostPort;
 
 use super::{RunError, gc_options};
 use crate::budgets::Budgets;
@@ -67,7 +68,7 @@ pub(crate) fn context(
         layout: layout.clone(),
         flags: flags_view,
         build,
-        pid: format!("slave(1)@{advertised}"),
+        pid: format!("slave(1)@{}", HostPort::from(advertised)),
         start_time: unix_now(),
         started: start,
         recovery: std::sync::OnceLock::new(),

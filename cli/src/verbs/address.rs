@@ -1,5 +1,7 @@
 //! Addresses as they are typed: with a scheme and a port, or without.
 
+use meseta_resources::HostPort;
+
 use super::identity;
 
 /// Where masters listen unless they are told otherwise.
@@ -21,8 +23,13 @@ pub(super) fn url_with(scheme: &str, address: &str, path: &str) -> String {
     }
 }
 
-/// The scheme, and the host with its port, of an address that was typed.
+/// The scheme, and the host with its port, of an address of a master that was typed.
 pub(super) fn base(address: &str) -> (&str, String) {
+    base_with(address, MASTER_PORT)
+}
+
+/// The same for a daemon that listens on another port unless it is told otherwise.
+pub(super) fn base_with(address: &str, usual_port: u16) -> (&str, String) {
     let address = address.trim().trim_end_matches('/');
     let (scheme, rest) = address
         .split_once("://")
@@ -32,10 +39,7 @@ pub(super) fn base(address: &str) -> (&str, String) {
     if has_port(rest) {
         return (scheme, rest.to_owned());
     }
-    match rest.parse::<std::net::Ipv6Addr>() {
-        Ok(bare) => (scheme, format!("[{bare}]:{MASTER_PORT}")),
-        Err(_) => (scheme, format!("{rest}:{MASTER_PORT}")),
-    }
+    (scheme, HostPort::new(rest, usual_port).to_string())
 }
 
 fn known_scheme(scheme: &str) -> Option<&'static str> {

@@ -8,8 +8,8 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::Event;
 use meseta_proto::reconciler::{Observation, ReconcileIntervals, Reconciler};
-use meseta_resources::Resources;
 use meseta_resources::time::Moment;
+use meseta_resources::{HostPort, Resources};
 use tokio::time::Instant;
 
 use self::ending::{Ends, Patience, Search, left, until};
@@ -365,10 +365,7 @@ impl Job {
             .or(address.hostname.as_deref())
             .unwrap_or_default();
         let address = AgentAddress {
-            address: match host.parse::<std::net::Ipv6Addr>() {
-                Ok(host) => format!("[{host}]:{}", address.port),
-                Err(_) => format!("{host}:{}", address.port),
-            },
+            address: HostPort::of_message(host, address.port).to_string(),
             hostname: offer.hostname.clone(),
         };
         if !self.is_quiet {

@@ -41,6 +41,7 @@ pub(crate) mod volumes;
 mod watch;
 
 use clap::Args;
+use meseta_daemon::advertised::usual_master;
 use meseta_proto::mesos::v1::AgentId;
 use meseta_proto::mesos::v1::master::{Call, call};
 use serde_json::Value;
@@ -55,7 +56,7 @@ pub(crate) struct MasterFlag {
         long,
         global = true,
         env = "MESETA_MASTER",
-        default_value = "127.0.0.1:5050",
+        default_value = usual_master(),
         value_parser = masters::parse
     )]
     pub(crate) master: String,

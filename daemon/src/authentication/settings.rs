@@ -53,6 +53,7 @@ impl Settings {
     /// Builds the authentication, and the certificate to serve, if there is one.
     pub fn build(self) -> Result<(Authentication, Option<Arc<Served>>), SettingsError> {
         let files = self.certificate_files()?;
+        let is_loopback = self.address.to_canonical().is_loopback();
         let off = self.realms.iter().any(|(_, _, set)| *set == Some(false));
         let posture = exposure::check(Exposure {
             address: self.address,
@@ -62,7 +63,7 @@ impl Settings {
         })
         .map_err(SettingsError::Exposed)?;
         let is_strict = posture == Posture::Strict;
-        if !self.address.is_loopback() && self.insecure {
+        if !is_loopback && self.insecure {
             tracing::warn!(address = %self.address, "--insecure: anyone on this network may run tasks");
         }
         let authenticated: Vec<Realm> = self
@@ -107,7 +108,7 @@ impl Settings {
             encrypted: served.is_some(),
             certified_agents,
             disabled: self.disabled()?,
-            pages: self.names.policy(self.address.is_loopback())?,
+            pages: self.names.policy(is_loopback)?,
             certificate: served.clone(),
             local_trust: self.local_trust(is_strict),
         };

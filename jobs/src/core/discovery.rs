@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use meseta_resources::HostPort;
+
 use super::job::{Job, Task};
 use super::state::State;
 use crate::spec::JobSpec;
@@ -61,7 +63,7 @@ impl State {
                     continue;
                 }
                 for (port, number) in &task.record.ports {
-                    let address = format!("{}:{number}", task.record.hostname);
+                    let address = HostPort::new(task.record.hostname.as_str(), *number).to_string();
                     let variable = addresses_variable(&job.name, port);
                     bytes += address.len() + variable.len();
                     if bytes > ADDRESSES_BYTES_MAX {

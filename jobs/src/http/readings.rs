@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use http::StatusCode;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::server::stream_body;
+use meseta_resources::HostPort;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
@@ -169,7 +170,7 @@ struct Target {
 impl From<Discovered> for Target {
     fn from(one: Discovered) -> Self {
         Self {
-            targets: [format!("{}:{}", one.hostname, one.port)],
+            targets: [HostPort::new(one.hostname, one.port).to_string()],
             labels: BTreeMap::from([
                 ("__meta_meseta_job", one.job),
                 ("__meta_meseta_role", one.role),
@@ -248,6 +249,22 @@ pub(super) async fn openapi(permitted: Permitted) -> Result<Reply, Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn http_sd_writes_ipv6_hosts_in_brackets() {
+        for (hostname, expected) in [("n1", "n1:31000"), ("fd00::7", "[fd00::7]:31000")] {
+            let target = Target::from(Discovered {
+                job: "web".to_owned(),
+                role: "*".to_owned(),
+                task_id: "web.0.1".to_owned(),
+                hostname: hostname.to_owned(),
+                port_name: "http".to_owned(),
+                port: 31000,
+                is_healthy: true,
+            });
+            assert_eq!(target.targets, [expected]);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_on_which_nothing_happens_gives_signs_of_life_that_no_reader_of_lines_sees() {

@@ -204,7 +204,7 @@ fn config() -> Config {
         identity: Identity {
             id: "bench".to_owned(),
             hostname: "localhost".to_owned(),
-            ip: std::net::Ipv4Addr::LOCALHOST,
+            ip: std::net::Ipv4Addr::LOCALHOST.into(),
             port: 5050,
             cluster: None,
             version: "1.12.0".to_owned(),

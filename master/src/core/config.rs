@@ -1,7 +1,7 @@
 //! What the core is told once, at its start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ pub struct Identity {
     /// A fresh UUID of every start; prefix of the ids of frameworks, agents and offers.
     pub id: String,
     pub hostname: String,
-    pub ip: Ipv4Addr,
+    /// The address that others reach this master at.
+    pub ip: IpAddr,
     pub port: u16,
     pub cluster: Option<String>,
     /// Digits and dots only: clients take it apart as numbers.

@@ -8,7 +8,7 @@ use meseta_access::Approver;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::{AgentInfo, DomainInfo, DrainInfo};
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
-use meseta_resources::{AgentId, Resources};
+use meseta_resources::{AgentId, HostPort, Resources};
 use serde::{Serialize, Serializer};
 
 use super::agent_selection::{AgentSelection, Told, standing};
@@ -173,14 +173,15 @@ pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Docu
     let agents = snapshot.agents.iter().filter(|agent| {
         let AgentProfile { info, address, .. } = &*agent.profile;
         selection.takes(agent.id(), || {
-            let address = format!("{}:{}", info.hostname, address.port);
+            let address = HostPort::of_message(&info.hostname, address.port).to_string();
             Told::new(agent.id(), &address, standing(agent)).with_attributes(info)
         })
     });
     let agents: Vec<Arc<AgentView>> = agents.cloned().collect();
     let recovered = snapshot.recovered_agents.iter().filter(|(id, info)| {
         selection.takes(id, || {
-            let address = format!("{}:{}", info.hostname, RecoveredAgent::port(info));
+            let address =
+                HostPort::of_message(&info.hostname, RecoveredAgent::port(info)).to_string();
             Told::new(id, &address, "recovered").with_attributes(info)
         })
     });

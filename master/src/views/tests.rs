@@ -153,7 +153,7 @@ pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot>
     let identity = Identity {
         id: "m".to_owned(),
         hostname: "master.example".to_owned(),
-        ip: std::net::Ipv4Addr::LOCALHOST,
+        ip: std::net::Ipv4Addr::LOCALHOST.into(),
         port: 5050,
         cluster: None,
         version: "1.12.0".to_owned(),

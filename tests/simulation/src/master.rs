@@ -314,7 +314,7 @@ fn config(number: u64, epoch: u64, seed: u64) -> Config {
     let identity = Identity {
         id: format!("m{epoch}-{number}"),
         hostname: "localhost".to_owned(),
-        ip: Ipv4Addr::LOCALHOST,
+        ip: Ipv4Addr::LOCALHOST.into(),
         port: 5050,
         cluster: None,
         version: "1.12.0".to_owned(),

@@ -10,12 +10,12 @@ use meseta_daemon::tls::DaemonKind;
 use meseta_jobs::spec::is_name;
 use serde_json::Value;
 
-use super::super::address::{base, has_port};
+use super::super::address::base_with;
 use super::super::{identity, items, server, text};
 use crate::terminal;
 
 /// Where schedulers listen unless they are told otherwise.
-const SCHEDULER_PORT: u16 = 5070;
+pub(super) const SCHEDULER_PORT: u16 = 5070;
 /// Schedulers that a request is sent on to, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
 
@@ -162,19 +162,7 @@ impl Scheduler {
 
 /// The scheme and the host with its port, of an address that was typed.
 fn base_of(address: &str) -> String {
-    let address = address.trim();
-    let (scheme, host) = address.split_once("://").unwrap_or(("", address));
-    let host = host.trim_end_matches('/');
-    let host = if has_port(host) {
-        host.to_owned()
-    } else {
-        format!("{host}:{SCHEDULER_PORT}")
-    };
-    let full = match scheme {
-        "" => host,
-        scheme => format!("{scheme}://{host}"),
-    };
-    let (scheme, host) = base(&full);
+    let (scheme, host) = base_with(address, SCHEDULER_PORT);
     format!("{scheme}://{host}")
 }
 
@@ -301,8 +289,18 @@ mod tests {
 
     #[test]
     fn schedulers_are_a_list_and_send_on_without_a_scheme() {
-        let bases: Vec<_> = "a, https://b:1,c:5/".split(',').map(base_of).collect();
-        assert_eq!(bases, ["http://a:5070", "https://b:1", "http://c:5"]);
+        let bases: Vec<_> = "a, https://b:1,c:5/,::1,[::1]:7"
+            .split(',')
+            .map(base_of)
+            .collect();
+        let expected = [
+            "http://a:5070",
+            "https://b:1",
+            "http://c:5",
+            "http://[::1]:5070",
+            "http://[::1]:7",
+        ];
+        assert_eq!(bases, expected);
         let there = resolved("https://b:1/v1/jobs", "//c:2/v1/jobs?x=1");
         assert_eq!(there, "https://c:2/v1/jobs?x=1");
         assert_eq!(resolved("http://b:1/", "http://d:3/"), "http://d:3/");

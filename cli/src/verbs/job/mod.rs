@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
+use meseta_daemon::advertised::usual_address;
 use meseta_jobs::file;
 use meseta_jobs::spec::{JobSpec, Kind};
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use super::identity::IdentityFlags;
 use super::watch::WatchFlag;
 use crate::terminal;
-use api::Scheduler;
+use api::{SCHEDULER_PORT, Scheduler};
 
 /// Where the scheduler is: a flag of every verb of jobs.
 #[derive(Debug, Clone, Args)]
@@ -34,7 +35,7 @@ struct SchedulerFlag {
         long,
         global = true,
         env = "MESETA_SCHEDULER",
-        default_value = "127.0.0.1:5070"
+        default_value_t = usual_address(SCHEDULER_PORT)
     )]
     scheduler: String,
 }

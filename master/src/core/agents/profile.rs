@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, AgentInfo};
 use meseta_proto::schema;
 use meseta_proto::{Invalid, invalid};
-use meseta_resources::{AgentId, ResourceName, Resources, Scalar, Value};
+use meseta_resources::{AgentId, ResourceName, Resources, Scalar, Value, usual_ip};
 use prost::Message;
 
 use crate::core::state::agent::{AgentProfile, RecoveredAgent};
@@ -56,6 +56,10 @@ pub(in crate::core) fn profile(
         ip: None,
         port: info.port.unwrap_or(5051),
     });
+    let address = v1::Address {
+        ip: address.ip.as_deref().map(usual_ip),
+        ..address
+    };
     let capabilities = register
         .capabilities
         .iter()

@@ -341,7 +341,7 @@ fn check_machine(id: &MachineId) -> Result<(), Invalid> {
     if hostname.is_empty() && ip.is_empty() {
         return Err(invalid!("Both 'hostname' and 'ip' for a machine are empty"));
     }
-    if !ip.is_empty() && ip.parse::<std::net::Ipv4Addr>().is_err() {
+    if !ip.is_empty() && ip.parse::<std::net::IpAddr>().is_err() {
         return Err(invalid!("Failed to parse IPv4: {}", ip.escape_debug()));
     }
     Ok(())

@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1::{self};
 use meseta_proto::schema::{self, WireMessage as _};
 use meseta_resources::work_counter::count_entries;
 use meseta_resources::{
-    AgentId, Change, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId,
+    AgentId, Change, ExecutorId, FrameworkId, HostPort, OfferId, Resources, Scalar, TaskId,
 };
 
 use super::inverse_offers;
@@ -86,7 +86,8 @@ impl AgentProfile {
     /// The address in the form that Mesos gives to a process.
     #[must_use]
     pub fn pid(&self) -> String {
-        format!("slave(1)@{}:{}", self.ip(), self.address.port)
+        let address = HostPort::of_message(self.ip(), self.address.port);
+        format!("slave(1)@{address}")
     }
 
     /// Whether anything can be run here: without cpus or memory nothing is ever offered.

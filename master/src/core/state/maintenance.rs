@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_proto::mesos::v1::{MachineId, Unavailability};
+use meseta_resources::usual_ip;
 use meseta_resources::work_counter::count_entries;
 
 use super::agent::AgentProfile;
@@ -36,7 +37,7 @@ impl Machine {
     pub(in crate::core) fn of(id: &MachineId) -> Self {
         Self {
             hostname: id.hostname.as_deref().unwrap_or_default().to_lowercase(),
-            ip: id.ip.clone().unwrap_or_default(),
+            ip: usual_ip(id.ip.as_deref().unwrap_or_default()),
         }
     }
 
@@ -160,6 +161,14 @@ mod tests {
             hostname: given(hostname),
             ip: given(ip),
         }
+    }
+
+    #[test]
+    fn machines_are_compared_by_address() {
+        let machine = |ip: &str| Machine::of(&id("", ip));
+        assert_eq!(machine("FD00:0::7"), machine("fd00::7"));
+        assert_eq!(machine("::ffff:10.0.0.1"), machine("10.0.0.1"));
+        assert_ne!(machine("fd00::7"), machine("fd00::8"));
     }
 
     fn plan(windows: &[&[MachineId]], down: &[MachineId]) -> Plan {

@@ -5,13 +5,14 @@
 //! costs what has changed since the last. Readers render it elsewhere, and never hold up the core.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use meseta_access::Approver;
 use meseta_allocator::Quota;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
-use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, HostPort, OfferId, Resources, Role};
 
 use super::by_framework::{ByFramework, TaskStatesByFramework};
 use super::digest::AgentDigest;
@@ -277,13 +278,23 @@ impl config::Identity {
     /// The name of this process in the form of Mesos.
     #[must_use]
     pub fn pid(&self) -> String {
-        format!("master@{}:{}", self.ip, self.port)
+        let address = HostPort::new(self.ip.to_string(), self.port);
+        format!("master@{address}")
     }
 
     /// Where others reach this master: a host name and a port.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("{}:{}", self.hostname, self.port)
+        HostPort::new(self.hostname.as_str(), self.port).to_string()
+    }
+
+    /// The address as Mesos sends it: four bytes in network order, read as a number. No IPv6 address fits into them; 0
+    /// stands for it, so that no client connects to the address of another host.
+    fn ip_number(&self) -> u32 {
+        match self.ip {
+            IpAddr::V4(ip) => u32::from_le_bytes(ip.octets()),
+            IpAddr::V6(_) => 0,
+        }
     }
 
     /// This master as clients are told of it.
@@ -293,8 +304,7 @@ impl config::Identity {
         use v1::master_info::capability::Type;
         v1::MasterInfo {
             id: self.id.clone(),
-            // Network order in memory, read as a number: what Mesos sends.
-            ip: u32::from_le_bytes(self.ip.octets()),
+            ip: self.ip_number(),
             port: u32::from(self.port),
             pid: Some(self.pid()),
             hostname: Some(self.hostname.clone()),

@@ -135,6 +135,18 @@ fn a_schedule_that_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn machines_are_named_by_ipv6_address() {
+    let mut world = World::new();
+    let twice = schedule(vec![window(vec![
+        machine("", "fd00::7"),
+        machine("", "FD00:0::7"),
+    ])]);
+    let text = rejection(world.administer(twice));
+    assert!(text.contains("appears more than once"), "{text}");
+    world.administer_done(schedule(vec![window(vec![machine("", "fd00::7")])]));
+}
+
+#[test]
 fn two_windows_that_are_added_at_once_are_both_scheduled() {
     let mut world = World::new();
     let [one, other] = ["one", "other"].map(|name| window(vec![machine(name, "")]));
