@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1 as mesos;
 
 use crate::placement::{Offer, Placement};
 use crate::spec::template::{Values, filled};
-use crate::spec::{Command, HealthCheck, JobSpec, Kind, Probe, Uri};
+use crate::spec::{CheckAddress, Command, HealthCheck, JobSpec, Kind, Probe, Uri};
 
 /// Labels that each task carries beside those of its job, for whoever looks at the cluster's tasks.
 pub const JOB_LABEL: &str = "meseta.job";
@@ -158,7 +158,14 @@ pub fn port_variable(port: &str) -> String {
 
 fn health_check(check: &HealthCheck, ports: &BTreeMap<String, u16>) -> mesos::HealthCheck {
     use mesos::health_check::{HttpCheckInfo, TcpCheckInfo, Type};
+    use mesos::network_info::Protocol;
     let number = |port: &String| ports.get(port).copied().map_or(0, u32::from);
+    let protocol = |address: CheckAddress| -> i32 {
+        match address {
+            CheckAddress::V4 => Protocol::IPv4.into(),
+            CheckAddress::V6 => Protocol::IPv6.into(),
+        }
+    };
     let mut message = mesos::HealthCheck {
         delay_seconds: Some(check.delay.as_secs_f64()),
         interval_seconds: Some(check.interval.as_secs_f64()),
@@ -176,18 +183,23 @@ fn health_check(check: &HealthCheck, ports: &BTreeMap<String, u16>) -> mesos::He
             });
             Type::Command
         }
-        Probe::Http { port, path } => {
+        Probe::Http {
+            port,
+            path,
+            address,
+        } => {
             message.http = Some(HttpCheckInfo {
+                protocol: address.map(protocol),
                 port: number(port),
                 path: Some(path.clone()),
                 ..HttpCheckInfo::default()
             });
             Type::Http
         }
-        Probe::Tcp { port } => {
+        Probe::Tcp { port, address } => {
             message.tcp = Some(TcpCheckInfo {
+                protocol: address.map(protocol),
                 port: number(port),
-                ..TcpCheckInfo::default()
             });
             Type::Tcp
         }
@@ -273,6 +285,26 @@ mod tests {
         let environment = task.command.as_ref()?.environment.as_ref()?;
         let found = environment.variables.iter().find(|one| one.name == name);
         found?.value.as_deref()
+    }
+
+    #[test]
+    fn check_names_its_address() {
+        use mesos::network_info::Protocol;
+        for (written, expected) in [
+            ("", None),
+            (", address = \"127.0.0.1\"", Some(Protocol::IPv4)),
+            (", address = \"::1\"", Some(Protocol::IPv6)),
+        ] {
+            for kind in ["http", "tcp"] {
+                let task = built(&format!(
+                    "name = \"web\"\nports = [\"a\"]\n[task]\ncommand = \"x\"\n[check]\n{kind} = {{ port = \"a\"{written} }}\n",
+                ));
+                let check = task.health_check.expect("a check");
+                let http = check.http.and_then(|http| http.protocol);
+                let tcp = check.tcp.and_then(|tcp| tcp.protocol);
+                assert_eq!(http.or(tcp), expected.map(Into::into), "{kind} {written}");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod http;
 mod location;
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -87,22 +88,27 @@ fn run(
             let seen = by_command(containers, settings, probe, plan, supervisor);
             seen.unwrap_or_else(|failure| ProbeResult::NotRun(failure.into()))
         }
-        ProbeMethod::Http { url } => {
-            let url = url.clone();
+        ProbeMethod::Http {
+            scheme,
+            host,
+            port,
+            path,
+        } => {
+            let (scheme, host, port, path) = (scheme.clone(), *host, *port, path.clone());
             over_its_network(settings, probe, supervisor, move |life| {
-                by_http(&url, timeout, life, lookups)
+                by_http(&host.url(&scheme, port, &path), timeout, life, lookups)
             })
         }
-        ProbeMethod::Tcp { address } => {
-            let address = *address;
+        ProbeMethod::Tcp { host, port } => {
+            let (host, port) = (*host, *port);
             over_its_network(settings, probe, supervisor, move |life| {
-                by_tcp(address, timeout, life)
+                by_tcp(SocketAddr::new(host.ip(), port), timeout, life)
             })
         }
     }
 }
 
-fn by_tcp(address: std::net::SocketAddr, timeout: Duration, life: &TaskLife) -> ProbeResult {
+fn by_tcp(address: SocketAddr, timeout: Duration, life: &TaskLife) -> ProbeResult {
     match life.connect_within(address, timeout) {
         Err(error) if is_no_look(&error) => ProbeResult::NotRun(error.to_string()),
         connected => ProbeResult::Connected(connected.is_ok()),

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::kill::grace_of_task;
 use super::model::{Phase, TaskRef};
-use super::probe::{CheckKind, CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
+use super::probe::{CheckKind, CheckState, Probe, ProbeHost, ProbeId, ProbeMethod, ProbeResult};
 use super::update_streams::Pushed;
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::KillCause;
@@ -141,18 +141,19 @@ impl AgentCore {
                 }
                 pb::health_check::Type::Http => {
                     let http = check.http.as_ref()?;
-                    let host = loopback(http.protocol() == pb::network_info::Protocol::IPv6);
-                    let scheme = http.scheme.as_deref().unwrap_or("http");
-                    let path = http.path.as_deref().unwrap_or_default();
-                    let address = address(host, http.port)?;
-                    let url = format!("{scheme}://{address}{path}");
-                    Some(ProbeMethod::Http { url })
+                    Some(ProbeMethod::Http {
+                        scheme: http.scheme.as_deref().unwrap_or("http").to_owned(),
+                        host: host_of(http.protocol),
+                        port: u16::try_from(http.port).ok()?,
+                        path: http.path.clone().unwrap_or_default(),
+                    })
                 }
                 pb::health_check::Type::Tcp => {
                     let tcp = check.tcp.as_ref()?;
-                    let host = loopback(tcp.protocol() == pb::network_info::Protocol::IPv6);
-                    let address = address(host, tcp.port)?;
-                    Some(ProbeMethod::Tcp { address })
+                    Some(ProbeMethod::Tcp {
+                        host: host_of(tcp.protocol),
+                        port: u16::try_from(tcp.port).ok()?,
+                    })
                 }
                 pb::health_check::Type::Unknown => None,
             };
@@ -165,13 +166,16 @@ impl AgentCore {
             }
             pb::check_info::Type::Http => {
                 let http = check.http.as_ref()?;
-                let path = http.path.as_deref().unwrap_or_default();
-                let address = address(loopback(false), http.port)?;
-                let url = format!("http://{address}{path}");
-                Some(ProbeMethod::Http { url })
+                Some(ProbeMethod::Http {
+                    scheme: "http".to_owned(),
+                    host: ProbeHost::Usual,
+                    port: u16::try_from(http.port).ok()?,
+                    path: http.path.clone().unwrap_or_default(),
+                })
             }
             pb::check_info::Type::Tcp => Some(ProbeMethod::Tcp {
-                address: address(loopback(false), check.tcp.as_ref()?.port)?,
+                host: ProbeHost::Usual,
+                port: u16::try_from(check.tcp.as_ref()?.port).ok()?,
             }),
             pb::check_info::Type::Unknown => None,
         }
@@ -396,16 +400,14 @@ pub(super) fn empty_status(info: &pb::TaskInfo) -> Option<pb::CheckStatusInfo> {
     })
 }
 
-fn loopback(is_v6: bool) -> std::net::IpAddr {
-    if is_v6 {
-        std::net::Ipv6Addr::LOCALHOST.into()
-    } else {
-        std::net::Ipv4Addr::LOCALHOST.into()
+/// The address that a health check's `protocol` names.
+fn host_of(protocol: Option<i32>) -> ProbeHost {
+    use pb::network_info::Protocol;
+    match protocol.map(Protocol::try_from) {
+        Some(Ok(Protocol::IPv4)) => ProbeHost::V4,
+        Some(Ok(Protocol::IPv6)) => ProbeHost::V6,
+        None | Some(Err(_)) => ProbeHost::Usual,
     }
-}
-
-fn address(host: std::net::IpAddr, port: u32) -> Option<std::net::SocketAddr> {
-    Some(std::net::SocketAddr::new(host, u16::try_from(port).ok()?))
 }
 
 #[cfg(test)]

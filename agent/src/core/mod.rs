@@ -103,7 +103,7 @@ pub use model::{
     TerminationReason, command_executor_name,
 };
 pub use oversubscription::{Oversubscription, Report};
-pub use probe::{CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
+pub use probe::{CheckState, Probe, ProbeHost, ProbeId, ProbeMethod, ProbeResult};
 pub use snapshot::{Counters, Snapshot};
 pub use states::is_terminal;
 pub use update_streams::{

@@ -1,8 +1,10 @@
 //! Probes of tasks: what is asked, what is answered, and what a task's checks remember of it.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use meseta_resources::{ContainerId, Moment};
+use meseta_daemon::advertised::usual_loopback;
+use meseta_resources::{ContainerId, HostPort, Moment};
 
 use super::launch_plan::LaunchPlan;
 
@@ -29,16 +31,44 @@ pub struct ProbeId(pub u64);
 pub enum ProbeMethod {
     /// By a command, in its container.
     Command(Box<LaunchPlan>),
-    /// By a GET to this URL, following redirects.
+    /// By a GET to a loopback address, following redirects.
     Http {
-        /// The URL; its host is the loopback address.
-        url: String,
+        scheme: String,
+        host: ProbeHost,
+        port: u16,
+        path: String,
     },
-    /// By connecting to a port.
-    Tcp {
-        /// To a loopback address.
-        address: std::net::SocketAddr,
-    },
+    /// By connecting to a port of a loopback address.
+    Tcp { host: ProbeHost, port: u16 },
+}
+
+/// The loopback address that a probe connects to.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum ProbeHost {
+    /// 127.0.0.1, which the check asks for.
+    V4,
+    /// `::1`, which the check asks for.
+    V6,
+    /// 127.0.0.1, or `::1` where the task's network has no 127.0.0.1: the check names neither.
+    Usual,
+}
+
+impl ProbeHost {
+    /// Returns the address as seen from the network that this thread is in.
+    #[must_use]
+    pub fn ip(self) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::LOCALHOST.into(),
+            Self::V6 => Ipv6Addr::LOCALHOST.into(),
+            Self::Usual => usual_loopback(),
+        }
+    }
+
+    /// Returns the URL of a path there.
+    #[must_use]
+    pub fn url(self, scheme: &str, port: u16, path: &str) -> String {
+        HostPort::from(SocketAddr::new(self.ip(), port)).url(scheme, path)
+    }
 }
 
 /// Result of a probe.

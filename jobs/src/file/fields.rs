@@ -72,6 +72,7 @@ pub(super) enum Form {
 pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const KINDS: [&str; 3] = ["service", "batch", "cron"];
 pub(super) const OVERLAPS: [&str; 3] = ["skip", "replace", "allow"];
+pub(super) const CHECK_ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
 /// The fields of a constraint of which exactly one is written.
 pub(super) const RULES: [&str; 7] = [
     "equals",

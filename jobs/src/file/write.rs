@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::fields::UNLIMITED;
 use crate::spec::{
-    Backoff, Batch, Command, Constraint, Cron, HealthCheck, JobSpec, Kind, Overlap, Probe, Rule,
-    Service, TaskTemplate, Update, Uri,
+    Backoff, Batch, CheckAddress, Command, Constraint, Cron, HealthCheck, JobSpec, Kind, Overlap,
+    Probe, Rule, Service, TaskTemplate, Update, Uri,
 };
 
 const BYTES_PER_MB: f64 = 1_048_576.0;
@@ -230,6 +230,15 @@ fn cron(cron: &Cron) -> Value {
     })
 }
 
+/// The target of a check, with the address if the job names one.
+fn with_address(target: Value, address: Option<CheckAddress>) -> Value {
+    let mut table = object(target);
+    if let Some(address) = address {
+        table.insert("address".to_owned(), json!(address.as_str()));
+    }
+    Value::Object(table)
+}
+
 fn health_check(check: &HealthCheck) -> Value {
     let mut table = object(json!({
         "delay": duration(check.delay),
@@ -240,10 +249,18 @@ fn health_check(check: &HealthCheck) -> Value {
     }));
     match &check.probe {
         Probe::Command(command) => table.insert("command".to_owned(), json!(command)),
-        Probe::Http { port, path } => {
-            table.insert("http".to_owned(), json!({ "port": port, "path": path }))
+        Probe::Http {
+            port,
+            path,
+            address,
+        } => {
+            let target = json!({ "port": port, "path": path });
+            table.insert("http".to_owned(), with_address(target, *address))
         }
-        Probe::Tcp { port } => table.insert("tcp".to_owned(), json!({ "port": port })),
+        Probe::Tcp { port, address } => {
+            let target = json!({ "port": port });
+            table.insert("tcp".to_owned(), with_address(target, *address))
+        }
     };
     Value::Object(table)
 }

@@ -245,9 +245,38 @@ pub enum Probe {
     /// A shell command that exits with 0.
     Command(String),
     /// GET on a named port answers 200 to 399.
-    Http { port: String, path: String },
+    Http {
+        port: String,
+        path: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<CheckAddress>,
+    },
     /// A connection to a named port succeeds.
-    Tcp { port: String },
+    Tcp {
+        port: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<CheckAddress>,
+    },
+}
+
+/// The loopback address that a check connects to. Unset: IPv4, on a machine without it IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckAddress {
+    #[serde(rename = "127.0.0.1")]
+    V4,
+    #[serde(rename = "::1")]
+    V6,
+}
+
+impl CheckAddress {
+    /// As a job file writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V4 => "127.0.0.1",
+            Self::V6 => "::1",
+        }
+    }
 }
 
 /// Where tasks may run, or how they are laid out.

@@ -78,17 +78,28 @@ pub fn references(text: &str) -> Result<Vec<Reference>, String> {
     Ok(references.collect())
 }
 
-/// The text with its references filled in; itself when [`references`] finds something unknown in it.
+/// The text with its references filled in. An IPv6 address before a colon stands in brackets. Returns the text itself when [`references`] finds something unknown in it.
 #[must_use]
 pub fn filled(text: &str, values: &Values<'_>) -> String {
     let Ok(parts) = parts(text) else {
         return text.to_owned();
     };
-    let parts = parts.iter().map(|part| match part {
-        Part::Plain(plain) => (*plain).to_owned(),
-        Part::Reference(reference) => values.of(reference),
-    });
-    parts.collect()
+    let mut out = String::with_capacity(text.len());
+    for (at, part) in parts.iter().enumerate() {
+        let value = match part {
+            Part::Plain(plain) => (*plain).to_owned(),
+            Part::Reference(reference) => values.of(reference),
+        };
+        let is_before_port =
+            matches!(parts.get(at + 1), Some(Part::Plain(next)) if next.starts_with(':'));
+        let is_bare = matches!(part, Part::Reference(Reference::Hostname)) && !out.ends_with('[');
+        // An agent without a name is named by its address.
+        match is_before_port && is_bare && value.contains(':') {
+            true => out.extend(["[", &value, "]"]),
+            false => out.push_str(&value),
+        }
+    }
+    out
 }
 
 fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
@@ -128,6 +139,29 @@ mod tests {
             ("http://${hostname}:${port.http}/", "http://n1:31000/"),
             ("$${index} is ${index}", "${index} is 2"),
             ("${port.other}", ""),
+        ] {
+            assert_eq!(filled(text, &values), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ipv6_host_before_port_has_brackets() {
+        let ports = BTreeMap::from([("http".to_owned(), 31000)]);
+        let values = Values {
+            index: 2,
+            attempt: 1,
+            hostname: "fd00::7",
+            ports: &ports,
+        };
+        for (text, expected) in [
+            (
+                "http://${hostname}:${port.http}/",
+                "http://[fd00::7]:31000/",
+            ),
+            ("[${hostname}]:${port.http}", "[fd00::7]:31000"),
+            ("${hostname}:80,${hostname}:81", "[fd00::7]:80,[fd00::7]:81"),
+            ("${hostname}", "fd00::7"),
+            ("${hostname} ${index}:", "fd00::7 2:"),
         ] {
             assert_eq!(filled(text, &values), expected, "{text}");
         }

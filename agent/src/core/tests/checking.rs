@@ -10,7 +10,7 @@ use meseta_resources::{ContainerId, FrameworkId, TaskId};
 
 use super::oversubscribing::{correction, oversubscribed};
 use super::simulation::{FRAMEWORK, Seen, Simulation, task};
-use crate::core::{Exit, Input, Probe, ProbeMethod, ProbeResult, Pushed, StreamKey};
+use crate::core::{Exit, Input, Probe, ProbeHost, ProbeMethod, ProbeResult, Pushed, StreamKey};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -276,10 +276,20 @@ fn http_is_healthy_from_200_to_399_and_tcp_when_it_connects() {
         simulation.advance(15 * SECOND);
         let probe = simulation.probe().expect("due");
         assert_eq!(probe.timeout, 20 * SECOND);
-        let ProbeMethod::Http { url } = &probe.method else {
+        let ProbeMethod::Http {
+            scheme,
+            host,
+            port,
+            path,
+        } = &probe.method
+        else {
             panic!("{probe:?}");
         };
+        assert_eq!(*host, ProbeHost::Usual);
+        let url = ProbeHost::V4.url(scheme, *port, path);
         assert_eq!(url, "http://127.0.0.1:80/health");
+        let url = ProbeHost::V6.url(scheme, *port, path);
+        assert_eq!(url, "http://[::1]:80/health");
         let told = simulation.sees(&probe, result.clone());
         assert_eq!(told[0].healthy, Some(healthy), "{result:?}");
     }

@@ -1,6 +1,6 @@
 //! The tables of a job file and their fields.
 
-use super::{Field, Form, KINDS, OVERLAPS, Presence, Section};
+use super::{CHECK_ADDRESSES, Field, Form, KINDS, OVERLAPS, Presence, Section};
 use crate::spec::{COUNT_MAX, PRIORITY_MAX};
 
 const fn text(name: &'static str, presence: Presence, doc: &'static str) -> Field {
@@ -352,14 +352,26 @@ static HTTP_PROBE: Section = Section {
             Presence::Default("\"/\""),
             "The path that is asked for.",
         ),
+        CHECK_ADDRESS,
     ],
 };
 
 static TCP_PROBE: Section = Section {
     title: "[check] tcp",
     doc: "A connection succeeds.",
-    fields: &[text("port", Presence::Required, "One of `ports`.")],
+    fields: &[
+        text("port", Presence::Required, "One of `ports`."),
+        CHECK_ADDRESS,
+    ],
 };
+
+/// The address of a check over the network.
+const CHECK_ADDRESS: Field = field(
+    "address",
+    Form::OneOf(&CHECK_ADDRESSES),
+    Presence::Optional,
+    "`127.0.0.1` or `::1`, for a server that listens on one of them only. Unset: 127.0.0.1; ::1 where the task has no 127.0.0.1.",
+);
 
 static RESTART: Section = Section {
     title: "[restart]",

@@ -7,7 +7,7 @@ use super::super::mistake::Collector;
 use super::super::view::View;
 use super::{is_fetched_to, is_within, only_one};
 use crate::spec::template::{self, Reference};
-use crate::spec::{Command, HealthCheck, Probe, TaskTemplate, Uri};
+use crate::spec::{CheckAddress, Command, HealthCheck, Probe, TaskTemplate, Uri};
 
 /// Bytes of the names and values of a task's environment at most: each launch carries them.
 const ENV_BYTES_MAX: usize = 64 * 1024;
@@ -243,12 +243,18 @@ fn check(file: &View<'_>, ports: &[String], mistakes: &mut Collector) -> Option<
     let probe = only_one(&view, &PROBES, mistakes)?;
     let target = view.section(probe);
     let port = target.text("port").unwrap_or_default();
+    let address = target.text("address");
+    let address = address.and_then(|text| {
+        let mut all = [CheckAddress::V4, CheckAddress::V6].into_iter();
+        all.find(|address| address.as_str() == text)
+    });
     let probe = match probe {
         "http" => Probe::Http {
             path: target.text("path").unwrap_or_default(),
             port,
+            address,
         },
-        "tcp" => Probe::Tcp { port },
+        "tcp" => Probe::Tcp { port, address },
         _ => {
             let command = view.text("command").unwrap_or_default();
             check_no_nul(("`command`", &command), view.place("command"), mistakes);
@@ -256,7 +262,7 @@ fn check(file: &View<'_>, ports: &[String], mistakes: &mut Collector) -> Option<
         }
     };
     match &probe {
-        Probe::Http { port, path } => {
+        Probe::Http { port, path, .. } => {
             check_port(port, ports, target.place("port"), mistakes);
             if !path.starts_with('/') {
                 let message = format!("the path \"{path}\" does not begin with `/`");
@@ -267,7 +273,7 @@ fn check(file: &View<'_>, ports: &[String], mistakes: &mut Collector) -> Option<
                 );
             }
         }
-        Probe::Tcp { port } => check_port(port, ports, target.place("port"), mistakes),
+        Probe::Tcp { port, .. } => check_port(port, ports, target.place("port"), mistakes),
         Probe::Command(_) => {}
     }
     Some(HealthCheck {

@@ -117,15 +117,25 @@ fn uri() -> impl Strategy<Value = Uri> {
         })
 }
 
+fn address() -> impl Strategy<Value = Option<CheckAddress>> {
+    prop_oneof![
+        Just(None),
+        Just(Some(CheckAddress::V4)),
+        Just(Some(CheckAddress::V6)),
+    ]
+}
+
 fn check() -> impl Strategy<Value = HealthCheck> {
     let probe = prop_oneof![
         r"[^\x00]{1,10}".prop_map(Probe::Command),
-        "/[a-z]{0,5}".prop_map(|path| Probe::Http {
+        ("/[a-z]{0,5}", address()).prop_map(|(path, address)| Probe::Http {
             port: "http".to_owned(),
             path,
+            address,
         }),
-        Just(Probe::Tcp {
-            port: "http".to_owned()
+        address().prop_map(|address| Probe::Tcp {
+            port: "http".to_owned(),
+            address,
         }),
     ];
     (probe, duration(), duration(), duration(), 1..1000_u32).prop_map(
