@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::stat::{Mode, umask};
 
 use crate::http;
+use crate::network::loopback;
 use crate::wait::eventually;
 
 /// From the start until the port answers.
@@ -229,7 +230,7 @@ static PORTS_GIVEN: AtomicUsize = AtomicUsize::new(0);
 pub fn free_port() -> u16 {
     // Far from those of another suite that was started just before.
     let first = usize::try_from(std::process::id()).unwrap_or_default() * 97;
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let is_free = |port: &u16| TcpListener::bind((loopback(), *port)).is_ok();
     let mut candidates = FREE_PORTS.filter_map(|_| {
         let next = first + PORTS_GIVEN.fetch_add(1, Ordering::Relaxed);
         let port = FREE_PORTS.clone().nth(next % FREE_PORTS.len())?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::daemon::{Daemon, free_port};
+use crate::network::loopback_url;
 use crate::wait::eventually;
 use crate::{http, leadership};
 
@@ -25,8 +26,7 @@ impl Etcd {
     /// Starts it below a directory and waits until it answers.
     pub fn start(dir: &Path) -> Self {
         let (client, peer) = (free_port(), free_port());
-        let url = format!("http://127.0.0.1:{client}");
-        let peer = format!("http://127.0.0.1:{peer}");
+        let (url, peer) = (loopback_url(client), loopback_url(peer));
         let flags = vec![
             format!("--data-dir={}", dir.join("etcd").display()),
             format!("--listen-client-urls={url}"),

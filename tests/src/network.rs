@@ -4,7 +4,7 @@
 //! is a namespace that lasts as long as a process in it. Frames are lost without a word, as on a broken wire: a port of
 //! the bridge that is disabled takes and gives none, and frames to a hardware address that nobody has reach nobody.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use anyhow::{Context as _, ensure};
 use nix::sched::CloneFlags;
 
 use crate::wait::holds;
+use crate::{Missing, unless_installed, unless_root};
 
 const BRIDGE: &str = "br0";
 
@@ -31,6 +32,56 @@ pub fn leave() -> anyhow::Result<()> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNET)
         .context("failed to make a network namespace; run this as root")?;
     ip(&["link", "set", "lo", "up"])
+}
+
+/// Runs a test where loopback is `::1` alone, in a network namespace that only its thread, and all that it starts, see.
+///
+/// Every part of the harness takes the address of [`loopback`], and daemons take it by default.
+///
+/// # Panics
+/// The namespace cannot be made, or the test panics.
+pub fn with_ipv6_alone(test: fn()) {
+    let thread = std::thread::Builder::new().name("ipv6".to_owned());
+    let body = move || {
+        leave().expect("a network namespace");
+        ip(&["address", "delete", "127.0.0.1/8", "dev", "lo"]).expect("no IPv4");
+        assert_eq!(loopback(), IpAddr::from(Ipv6Addr::LOCALHOST));
+        test();
+    };
+    let ended = thread.spawn(body).expect("a thread").join();
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Why this machine has no namespace for [`with_ipv6_alone`].
+pub fn unless_ipv6_alone() -> Missing {
+    let no_root = || unless_root().or_else(|| unless_installed("ip"));
+    no_root().or_else(|| {
+        let made = std::thread::spawn(|| -> anyhow::Result<()> {
+            leave()?;
+            ip(&["address", "delete", "127.0.0.1/8", "dev", "lo"])?;
+            ensure!(loopback().is_ipv6(), "a new network has no ::1");
+            Ok(())
+        });
+        let made = made.join().ok()?;
+        made.err()
+            .map(|error| format!("no network with ::1 alone: {error:#}"))
+    })
+}
+
+/// 127.0.0.1, or `::1` where this thread's network has no IPv4.
+pub fn loopback() -> IpAddr {
+    let v4 = IpAddr::from(Ipv4Addr::LOCALHOST);
+    match TcpListener::bind((v4, 0)) {
+        Ok(_) => v4,
+        Err(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+/// The URL of a port of [`loopback`], with an empty path.
+pub fn loopback_url(port: u16) -> String {
+    format!("http://{}", SocketAddr::new(loopback(), port))
 }
 
 /// Runs `ip` with these arguments in the network of this process.

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::network::loopback;
+
 /// What is kept of the bytes of a client, at most.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// No limit to the bytes of a direction.
@@ -103,7 +105,7 @@ pub struct Proxy {
 impl Proxy {
     /// Listens at a free port, for a server at this address.
     pub fn new(target: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let listener = TcpListener::bind((loopback(), 0)).expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let shared = Arc::new(Shared {
             target: target.to_owned(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use meseta_daemon::advertised::usual_loopback;
 
 use super::daemon::{AtItsEnd, Daemon};
 use crate::daemon::end_with_parent;
@@ -79,7 +80,7 @@ fn installed() -> Option<PathBuf> {
 
 /// Two addresses on loopback that nobody listens on now.
 fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
-    let listen = || TcpListener::bind("127.0.0.1:0").context("failed to find a free port");
+    let listen = || TcpListener::bind((usual_loopback(), 0)).context("failed to find a free port");
     let (client, peer) = (listen()?, listen()?);
     let address = |listener: &TcpListener| {
         let address = listener.local_addr();

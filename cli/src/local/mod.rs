@@ -1,4 +1,5 @@
-//! `meseta local`: masters, agents and a scheduler on loopback, as children that end with this process.
+//! `meseta local`: masters, agents and a scheduler on loopback, as children that end with this process. On a machine
+//! without 127.0.0.1 loopback is ::1.
 //!
 //! Each daemon is this same binary, run again in a process group of its own, so that Ctrl-C reaches
 //! this process alone and agents can be ended, with all their tasks, before their master.
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use meseta_daemon::advertised::usual_master;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -282,7 +284,7 @@ impl Cluster {
         terminal::note!(
             "meseta is up on loopback.\n\n{}  state    {} ({kept})\n  tasks    {}\n\n\
              Page:       http://{leader}/\n\
-             State:      curl http://{leader}/state\n\
+             State:      curl {}\n\
              Prometheus: {}\n\
              Next, in another terminal:\n\n  \
              {me} execute{flag} --command='echo hello; cat /proc/self/cgroup' --resources='cpus:0.5;mem:64'\n{}{}\n\
@@ -290,6 +292,7 @@ impl Cluster {
             self.where_all_is(&leader),
             self.state.path.display(),
             isolation(),
+            shell_word(format!("http://{leader}/state")),
             targets.join(" "),
             self.job_hint(&me),
             self.failover_hint(),
@@ -304,9 +307,9 @@ impl Cluster {
 
     /// What verbs need to be told to find the masters; nothing where those are at the usual address.
     fn master_flag(&self) -> String {
-        match self.addresses().as_str() {
-            "127.0.0.1:5050" => String::new(),
-            others => format!(" --master={others}"),
+        match self.addresses() {
+            only if only == usual_master() => String::new(),
+            others => format!(" {}", shell_word(format!("--master={others}"))),
         }
     }
 
@@ -357,7 +360,10 @@ impl Cluster {
         };
         let flag = match scheduler.address().rsplit_once(':') {
             Some((_, port)) if port == SCHEDULER_PORT.to_string() => String::new(),
-            _ => format!(" --scheduler={}", scheduler.address()),
+            _ => {
+                let flag = format!("--scheduler={}", scheduler.address());
+                format!(" {}", shell_word(flag))
+            }
         };
         format!(
             "  printf 'name = \"hello\"\\n[task]\\ncommand = \"echo hello; sleep 600\"\\n' >hello.toml && {me} run{flag} hello.toml\n"
@@ -434,6 +440,14 @@ async fn end(daemons: &mut [Daemon]) {
     }
     for daemon in daemons {
         daemon.wait().await;
+    }
+}
+
+/// A word to paste into a shell; the brackets of an IPv6 address are a pattern there.
+fn shell_word(word: String) -> String {
+    match word.contains('[') {
+        true => format!("'{word}'"),
+        false => word,
     }
 }
 

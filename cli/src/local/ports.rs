@@ -3,9 +3,10 @@
 //! Entered through [`refuse_taken`], before any daemon is started. Deciding is pure, over a function that says whether a
 //! port is free. Invariant: what is offered was free, for all daemons at once.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 
 use anyhow::{Context as _, bail};
+use meseta_daemon::advertised::{usual_address, usual_loopback};
 
 /// How far the ports that are offered are from those that were asked for, and from each other.
 const STEP: u16 = 10;
@@ -112,7 +113,7 @@ fn check(ports: Ports, is_free: &impl Fn(u16) -> bool) -> anyhow::Result<()> {
         );
     }
     let taken = fixed.into_iter().filter(|port| !is_free(*port));
-    let taken: Vec<String> = taken.map(|port| format!("127.0.0.1:{port}")).collect();
+    let taken: Vec<String> = taken.map(usual_address).collect();
     if taken.is_empty() {
         return Ok(());
     }
@@ -135,7 +136,7 @@ fn check(ports: Ports, is_free: &impl Fn(u16) -> bool) -> anyhow::Result<()> {
 }
 
 fn is_free(port: u16) -> bool {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+    TcpListener::bind((usual_loopback(), port)).is_ok()
 }
 
 #[cfg(test)]

@@ -55,11 +55,11 @@ pub(crate) fn unless_pymesos() -> Missing {
     unless_imports("pymesos")
 }
 
-fn unless_mesoshttp() -> Missing {
+pub(super) fn unless_mesoshttp() -> Missing {
     unless_imports("mesoshttp")
 }
 
-fn unless_avmesos() -> Missing {
+pub(super) fn unless_avmesos() -> Missing {
     unless_imports("avmesos.client")
 }
 
@@ -71,11 +71,11 @@ fn unless_mesos_framework() -> Missing {
     })
 }
 
-fn unless_curl() -> Missing {
+pub(super) fn unless_curl() -> Missing {
     unless_installed("curl").or_else(|| unless_installed("bash"))
 }
 
-fn unless_python() -> Missing {
+pub(super) fn unless_python() -> Missing {
     unless_installed("python3")
 }
 
@@ -122,14 +122,14 @@ fn example_finishes(what: &str, program: &Path) {
     assert_eq!(state["frameworks"], serde_json::json!([]));
 }
 
-fn the_example_in_curl() {
+pub(super) fn the_example_in_curl() {
     example_finishes(
         "framework.sh",
         &repository().join("docs/examples/framework.sh"),
     );
 }
 
-fn the_example_in_python() {
+pub(super) fn the_example_in_python() {
     example_finishes(
         "framework.py",
         &repository().join("docs/examples/framework.py"),
@@ -140,7 +140,7 @@ fn the_example_over_grpc() {
     example_finishes("grpc_framework", &example());
 }
 
-fn pymesos_runs_unmodified() {
+pub(super) fn pymesos_runs_unmodified() {
     let cluster = Cluster::default();
     let mut command = Command::new(installed_python());
     command
@@ -192,7 +192,7 @@ fn five_finished(what: &str, output: &Output) {
 }
 
 /// Two clients on Python's `requests` that are used alike.
-fn requests(module: &str) {
+pub(super) fn requests(module: &str) {
     let cluster = Cluster::default();
     let mut command = Command::new(installed_python());
     command
@@ -202,7 +202,7 @@ fn requests(module: &str) {
     five_finished(module, &output(module, &mut command));
 }
 
-fn mesos_framework_runs_unmodified() {
+pub(super) fn mesos_framework_runs_unmodified() {
     let cluster = Cluster::default();
     let mut command = Command::new("node");
     command

@@ -111,7 +111,7 @@ pub(super) fn task_states(url: &str) -> Vec<String> {
     tasks.iter().map(state).collect()
 }
 
-fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
+pub(super) fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
     let mut masters = Masters::start(3, &[]);
     let _agent = start_agent(&masters, &masters.addresses());
     let leader = masters.leader();
@@ -312,7 +312,7 @@ fn a_leader_that_is_shut_down_is_replaced_at_once() {
     masters.leader_but(Some(leader));
 }
 
-fn followers_send_clients_to_the_leader() {
+pub(super) fn followers_send_clients_to_the_leader() {
     let masters = Masters::start(2, &["--etcd_lease_ttl=10secs"]);
     let leader = masters.leader();
     let follower = 1 - leader;

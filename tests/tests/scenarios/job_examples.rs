@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use meseta_tests::jobs::Scheduler;
+use meseta_tests::network::loopback_url;
 use meseta_tests::wait::eventually;
 use meseta_tests::{Cluster, Missing, Setup, http, unless_installed, unless_root};
 use nix::sys::signal::{Signal, kill};
@@ -73,10 +74,15 @@ fn task(scheduler: &Scheduler, job: &str) -> Option<Value> {
 /// The URL of a port of a job's first task that runs.
 fn url_of(scheduler: &Scheduler, job: &str, port: &str) -> String {
     let task = task(scheduler, job).expect("a task that runs");
-    format!("http://127.0.0.1:{}/", task["ports"][port])
+    format!("{}/", loopback_url(number(&task["ports"][port])))
 }
 
-fn the_smallest_service_says_hello() {
+fn number(port: &Value) -> u16 {
+    let number = port.as_u64().and_then(|port| port.try_into().ok());
+    number.expect("a port")
+}
+
+pub(super) fn the_smallest_service_says_hello() {
     let cluster = Cluster::default();
     let scheduler = Scheduler::start(&cluster);
     run(&cluster, &scheduler, &example("hello"));
@@ -87,7 +93,7 @@ fn the_smallest_service_says_hello() {
     });
 }
 
-fn a_gang_of_an_array_starts_whole() {
+pub(super) fn a_gang_of_an_array_starts_whole() {
     // Room for three of four: none may start.
     let mut cluster = Cluster::with_resources("cpus:0.3;mem:1024");
     let scheduler = Scheduler::start(&cluster);
@@ -156,7 +162,7 @@ fn filler_runs_on_revocable_resources_alone() {
 
 fn rows(scheduler: &Scheduler) -> Option<Value> {
     let task = task(scheduler, "database").filter(|task| task["healthy"] == true)?;
-    let url = format!("http://127.0.0.1:{}/", task["ports"]["http"]);
+    let url = format!("{}/", loopback_url(number(&task["ports"]["http"])));
     let answer = http::try_get(&url).ok()?;
     (answer.status == 200).then(|| answer.json())
 }
@@ -173,7 +179,7 @@ fn processes(task_id: &str) -> Vec<i32> {
     .collect()
 }
 
-fn a_database_returns_to_its_volume_until_it_is_purged() {
+pub(super) fn a_database_returns_to_its_volume_until_it_is_purged() {
     let mut cluster = Cluster::default();
     let mut scheduler = Scheduler::start(&cluster);
     run(&cluster, &scheduler, &example("database"));
@@ -241,7 +247,7 @@ fn a_database_returns_to_its_volume_until_it_is_purged() {
     });
 }
 
-fn a_web_service_rolls_behind_its_proxy_without_a_failed_request() {
+pub(super) fn a_web_service_rolls_behind_its_proxy_without_a_failed_request() {
     let cluster = Cluster::default();
     let scheduler = Scheduler::start(&cluster);
     run(&cluster, &scheduler, &example("web"));

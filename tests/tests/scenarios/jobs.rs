@@ -30,7 +30,7 @@ fn unless_etcd() -> Missing {
 const HEALTHY_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_LIMIT: Duration = Duration::from_secs(60);
 
-fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
+pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     let cluster = Cluster::default();
     let scheduler = Scheduler::start(&cluster);
     let began = Instant::now();
@@ -138,7 +138,7 @@ fn kills_of_scheduler_master_and_agents_lose_and_repeat_nothing() {
 }
 
 /// Three share their jobs: followers send clients on, and in the middle of an update the leader is killed.
-fn another_scheduler_goes_on_where_the_leader_was_killed() {
+pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
     let cluster = Cluster::default();
     let mut schedulers = Schedulers::start(&cluster, 3);
     let first = schedulers.leader();

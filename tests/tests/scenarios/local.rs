@@ -5,6 +5,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use meseta_tests::daemon::binary;
+use meseta_tests::network::loopback;
 use meseta_tests::{Missing, http, kernel, unless_installed, unless_root, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -202,7 +203,7 @@ fn its_only_machine_goes_down_and_comes_up_again() {
     local.interrupt();
 }
 
-fn ctrl_c_ends_everything_and_leaves_nothing() {
+pub(super) fn ctrl_c_ends_everything_and_leaves_nothing() {
     let mut local = start();
     let word = occupy(&local);
     let mut stderr = BufReader::new(local.child.stderr.take().expect("a pipe"));
@@ -229,9 +230,10 @@ fn its_own_death_ends_the_daemons_too() {
     );
 }
 
-fn a_port_in_use_is_said_so() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = taken.local_addr().expect("an address").port();
+pub(super) fn a_port_in_use_is_said_so() {
+    let taken = std::net::TcpListener::bind((loopback(), 0)).expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let port = address.port();
     let dir = tempfile::tempdir().expect("a directory");
     let output = Command::new(binary())
         .args(["local", &format!("--port={port}"), "--agent_port=0"])
@@ -241,13 +243,12 @@ fn a_port_in_use_is_said_so() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(
-        said.contains(&format!("127.0.0.1:{port} is in use"))
-            && said.contains("these are free: --port="),
+        said.contains(&format!("{address} is in use")) && said.contains("these are free: --port="),
         "{said}"
     );
 }
 
-fn of_three_masters_one_leads_after_a_kill() {
+pub(super) fn of_three_masters_one_leads_after_a_kill() {
     let mut local = start_with(&["--masters=3", "--agents=2"], "master-1");
     let names = ["master-1", "master-2", "master-3"];
     let addresses = names.map(|name| local.address_of(name));

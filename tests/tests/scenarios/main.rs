@@ -30,6 +30,7 @@ mod hostile_calls;
 mod hostile_peers;
 mod hung_disk;
 mod ill_plugins;
+mod ipv6_alone;
 mod job_examples;
 mod jobs;
 mod launching;
@@ -158,6 +159,7 @@ fn main() -> ExitCode {
         failover,
         jobs,
         job_examples,
+        ipv6_alone,
         leaders,
         pauses,
         bad_flags,

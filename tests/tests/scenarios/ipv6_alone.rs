@@ -1,0 +1,124 @@
+//! Scenarios of other groups on a machine whose only address is `::1`, and what IPv6 alone shows: addresses in brackets.
+//!
+//! Each runs in a network namespace of its own, which [`network::with_ipv6_alone`] makes.
+
+use meseta_tests::network::{self, unless_ipv6_alone};
+use meseta_tests::{Cluster, Missing, http};
+use serde_json::Value;
+
+use super::{clients, failover, job_examples, jobs, local};
+
+meseta_tests::scenarios! {
+    unless_ipv6_alone:
+        addresses_stand_in_brackets = || on_ipv6(addresses_in_brackets),
+        a_port_in_use_is_said_so = || on_ipv6(local::a_port_in_use_is_said_so),
+        ctrl_c_ends_everything_and_leaves_nothing = || on_ipv6(local::ctrl_c_ends_everything_and_leaves_nothing),
+        the_smallest_service_says_hello = || on_ipv6(job_examples::the_smallest_service_says_hello),
+        a_gang_of_an_array_starts_whole = || on_ipv6(job_examples::a_gang_of_an_array_starts_whole),
+        a_service_is_healthy_soon_rolls_and_goes_back_by_itself =
+            || on_ipv6(jobs::a_service_is_healthy_soon_rolls_and_goes_back_by_itself);
+    unless_python:
+        a_database_returns_to_its_volume_until_it_is_purged =
+            || on_ipv6(job_examples::a_database_returns_to_its_volume_until_it_is_purged),
+        a_web_service_rolls_behind_its_proxy_without_a_failed_request =
+            || on_ipv6(job_examples::a_web_service_rolls_behind_its_proxy_without_a_failed_request),
+        the_example_in_python = || on_ipv6(clients::the_example_in_python);
+    unless_etcd:
+        a_killed_leader_is_replaced_and_its_cluster_goes_on =
+            || on_ipv6(failover::a_killed_leader_is_replaced_and_its_cluster_goes_on),
+        followers_send_clients_to_the_leader = || on_ipv6(failover::followers_send_clients_to_the_leader),
+        another_scheduler_goes_on_where_the_leader_was_killed =
+            || on_ipv6(jobs::another_scheduler_goes_on_where_the_leader_was_killed),
+        of_three_masters_one_leads_after_a_kill = || on_ipv6(local::of_three_masters_one_leads_after_a_kill);
+    unless_curl:
+        the_example_in_curl = || on_ipv6(clients::the_example_in_curl);
+    unless_pymesos:
+        pymesos_runs_unmodified = || on_ipv6(clients::pymesos_runs_unmodified);
+    unless_mesoshttp:
+        mesoshttp_runs_unmodified = || on_ipv6(|| clients::requests("mesoshttp"));
+    unless_avmesos:
+        avmesos_runs_unmodified = || on_ipv6(|| clients::requests("avmesos"));
+    unless_mesos_framework:
+        mesos_framework_runs_unmodified = || on_ipv6(clients::mesos_framework_runs_unmodified);
+}
+
+fn on_ipv6(test: fn()) {
+    network::with_ipv6_alone(test);
+}
+
+fn unless_python() -> Missing {
+    unless_ipv6_alone().or_else(clients::unless_python)
+}
+
+fn unless_etcd() -> Missing {
+    unless_ipv6_alone().or_else(failover::without_etcd)
+}
+
+fn unless_curl() -> Missing {
+    unless_ipv6_alone().or_else(clients::unless_curl)
+}
+
+/// Clients that cut the address at its first colon.
+fn takes_no_ipv6(client: &str) -> Missing {
+    Some(format!(
+        "{client} takes no IPv6 address: it cuts the master's at the first colon, and needs a name instead"
+    ))
+}
+
+fn unless_pymesos() -> Missing {
+    takes_no_ipv6("pymesos")
+}
+
+fn unless_mesoshttp() -> Missing {
+    unless_ipv6_alone().or_else(clients::unless_mesoshttp)
+}
+
+fn unless_avmesos() -> Missing {
+    unless_ipv6_alone().or_else(clients::unless_avmesos)
+}
+
+fn unless_mesos_framework() -> Missing {
+    takes_no_ipv6("mesos-framework")
+}
+
+/// What a daemon, a framework and a task are told, and what the command line prints.
+fn addresses_in_brackets() {
+    let cluster = Cluster::default();
+    let master = cluster.master.address().to_owned();
+    let agent = cluster.agent().address().to_owned();
+    assert!(master.starts_with("[::1]:"), "{master}");
+    assert!(agent.starts_with("[::1]:"), "{agent}");
+    let state = cluster.master.page("/state").json();
+    let expect = |found: &Value, expected: &str| assert_eq!(found, expected, "{state}");
+    expect(&state["pid"], &format!("master@{master}"));
+    expect(&state["leader"], &format!("master@{master}"));
+    expect(&state["hostname"], "::1");
+    expect(&state["slaves"][0]["pid"], &format!("slave(1)@{agent}"));
+    let own = http::get(&format!("{}/state", cluster.agent().url)).json();
+    assert_eq!(own["pid"], format!("slave(1)@{agent}"));
+    let redirect = http::get(&format!("{}/redirect", cluster.master.url));
+    let location = redirect.header("location");
+    assert_eq!(location, Some(format!("//{master}").as_str()));
+
+    let mut framework = cluster.framework();
+    let told = framework.subscribed["subscribed"]["master_info"].clone();
+    assert_eq!(told["pid"], format!("master@{master}"));
+    assert_eq!(told["address"]["ip"], "::1");
+    // No IPv6 address fits into the field.
+    assert_eq!(told["ip"], 0);
+    let offer = framework.offer();
+    assert_eq!(offer["url"]["address"]["ip"], "::1");
+    let shows = "env | grep -E '^(LIBPROCESS_IP|MESOS_AGENT_ENDPOINT|MESOS_SLAVE_PID)=' | sort";
+    let amounts = [("cpus", 0.1), ("mem", 32.0)];
+    framework.launch_task(&offer, "t", shows, &amounts);
+    framework.until_state("t", "TASK_FINISHED");
+    let logs = cluster.meseta("logs", &["t"]);
+    let text = String::from_utf8_lossy(&logs.stdout);
+    let expected = format!(
+        "LIBPROCESS_IP=::1\nMESOS_AGENT_ENDPOINT={agent}\nMESOS_SLAVE_PID=slave(1)@{agent}\n"
+    );
+    assert_eq!(text, expected);
+    let listed = cluster.meseta("agents", &[]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains(&agent), "{listed}");
+}
