@@ -248,16 +248,14 @@ impl Node {
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
         let dropped = self.context.dropped.clone();
         let inputs = self.handle.inputs();
+        let reach = Reach::new(self.advertised.ip());
         let links = Links::new(
             master,
             self.identity.clone(),
             inputs,
             dropped.clone(),
             self.configuration.budgets,
-            (
-                self.context.samples.clone(),
-                Reach::new(self.advertised.ip()),
-            ),
+            (self.context.samples.clone(), reach),
         );
         let streams = self.context.streams.clone();
         let service = Service::new(

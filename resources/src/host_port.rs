@@ -2,7 +2,7 @@
 //!
 //! [`HostPort`] is the only way in which the daemons and the command line join the two. Invariant: an IPv6 address stands
 //! in brackets before its port (`[::1]:5050`), whichever form it was given in, so that the text can follow `http://` and
-//! can be taken apart again.
+//! can be parsed again.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use std::str::FromStr;
 /// A host name or an IP address, with a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPort {
-    /// Without brackets.
+    /// The name, or the address without brackets.
     host: String,
     port: u16,
 }
