@@ -117,6 +117,8 @@ pub(crate) enum Verb {
     Reserve(verbs::reservations::ReserveOptions),
     /// Take a reservation back.
     Unreserve(verbs::reservations::UnreserveOptions),
+    /// List what is reserved on agents, for whom and by whom.
+    Reservations(verbs::ListOptions),
     /// List, create and destroy persistent volumes.
     Volumes(verbs::volumes::Options),
     /// End an agent's tasks and give it no more.

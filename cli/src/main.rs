@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         flags::Verb::Roles(options) => verbs::roles::run(&options).map(done),
         flags::Verb::Quota(options) => verbs::quota::run(&options).map(done),
         flags::Verb::Weights(options) => verbs::roles::weights(&options).map(done),
+        flags::Verb::Reservations(options) => verbs::reservations::list(&options).map(done),
         flags::Verb::Reserve(options) => verbs::reservations::reserve(&options).map(done),
         flags::Verb::Unreserve(options) => verbs::reservations::unreserve(&options).map(done),
         flags::Verb::Volumes(options) => verbs::volumes::run(&options).map(done),

@@ -32,6 +32,7 @@ fn help_names_every_verb_and_what_to_do_first() {
         "weights",
         "reserve",
         "unreserve",
+        "reservations",
         "volumes",
         "drain",
         "maintenance",

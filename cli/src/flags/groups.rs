@@ -48,6 +48,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "weights",
             "reserve",
             "unreserve",
+            "reservations",
             "volumes",
             "offers",
             "explain",

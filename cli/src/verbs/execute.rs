@@ -514,6 +514,9 @@ impl Job {
         let page = server::fetch_json(&self.master, &path);
         let page = tokio::time::timeout(self.patience.call, page).await;
         let page = page.ok()?.ok()?;
+        if page.get("agents").and_then(serde_json::Value::as_u64) == Some(0) {
+            return Some(super::explain::NO_AGENTS.to_owned());
+        }
         let reasons = super::items(&page, "explanations").iter();
         let mut reasons = reasons.filter_map(|one| Some(one.get("reason")?.as_str()?.to_owned()));
         // That others may come first says nothing.

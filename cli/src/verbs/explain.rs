@@ -11,6 +11,10 @@ use crate::terminal;
 /// The number of frameworks listed when none was given.
 const LISTED_MAX: usize = 10;
 
+/// Nothing else is in the way before this is mended.
+pub(super) const NO_AGENTS: &str = "the cluster has no agents, so nothing can be offered: start agents with `meseta agent` \
+                                    and this master in --master; `meseta agents` shows those that are away";
+
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The framework's id, or as much of it as tells it from others. Default: the only framework that is subscribed, unless a role is given.
@@ -68,6 +72,9 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
         terminal::print_json(&body)?;
     } else {
         let rows: Vec<_> = items(&body, "explanations").iter().map(row).collect();
+        if rows.is_empty() && body.get("agents").and_then(Value::as_u64) == Some(0) {
+            bail!("{NO_AGENTS}");
+        }
         if rows.is_empty() {
             if let Some(framework) = &framework {
                 bail!(
@@ -120,7 +127,14 @@ fn agent_here(master: &str, requested: &str) -> anyhow::Result<String> {
 fn only_framework(master: &str) -> anyhow::Result<String> {
     let body = server::get_json(master, "/frameworks")?;
     match items(&body, "frameworks") {
-        [] => bail!("no framework is subscribed, so nobody waits for an offer"),
+        [] => {
+            if items(&server::get_json(master, "/slaves")?, "slaves").is_empty() {
+                bail!(
+                    "no framework is subscribed, so nobody waits for an offer; besides, {NO_AGENTS}"
+                );
+            }
+            bail!("no framework is subscribed, so nobody waits for an offer")
+        }
         [one] => Ok(text(one, "id")),
         several => {
             let list = several.iter().take(LISTED_MAX);

@@ -58,8 +58,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         None => list(options)?,
         Some(Action::Set(set)) => {
             let call = set.call()?;
+            // Who may not see the roles may set a quota all the same.
+            let roles = server::get_json(master, "/roles").unwrap_or_default();
             server::operate(master, &call)?;
             terminal::say(&format!("quota of role '{}' set", set.role));
+            let notes = set.notes(master, &roles, call.update_quota.as_ref());
+            for note in notes {
+                terminal::say(&note);
+            }
             let configs = call.update_quota.map(|update| update.quota_configs);
             let config = configs.unwrap_or_default().into_iter().next();
             if let Some(missing) = config.and_then(|config| unusable(&config.guarantees)) {
@@ -81,6 +87,53 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A warning if all guarantees together exceed the agents.
+fn overcommitment(roles: &[Value], config: &QuotaConfig, agents: &[Value]) -> Option<String> {
+    let sum_on_agents = |name: &str| -> f64 {
+        let amount = |agent: &Value| agent.get("resources")?.get(name)?.as_f64();
+        agents.iter().filter_map(amount).sum()
+    };
+    let others = |name: &str| -> f64 {
+        // A role below another has its guarantee out of that one's.
+        let is_top = |role: &&Value| !super::text(role, "name").contains('/');
+        let others = roles.iter().filter(is_top);
+        let others = others.filter(|role| super::text(role, "name") != config.role);
+        let amount = |role: &Value| role.pointer("/quota/guarantee")?.get(name)?.as_f64();
+        others.filter_map(amount).sum()
+    };
+    let is_top = !config.role.contains('/');
+    let missing = config.guarantees.iter().filter_map(|(name, guarantee)| {
+        let (guaranteed, there) = (
+            guarantee.value + if is_top { others(name) } else { 0.0 },
+            sum_on_agents(name),
+        );
+        (guaranteed > there).then(|| format!("{guaranteed} {name} of {there}"))
+    });
+    let missing: Vec<String> = missing.collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "warning: guaranteed in all are {}: until agents bring what is missing, roles without an unmet guarantee may get \
+             no offers",
+            missing.join(", ")
+        )
+    })
+}
+
+/// A warning if a role uses more than its new limits.
+fn overuse(role: &Value, config: &QuotaConfig) -> Option<String> {
+    let over = config.limits.iter().filter_map(|(name, limit)| {
+        let consumed = role.pointer("/quota/consumed")?.get(name)?.as_f64()?;
+        (consumed > limit.value).then(|| format!("{consumed} {name} of {}", limit.value))
+    });
+    let over: Vec<String> = over.collect();
+    (!over.is_empty()).then(|| {
+        format!(
+            "warning: the role uses {}: its tasks go on, and it gets none of these before it is below its limit",
+            over.join(", ")
+        )
+    })
+}
+
 /// What no task can do without, if a guarantee names the other one alone.
 fn unusable(guarantees: &BTreeMap<String, Scalar>) -> Option<&'static str> {
     let names = |name| guarantees.contains_key(name);
@@ -91,7 +144,50 @@ fn unusable(guarantees: &BTreeMap<String, Scalar>) -> Option<&'static str> {
     }
 }
 
+/// The semantics in which the guarantee is the limit of everything.
+const SEED: &str = "seed";
+/// The semantics of Mesos 1.12.
+const HEAD: &str = "head";
+
+/// The semantics of a role's quota; none if it has no quota.
+fn semantics(role: &Value) -> Option<&str> {
+    role.pointer("/quota/semantics")?.as_str()
+}
+
 impl Set {
+    /// The effects that the amounts alone do not show.
+    fn notes(
+        &self,
+        master: &str,
+        roles: &Value,
+        update: Option<&call::UpdateQuota>,
+    ) -> Vec<String> {
+        let roles = items(roles, "roles");
+        let known = roles
+            .iter()
+            .find(|role| super::text(role, "name") == self.role);
+        let mut notes = Vec::new();
+        if known.and_then(semantics) == Some(SEED) {
+            notes.push(format!(
+                "note: the semantics of this quota changed from {SEED} to {HEAD}. Before, the guarantee was the limit of \
+                 everything that is neither reserved nor revocable, and others got nothing that would have made \
+                 the guarantee unusable. Now only the named resources are kept back and limited: the role may get more of \
+                 the others, and other roles may be offered memory without cpus while the guarantee is unmet. To keep the \
+                 former semantics, remove the quota and POST it to /quota"
+            ));
+        }
+        let Some(config) = update.and_then(|update| update.quota_configs.first()) else {
+            return notes;
+        };
+        if !self.force {
+            return notes;
+        }
+        let agents = server::get_json(master, "/slaves").unwrap_or_default();
+        notes.extend(overcommitment(roles, config, items(&agents, "slaves")));
+        notes.extend(known.and_then(|role| overuse(role, config)));
+        notes
+    }
+
     fn call(&self) -> anyhow::Result<Call> {
         let guarantees = amounts("--guarantee", &self.guarantee)?;
         let limits = match &self.limit {
@@ -161,7 +257,15 @@ fn list(options: &Options) -> anyhow::Result<()> {
         return terminal::print_json(&Value::Array(roles.into_iter().cloned().collect()));
     }
     let rows = roles.iter().flat_map(|role| rows(role)).collect();
-    let headings = ["ROLE", "RESOURCE", "GUARANTEE", "LIMIT", "USED", "OFFERED"];
+    let headings = [
+        "ROLE",
+        "RESOURCE",
+        "GUARANTEE",
+        "LIMIT",
+        "USED",
+        "OFFERED",
+        "SEMANTICS",
+    ];
     table::print(&headings, rows);
     Ok(())
 }
@@ -193,6 +297,7 @@ fn rows(role: &Value) -> Vec<Vec<String>> {
                 shown(amount("/quota/limit", name), "none"),
                 shown(amount("/quota/consumed", name), "0"),
                 shown(amount("/offered", name), "0"),
+                semantics(role).unwrap_or(HEAD).to_owned(),
             ]
         })
         .collect()
@@ -222,6 +327,49 @@ mod tests {
         assert_eq!(limits("gpus:0"), [("gpus".to_owned(), 0.0)]);
         let mixed = [("cpus".to_owned(), 4.0), ("gpus".to_owned(), 0.0)];
         assert_eq!(limits("cpus:4; gpus:0.0"), mixed);
+    }
+
+    #[test]
+    fn change_of_semantics_and_overcommitment_are_noted() {
+        let set = Set {
+            role: "eng".to_owned(),
+            guarantee: "cpus:1000".to_owned(),
+            limit: None,
+            force: true,
+        };
+        let call = set.call().expect("a call").update_quota.expect("of quota");
+        let config = &call.quota_configs[0];
+        let agents = [serde_json::json!({"resources": {"cpus": 4.0, "mem": 64.0}})];
+        let roles = [
+            serde_json::json!({"name": "eng", "quota": {"semantics": "seed", "guarantee": {"cpus": 2.0},
+                "consumed": {"cpus": 3.0}}}),
+            serde_json::json!({"name": "ads", "quota": {"guarantee": {"cpus": 1.0}}}),
+            serde_json::json!({"name": "ads/web", "quota": {"guarantee": {"cpus": 1.0}}}),
+        ];
+        assert_eq!(semantics(&roles[0]), Some("seed"));
+        let warning = overcommitment(&roles, config, &agents).expect("too much");
+        assert!(warning.contains("1001 cpus of 4"), "{warning}");
+        assert_eq!(overuse(&roles[0], config), None);
+        let listed = serde_json::json!({"roles": roles});
+        // Nobody listens there: what the cluster has is unknown, and the change is told all the same.
+        let notes = Set {
+            force: false,
+            ..set
+        }
+        .notes("127.0.0.1:1", &listed, Some(&call));
+        assert!(
+            notes.len() == 1 && notes[0].contains("changed from seed to head"),
+            "{notes:?}"
+        );
+        let small = QuotaConfig {
+            limits: amounts("--limit", "cpus:1").expect("amounts"),
+            ..QuotaConfig::default()
+        };
+        assert!(
+            overuse(&roles[0], &small)
+                .expect("over")
+                .contains("3 cpus of 1")
+        );
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) const FAILOVER_SECONDS: f64 = 15.0;
 pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
 /// What can be had revocable.
 const CPUS: &str = "cpus";
+/// Agents with these are offered to frameworks alone that opt in.
+const GPUS: &str = "gpus";
 
 /// For how long the master keeps a task that was left behind: a week.
 const DETACHED_SECONDS: f64 = 604_800.0;
@@ -53,6 +55,9 @@ pub(crate) struct Options {
     /// What the task needs; `mem` and `disk` in MB, or with a unit, as `mem:1G`.
     #[arg(long, default_value = "cpus:1;mem:128")]
     pub(super) resources: String,
+    /// The number of GPUs that the task needs: the same as `gpus:N` in --resources.
+    #[arg(long, value_name = "N")]
+    pub(super) gpus: Option<u32>,
     /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) env: Vec<String>,
@@ -89,7 +94,14 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
         let role = Role::new(&options.role).context("--role")?;
-        let resources = lenient::some_resources("--resources", &options.resources)?;
+        let mut resources = lenient::some_resources("--resources", &options.resources)?;
+        if let Some(gpus) = options.gpus {
+            if !resources.named(GPUS).is_empty() {
+                bail!("--gpus={gpus}: --resources names gpus as well; give them once");
+            }
+            let text = format!("{GPUS}:{gpus}");
+            resources += &convert::parse_resources(&text, &Role::star()).context("--gpus")?;
+        }
         let user = match &options.user {
             Some(user) => user.clone(),
             None => meseta_daemon::user::name().context(
@@ -129,6 +141,8 @@ impl Request {
             Type::PartitionAware,
         ];
         capabilities.extend(self.revocable.then_some(Type::RevocableResources));
+        let has_gpus = !self.resources.named(GPUS).is_empty();
+        capabilities.extend(has_gpus.then_some(Type::GpuResources));
         let capabilities = capabilities.into_iter();
         let capability = |kind: Type| mesos::framework_info::Capability {
             r#type: Some(kind.into()),
@@ -310,6 +324,34 @@ mod tests {
         let pairs = environment.variables.iter().map(|v| (&*v.name, v.value()));
         assert!(pairs.eq([("A", "1"), ("B", "2")]));
         assert_eq!(command.value(), "env");
+    }
+
+    #[test]
+    fn gpus_opt_in_to_agents_with_gpus() {
+        use mesos::framework_info::capability::Type;
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: Options,
+        }
+        let read = |flags: &[&str]| {
+            let line = ["execute", "--command=true", "--user=u"]
+                .iter()
+                .chain(flags);
+            let Line { options } = clap::Parser::try_parse_from(line).expect("flags");
+            Request::new(&options)
+        };
+        let opts_in = |flags: &[&str]| {
+            let framework = read(flags).expect("valid").framework();
+            let mut all = framework.capabilities.iter();
+            all.any(|one| one.r#type() == Type::GpuResources)
+        };
+        assert!(opts_in(&["--gpus=1"]));
+        assert!(opts_in(&["--resources=cpus:1;gpus:1"]));
+        assert!(!opts_in(&[]) && !opts_in(&["--gpus=0"]));
+        assert!(read(&["--gpus=1", "--resources=gpus:1"]).is_err());
+        let resources = read(&["--gpus=2"]).expect("valid").resources;
+        assert_eq!(resources.named("gpus").to_string(), "gpus:2");
     }
 
     #[test]

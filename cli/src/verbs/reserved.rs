@@ -6,10 +6,21 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
-use meseta_resources::{Reservation, ReservationKind, Resource, Role};
+use meseta_resources::{Labels, Reservation, ReservationKind, Resource, Role};
 use serde_json::Value;
 
 use super::{agents, items, server, text};
+
+/// Whose reservation is meant.
+#[derive(Debug, Default)]
+pub(super) struct Reserver<'a> {
+    /// The principal that was named.
+    pub(super) name: Option<&'a str>,
+    /// The principal that asks.
+    pub(super) asker: Option<&'a str>,
+    /// The labels that were named: exactly these.
+    pub(super) labels: Option<Labels>,
+}
 
 /// One agent, as `/slaves` shows it.
 #[derive(Debug)]
@@ -46,18 +57,28 @@ impl Holder {
             .filter(move |one| !one.is_persistent_volume() && one.is_reserved_to(role))
     }
 
-    /// The reservations on which `requested` lies when it is reserved to `role`: those of `reserver` if one is
-    /// named, else those of `asker` if it has some, else the only ones. None if there are none.
+    /// The reservations on which `requested` lies when it is reserved to `role`: those of the named principal, else those
+    /// of who asks if there are some, else the only ones. Of the same principal, labels tell them apart: the named ones,
+    /// else none if there is a reservation without labels. None if there are none.
     pub(super) fn reservations(
         &self,
         requested: &Resource,
         role: &Role,
-        reserver: Option<&str>,
-        asker: Option<&str>,
+        reserver: &Reserver<'_>,
     ) -> anyhow::Result<Option<Vec<Reservation>>> {
         let all = self.of(role).filter(|one| one.name() == requested.name());
-        let mut stacks: Vec<&[Reservation]> = all.map(Resource::reservations).collect();
-        stacks.dedup();
+        let mut stacks: Vec<&[Reservation]> = Vec::new();
+        for stack in all.map(Resource::reservations) {
+            if !stacks.contains(&stack) {
+                stacks.push(stack);
+            }
+        }
+        let has_labels = |stack: &&[Reservation], labels: &Labels| {
+            stack.last().is_some_and(|top| top.labels == *labels)
+        };
+        if let Some(labels) = &reserver.labels {
+            stacks.retain(|stack| has_labels(stack, labels));
+        }
         let by = |stack: &&[Reservation], name: &str| {
             let top = stack.last().and_then(|top| top.principal.as_deref());
             top == Some(name)
@@ -67,19 +88,31 @@ impl Holder {
             let made = stack
                 .last()
                 .filter(|top| top.kind == ReservationKind::Dynamic);
-            made.is_some_and(|top| top.principal.as_deref() == asker)
+            made.is_some_and(|top| top.principal.as_deref() == reserver.asker)
         };
-        if let Some(reserver) = reserver {
-            stacks.retain(|stack| by(stack, reserver));
+        if let Some(name) = reserver.name {
+            stacks.retain(|stack| by(stack, name));
         } else if stacks.iter().any(is_own) {
             stacks.retain(is_own);
+        }
+        let unlabelled = Labels::default();
+        let is_one_principals = stacks.windows(2).all(|two| match two {
+            [one, other] => {
+                let principal =
+                    |stack: &[Reservation]| stack.last().map(|top| top.principal.clone());
+                principal(one) == principal(other)
+            }
+            _ => true,
+        });
+        if is_one_principals && stacks.iter().any(|stack| has_labels(stack, &unlabelled)) {
+            stacks.retain(|stack| has_labels(stack, &unlabelled));
         }
         match stacks.as_slice() {
             [] => Ok(None),
             [one] => Ok(Some(one.to_vec())),
             _ => bail!(
-                "{} of role '{role}' is reserved more than once on agent {}, {}: say whose is meant with \
-                 --reserver=NAME",
+                "{} of role '{role}' is reserved more than once on agent {}, {}: say which is meant with \
+                 --reserver=NAME, --label=KEY=VALUE or both",
                 requested.name(),
                 self.id,
                 self.describe(role)
@@ -117,7 +150,10 @@ impl Holder {
                 .reservation()
                 .and_then(|top| top.principal.clone())
                 .unwrap_or_else(|| Arc::from("nobody in particular"));
-            format!("{}:{} by {reserver}", one.name(), one.value())
+            let labels = one.reservation().map(|top| &top.labels);
+            let labels = labels.filter(|labels| !labels.is_empty());
+            let labels = labels.map_or_else(String::new, |labels| format!(" with labels {labels}"));
+            format!("{}:{} by {reserver}{labels}", one.name(), one.value())
         });
         let parts: Vec<String> = parts.collect();
         if parts.is_empty() {
@@ -129,7 +165,7 @@ impl Holder {
 }
 
 /// Every reserved resource of an agent, each in the format with the whole stack.
-fn reserved(agent: &Value) -> anyhow::Result<Vec<Resource>> {
+pub(super) fn reserved(agent: &Value) -> anyhow::Result<Vec<Resource>> {
     let full = agent.get("reserved_resources_full");
     let roles = full.and_then(Value::as_object).into_iter().flatten();
     let all = roles.flat_map(|(_, resources)| resources.as_array().into_iter().flatten());
@@ -211,12 +247,19 @@ mod tests {
         };
         let role = Role::new("eng").expect("a role");
         let requested = Resource::cpus(meseta_resources::Scalar::from_units(1));
-        let found = holder.reservations(&requested, &role, None, None);
+        let found = holder.reservations(&requested, &role, &Reserver::default());
         let stack = found.expect("one is meant").expect("one");
         assert_eq!(stack[0].kind, ReservationKind::Dynamic);
         assert!(
             holder
-                .reservations(&requested, &role, None, Some("ann"))
+                .reservations(
+                    &requested,
+                    &role,
+                    &Reserver {
+                        asker: Some("ann"),
+                        ..Reserver::default()
+                    }
+                )
                 .is_err()
         );
     }
@@ -229,7 +272,15 @@ mod tests {
             Role::new("ads").expect("a role"),
         );
         let requested = Resource::cpus(meseta_resources::Scalar::from_units(1));
-        let find = |role, reserver, asker| holder.reservations(&requested, role, reserver, asker);
+        let find = |role, name, asker| {
+            let labels = None;
+            let reserver = Reserver {
+                name,
+                asker,
+                labels,
+            };
+            holder.reservations(&requested, role, &reserver)
+        };
         assert_eq!(principal(find(&ads, None, None)).as_deref(), Some("ops"));
         assert_eq!(
             principal(find(&ads, None, Some("ann"))).as_deref(),
@@ -248,5 +299,51 @@ mod tests {
         assert!(unsure.contains("cpus:1 by ann, cpus:2 by ops"), "{unsure}");
         assert!(holder.volume("v1", None).is_ok() && holder.volume("v1", Some(&eng)).is_ok());
         assert!(holder.volume("v1", Some(&ads)).is_err());
+    }
+
+    /// `unreserve` took the labelled reservation or the plain one by chance, and failed for ever.
+    #[test]
+    fn plain_and_labelled_reservations_stay_apart() {
+        let cpus = |label: Option<&str>| {
+            let mut reservation = json!({"type": "DYNAMIC", "role": "eng", "principal": "ops"});
+            if let Some(value) = label {
+                reservation["labels"] = json!({"labels": [{"key": "team", "value": value}]});
+            }
+            json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 1.0}, "reservations": [reservation]})
+        };
+        let holder = |all: &[Option<&str>]| Holder {
+            id: "S0".to_owned(),
+            reserved: reserved(&json!({"reserved_resources_full": {
+                "eng": all.iter().map(|one| cpus(*one)).collect::<Value>()}}))
+            .expect("understood"),
+        };
+        let role = Role::new("eng").expect("a role");
+        let requested = Resource::cpus(meseta_resources::Scalar::from_units(1));
+        let label = |value: &str| {
+            Labels::new(vec![meseta_resources::Label {
+                key: "team".to_owned(),
+                value: Some(value.to_owned()),
+            }])
+        };
+        let find = |all: &[Option<&str>], labels: Option<Labels>| {
+            let reserver = Reserver {
+                asker: Some("ops"),
+                labels,
+                ..Reserver::default()
+            };
+            let found = holder(all).reservations(&requested, &role, &reserver)?;
+            let top = found.and_then(|stack| stack.last().cloned());
+            anyhow::Ok(top.map(|top| top.labels))
+        };
+        let both = [None, Some("a")];
+        assert_eq!(find(&both, None).expect("one"), Some(Labels::default()));
+        assert_eq!(
+            find(&both, Some(label("a"))).expect("one"),
+            Some(label("a"))
+        );
+        assert_eq!(find(&both, Some(label("b"))).expect("none"), None);
+        assert_eq!(find(&[Some("a")], None).expect("one"), Some(label("a")));
+        let unsure = find(&[Some("a"), Some("b")], None).expect_err("two");
+        assert!(unsure.to_string().contains("--label"), "{unsure}");
     }
 }

@@ -11,7 +11,7 @@ use meseta_resources::Role;
 use serde_json::{Value, json};
 
 use super::operations::{self, Operation, WaitFlag};
-use super::reservations::{ReserverFlag, message, role_of};
+use super::reservations::{LabelFlag, ReserverFlag, message, role_of};
 use super::reserved::Holder;
 use super::{MasterFlag, agent_id, items, list_all, server, text};
 
@@ -52,6 +52,8 @@ struct Create {
     #[arg(long = "container_path")]
     container_path: String,
     #[command(flatten)]
+    labels: LabelFlag,
+    #[command(flatten)]
     reserver: ReserverFlag,
     #[command(flatten)]
     wait: WaitFlag,
@@ -85,7 +87,9 @@ fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<()> {
         .with_context(|| format!("--disk={}", flags.disk))?;
     let disk = disk.iter().next().context("--disk must be above 0")?;
     let holder = Holder::find(&master.master, &flags.agent)?;
-    let reserved = flags.reserver.reserved(disk, &role, &holder, master)?;
+    let reserved = flags
+        .reserver
+        .reserved(disk, &role, &flags.labels.label, &holder, master)?;
     let mut volume = message(&reserved)?;
     volume.disk = Some(Box::new(DiskInfo {
         persistence: Some(disk_info::Persistence {
