@@ -226,7 +226,8 @@ fn check_repair(layout: &Layout, found: BTreeMap<String, Vec<LogEntry>>, what: &
 /// Ended every task of the node where the name was damaged, or an agent of before was there too.
 #[test]
 fn damaged_link_to_the_agent_costs_no_task() {
-    let damages: [(&str, fn(&Path)); 4] = [
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 4] = [
         ("points to nothing", |link| {
             std::os::unix::fs::symlink("nothing", link).expect("linked");
         }),

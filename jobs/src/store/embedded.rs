@@ -96,7 +96,10 @@ pub(crate) async fn open(
             Err(error) => return Err(error),
         }
     };
-    // [`Store::is_full`] bounds it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "`Store::is_full` bounds it, in writes and in bytes"
+    )]
     let (queue, waiting) = mpsc::unbounded_channel();
     let (told, durable) = watch::channel(0);
     let path = path.to_owned();

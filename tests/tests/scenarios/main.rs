@@ -52,6 +52,7 @@ mod placement;
 mod policies;
 mod power_cuts;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
+#[expect(dead_code, reason = "the tests of the isolators use the rest")]
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
 mod quota;

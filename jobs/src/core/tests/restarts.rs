@@ -206,7 +206,7 @@ fn failover_to_another_clock_times_nothing_out() {
     }
     go_on(&mut world, 60);
     // Neither has it taken too long nor was its agent away for too long.
-    assert_eq!(ids_of(&world, "long"), [id.clone()]);
+    assert_eq!(ids_of(&world, "long"), std::slice::from_ref(&id));
     let since = world.state.job("long").unwrap().tasks.unwrap()[0].since;
     let unix = world.now().unix.as_secs();
     assert!((70..140).contains(&(unix - since)), "{since} {unix}");

@@ -26,7 +26,7 @@ fn spread(count: u32) -> JobSpec {
 
 /// One second of a master that offers agents in any order, each with all that is free of it and within the quota.
 fn second(world: &mut World, racks: &Racks, dice: &mut Dice, now: u64) {
-    if now % 5 == 0 {
+    if now.is_multiple_of(5) {
         world.tell_agents(&racks.taken);
     }
     let mut agents = world.agents();
