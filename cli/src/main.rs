@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(refusal) => return refusal.report(),
     };
+    // 1 says that a plan changes something.
+    let is_plan = matches!(parsed.verb, flags::Verb::Plan(_));
     let outcome = match parsed.verb {
         flags::Verb::Master(flags) => daemon::master(*flags, parsed.view),
         flags::Verb::Agent(flags) => daemon::agent(*flags, parsed.view),
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
         flags::Verb::Maintenance(options) => verbs::nodes::maintenance(&options).map(done),
         flags::Verb::Explain(options) => verbs::explain::run(&options).map(done),
         flags::Verb::Run(options) => verbs::job::run(&options),
-        flags::Verb::Plan(options) => verbs::job::plan(&options).map(done),
+        flags::Verb::Plan(options) => verbs::job::plan(&options),
         flags::Verb::Jobs(options) => verbs::job::list(&options).map(done),
         flags::Verb::Job(options) => verbs::job::one(&options),
         flags::Verb::Logs(options) => verbs::logs::run(&options).map(done),
@@ -79,7 +81,10 @@ fn main() -> ExitCode {
     };
     let code = outcome.unwrap_or_else(|error| {
         terminal::note!("meseta: {error:#}");
-        exit_code::after(&error, parsed.further_files)
+        match is_plan {
+            true => ExitCode::from(verbs::job::PLAN_IMPOSSIBLE),
+            false => exit_code::after(&error, parsed.further_files),
+        }
     });
     terminal::finish(code)
 }

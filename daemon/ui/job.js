@@ -41,6 +41,7 @@ export function Job({ name, subscription }) {
       job.kind === "service" ? ["Healthy", format.number(job.healthy)] : ["Succeeded", format.number(job.succeeded)],
       ["Pending", format.number(job.pending)],
       ["Failed", format.number(job.failed)],
+      job.last_failure && ["Last failure", failureText(job.last_failure)],
       job.update && ["Update", `${job.update.from} to ${job.update.to}: ${job.update.state}`],
     ]} />
     ${job.obstacles?.length > 0 && html`<section><h2>What is in the way</h2><ul class="why">${job.obstacles.map((one) => html`<li>${one}</li>`)}</ul></section>`}
@@ -55,6 +56,13 @@ export function Job({ name, subscription }) {
     <section><h2>On the command line</h2>
       <${Command} text="meseta job status ${word(name)}" />
       <${Command} text="meseta job logs ${word(name)} --file=stderr --follow" /></section>`;
+}
+
+/** The task that failed last, how, how often any did, and when the next attempt is. */
+function failureText(failure) {
+  const count = failure.failures === 1 ? "1 failure" : `${format.number(failure.failures)} failures`;
+  const next = failure.next_attempt ? `; next attempt at ${format.time(failure.next_attempt)}` : "";
+  return `${failure.task_id}: ${failure.text}; ${count}${next}`;
 }
 
 /** Links to what a task wrote, by way of the master, which knows the address of its agent. */

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::core::{Options, RestoreError, State};
-use crate::link::Link;
+use crate::link::{FailedOver, Link};
 use crate::service::{Inbox, Service};
 use crate::store::{self, Records, Store};
 
@@ -43,6 +43,8 @@ pub enum LeadError {
     },
     #[error("etcd takes no more changes: {0}")]
     Writing(String),
+    #[error(transparent)]
+    FailedOver(#[from] FailedOver),
 }
 
 impl From<Lost> for LeadError {
@@ -78,24 +80,52 @@ impl Acting {
     /// Acts until `stop`; what was decided by then is durable. Where this is given up, so is the core, after its step.
     ///
     /// The core has a thread of its own, as its steps may be long: also with one processor all else goes on beside it.
-    pub(crate) async fn run(self, state: State, store: Store, stop: CancellationToken) {
+    ///
+    /// # Errors
+    /// Another scheduler has taken over the framework.
+    pub(crate) async fn run(
+        self,
+        state: State,
+        store: Store,
+        stop: CancellationToken,
+    ) -> Result<(), FailedOver> {
         let service = Service::new(state, store, self.clock, self.inbox);
-        let linking = AbortOnDropHandle::new(tokio::spawn(self.link.run(stop.clone())));
+        let mut linking = AbortOnDropHandle::new(tokio::spawn(self.link.run(stop.clone())));
         let given_up = CancellationToken::new();
         let _give_up = given_up.clone().drop_guard();
         let runtime = Handle::current();
-        let core = tokio::task::spawn_blocking(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = given_up.cancelled() => {}
-                    () = service.run(stop) => {}
-                }
-            });
+        // What was decided by then is made durable in both cases.
+        let stop = stop.child_token();
+        let core = tokio::task::spawn_blocking({
+            let stop = stop.clone();
+            move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = given_up.cancelled() => {}
+                        () = service.run(stop) => {}
+                    }
+                });
+            }
         });
-        unless_panicked(core).await;
-        if linking.await.is_err() {
+        let mut core = std::pin::pin!(unless_panicked(core));
+        let linked = tokio::select! {
+            () = &mut core => None,
+            linked = &mut linking => Some(linked),
+        };
+        let linked = match linked {
+            Some(linked) => {
+                if matches!(linked, Ok(Err(FailedOver))) {
+                    stop.cancel();
+                }
+                core.await;
+                linked
+            }
+            None => linking.await,
+        };
+        linked.unwrap_or_else(|_| {
             tracing::error!("the link to the master panicked");
-        }
+            Ok(())
+        })
     }
 }
 
@@ -163,7 +193,7 @@ impl Candidacy {
                 Err(LeadError::StandsStill(self.step_max))
             }
             reason = keep_role(&self.role, fence, writing) => Err(LeadError::Writing(reason)),
-            () = acting.run(state, store, stop) => Ok(()),
+            acted = acting.run(state, store, stop) => Ok(acted?),
         }
     }
 

@@ -36,7 +36,7 @@ use crate::flags::Flags;
 use crate::health::Health;
 use crate::http;
 use crate::lead::{Acting, Candidacy, LeadError, STEP_MAX};
-use crate::link::{Link, Registration};
+use crate::link::{FailedOver, Link, Registration};
 use crate::service::{Ends, Handle};
 use crate::spec::Cron;
 use crate::spec::schedule::Schedule;
@@ -99,6 +99,8 @@ pub enum RunError {
     Lead(#[from] LeadError),
     #[error("the core of the scheduler panicked")]
     Core,
+    #[error(transparent)]
+    FailedOver(#[from] FailedOver),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("failed to restore what {path} has")]
@@ -208,8 +210,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         stop.clone(),
     );
     let serving = tokio::spawn(serving);
-    work_dir::write_endpoint(&flags.work_dir, scheme, address)
-        .map_err(|source| failed("write the endpoint in", &flags.work_dir, source))?;
+    write_endpoint(&flags.work_dir, scheme, address)?;
     info!(%address, "listening");
     if let Some(ready) = env.ready {
         // Whoever wanted to know may have left.
@@ -236,6 +237,17 @@ fn watch_cluster(
         told: acting.link.events.clone(),
     };
     tokio::spawn(cluster.run(stop.clone()));
+}
+
+/// Writes the file with the address; on a full disk only those who ask on this machine without an address miss it.
+fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<(), RunError> {
+    match work_dir::write_endpoint(work_dir, scheme, address) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::error!(%error, work_dir = %work_dir.display(), "no room for the file with the address");
+            Ok(())
+        }
+        written => written.map_err(|source| failed("write the endpoint in", work_dir, source)),
+    }
 }
 
 /// Until the scheduler is told to end, or cannot go on.
@@ -385,8 +397,7 @@ async fn alone(
     Ok(Box::pin(async move {
         // Whoever asks for the role finds it for as long as the core runs.
         let _role = role;
-        acting.run(state, store, stop).await;
-        Ok(())
+        Ok(acting.run(state, store, stop).await?)
     }))
 }
 

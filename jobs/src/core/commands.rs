@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::changes::update_of;
 use super::dealt::Dealt;
 use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
-use super::records::{JobRecord, Key, Rollout, RunRecord, Size, Stop, VersionRecord};
-use super::service;
+use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
 use super::state::State;
 use super::view::Authorities;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
@@ -35,6 +35,13 @@ impl State {
                 index,
                 volume_id,
             } => self.release_volume(&name, index, volume_id)?,
+            Request::LookForOffers { role } => {
+                let version = self.look_for_offers(&role);
+                return Ok(Accepted {
+                    name: role,
+                    version,
+                });
+            }
             Request::Permitted {
                 name,
                 seen,
@@ -60,7 +67,7 @@ impl State {
         self.carry_out(request)
     }
 
-    fn job_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {
+    pub(super) fn job_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {
         let job = self.jobs.get_mut(name);
         job.ok_or_else(|| Refusal::NotFound(name.to_owned()))
     }
@@ -76,22 +83,32 @@ impl State {
         let has_run = !job.is_service() && job.active_runs().next().is_none();
         if let Some(present) = job.spec().cloned() {
             let is_same = *present == spec;
-            if is_same || (job.is_service() && same_but_size(&present, &spec)) {
+            let (update, is_kept) = (update_of(&spec), job.concerns_no_task(&spec));
+            if is_same || is_kept {
                 let (target, count) = (job.record.target, spec.count);
                 job.record.stop = None;
                 job.record.held |= was_stopped;
+                job.record.failed = None;
+                job.progress = Progress { at, ..job.progress };
                 if was_stopped {
                     job.record.last_due = now;
                 }
                 if let Some(version) = job.record.versions.get_mut(&target) {
                     version.spec = Arc::new(spec);
                 }
+                if update != update_of(&present)
+                    && let Some(rollout) = &mut job.record.rollout
+                {
+                    // What it was given up for may be possible now.
+                    rollout.halted = None;
+                    job.progress.failures = 0;
+                }
                 if present.count != count {
                     set_count(job, count, at);
                 }
                 self.save(&name);
                 if !is_same {
-                    self.event(&name, None, "changed in size or priority");
+                    self.event(&name, None, "changed without replacing an instance");
                 } else if has_run || was_stopped {
                     self.start_batch(&name);
                 }
@@ -142,7 +159,7 @@ impl State {
     fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
         self.make_room(&spec)?;
         let name = spec.name.clone();
-        let target = self.meta.first_version.max(1);
+        let target = 1;
         let version = VersionRecord {
             spec: Arc::new(spec),
             at: self.clock.unix,
@@ -152,6 +169,7 @@ impl State {
             versions: BTreeMap::from([(target, version)]),
             stable: None,
             rollout: None,
+            failed: None,
             stop: None,
             held: true,
             broken: false,
@@ -199,6 +217,8 @@ impl State {
         let was_stopped = job.record.stop.take().is_some();
         job.record.held |= was_stopped;
         job.record.moving.clear();
+        job.record.failed = None;
+        job.failure = None;
         let from = std::mem::replace(&mut job.record.target, version);
         job.go_on_from(now, (from, was_stopped));
         if job.is_service() {
@@ -362,19 +382,6 @@ impl State {
         Ok(name.to_owned())
     }
 
-    fn promote(&mut self, name: &str) -> Result<String, Refusal> {
-        let at = self.clock.at;
-        let job = self.job_mut(name)?;
-        check_canaries(job, at)?;
-        if let Some(rollout) = &mut job.record.rollout {
-            rollout.promoted = true;
-        }
-        job.progress.at = at;
-        self.save(name);
-        self.event(name, None, "canaries promoted");
-        Ok(name.to_owned())
-    }
-
     /// Whether there may be as many tasks as a job has from when it is submitted: those of a schedule are counted when
     /// its runs start.
     fn check_count(&self, spec: &JobSpec) -> Result<(), Refusal> {
@@ -428,14 +435,8 @@ impl State {
         let Some(job) = self.jobs.remove(name) else {
             return;
         };
-        let last = job
-            .record
-            .versions
-            .keys()
-            .max()
-            .copied()
-            .unwrap_or_default();
-        self.meta.first_version = self.meta.first_version.max(last + 1);
+        // A job that takes the name begins with version 1, and its tasks have ids of their own.
+        self.meta.begin_generation(self.clock.unix);
         self.save_meta();
         for (number, run) in &job.runs {
             self.forget_slots(name, *number, run);
@@ -475,43 +476,9 @@ impl State {
     }
 }
 
-/// # Errors
-/// The update of a job has no canaries that could be promoted, or some are not healthy yet.
-fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
-    let (name, rollout) = (&job.name, job.record.rollout.as_ref());
-    let refused = |text: String| Err(Refusal::Conflict(text));
-    let Some(rollout) = rollout else {
-        return refused(format!("{name:?} is not being updated"));
-    };
-    if let Some(why) = &rollout.halted {
-        return refused(format!("the update of {name:?} was given up: {why}"));
-    }
-    let Some((Kind::Service(service), count)) = job.spec().map(|spec| (&spec.kind, spec.count))
-    else {
-        return refused(format!("{name:?} is no service"));
-    };
-    let canaries = service.update.canary.min(count);
-    if rollout.reverting || canaries == 0 {
-        return refused(format!("the update of {name:?} has no canaries"));
-    }
-    let plan = service::plan(job, at);
-    if rollout.promoted || plan.awaits_promotion {
-        return Ok(());
-    }
-    let healthy = plan.new_healthy;
-    refused(format!(
-        "{healthy} of {canaries} canaries of {name:?} are healthy: promote it once all are"
-    ))
-}
-
 fn same_kind(job: &Job, spec: &JobSpec) -> Option<()> {
     let present = job.spec()?;
     (std::mem::discriminant(&present.kind) == std::mem::discriminant(&spec.kind)).then_some(())
-}
-
-/// Whether two differ in nothing that a running instance has.
-pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
-    Size::of(spec).applied(present) == *spec
 }
 
 /// The version that instances have which another one is to replace: the one that an update has kept up until now, where

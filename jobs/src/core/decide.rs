@@ -109,12 +109,13 @@ impl State {
             );
         }
         let failed = match &job.record.rollout {
-            None
-            | Some(Rollout {
+            Some(Rollout {
                 halted: Some(_), ..
             }) => None,
+            // All versions after the first that was healthy come by an update.
+            None if job.record.stable.is_some() || job.record.failed.is_some() => None,
             _ if job.progress.failures >= ILL_MAX => Some(format!(
-                "its new instances have failed {} times without one becoming healthy",
+                "its instances have ended {} times without one becoming healthy",
                 job.progress.failures
             )),
             // Without a master nothing can become healthy.
@@ -122,14 +123,16 @@ impl State {
                 && at.saturating_sub(job.progress.at) > update.progress_deadline =>
             {
                 Some(format!(
-                    "no new instance has become healthy for {:?}",
+                    "no instance has become healthy for {:?}",
                     update.progress_deadline
                 ))
             }
             _ => None,
         };
-        if let Some(why) = failed {
-            self.update_failed(name, why);
+        match failed {
+            Some(why) if job.record.rollout.is_some() => self.update_failed(name, why),
+            Some(why) => self.first_failed(name, why),
+            None => {}
         }
     }
 
@@ -144,12 +147,26 @@ impl State {
             return;
         }
         job.record.stable = Some(target);
+        job.record.failed = None;
         self.save(name);
         self.dirty.remove(name);
         let text = match rollout {
             Some(_) => format!("all instances run version {target} and are healthy"),
             None => format!("healthy in version {target}"),
         };
+        self.event(name, None, text);
+    }
+
+    /// The first version of a service has failed. There is none to go back to: it is tried on, in case that what it needs
+    /// comes.
+    fn first_failed(&mut self, name: &str, why: String) {
+        let Some(job) = self.jobs.get_mut(name) else {
+            return;
+        };
+        let text = format!("version {} has failed: {why}", job.record.target);
+        job.record.failed = Some(why);
+        self.save(name);
+        self.dirty.remove(name);
         self.event(name, None, text);
     }
 

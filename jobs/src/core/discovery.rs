@@ -1,6 +1,6 @@
 //! Where the tasks of jobs are reached: for service discovery, and for the tasks of jobs that start after them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_resources::HostPort;
 
@@ -55,6 +55,7 @@ impl State {
         GATHERED.set(GATHERED.get() + 1);
         let mut addresses: BTreeMap<String, String> = BTreeMap::new();
         let mut bytes = 0;
+        let variables = self.variables_after(spec);
         for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {
             let mut tasks: Vec<&Task> = job.tasks.values().collect();
             tasks.sort_by_key(|task| task.name.index);
@@ -64,7 +65,8 @@ impl State {
                 }
                 for (port, number) in &task.record.ports {
                     let address = HostPort::new(task.record.hostname.as_str(), *number).to_string();
-                    let variable = addresses_variable(&job.name, port);
+                    let variable = variables.get(&(&*job.name, &**port)).cloned();
+                    let variable = variable.unwrap_or_else(|| addresses_variable(&job.name, port));
                     bytes += address.len() + variable.len();
                     if bytes > ADDRESSES_BYTES_MAX {
                         return addresses;
@@ -78,6 +80,27 @@ impl State {
             }
         }
         addresses
+    }
+}
+
+impl State {
+    /// The variable of each port of the jobs that a job starts after. Where two have one name, as `a-b` and `a.b` do, that of
+    /// the later in the list ends with its number.
+    fn variables_after<'a>(&'a self, spec: &'a JobSpec) -> BTreeMap<(&'a str, &'a str), String> {
+        let (mut variables, mut taken) = (BTreeMap::new(), BTreeSet::new());
+        for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {
+            let ports = job.spec().map(|spec| spec.task.ports.as_slice());
+            for port in ports.unwrap_or_default() {
+                let name = addresses_variable(&job.name, port);
+                let numbered = (2..).map(|number| format!("{name}_{number}"));
+                let mut names = std::iter::once(name.clone()).chain(numbered);
+                if let Some(free) = names.find(|name| !taken.contains(name)) {
+                    taken.insert(free.clone());
+                    variables.insert((&*job.name, &**port), free);
+                }
+            }
+        }
+        variables
     }
 }
 

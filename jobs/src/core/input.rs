@@ -109,6 +109,11 @@ pub enum Request {
         /// Refused where another volume is there by now.
         volume_id: Option<String>,
     },
+    /// Has the master make offers of a role anew for a moment, for a plan. The version of the answer is the number of the last
+    /// offer before: see [`State::offers_since`](super::State::offers_since).
+    LookForOffers {
+        role: String,
+    },
     /// A request that was permitted for these authorities of the job. The core refuses it where the job has others by now.
     Permitted {
         name: String,

@@ -8,6 +8,7 @@ use meseta_proto::mesos::v1::TaskState;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
+use super::failure::Failure;
 use super::input::{Event, Refusal};
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
@@ -56,6 +57,8 @@ pub(super) struct Job {
     pub(super) progress: Progress,
     /// When kills of it have left last.
     pub(super) pressed: Duration,
+    /// Of the version that is to run.
+    pub(super) failure: Option<Failure>,
     pub(super) events: VecDeque<Event>,
 }
 
@@ -320,6 +323,7 @@ impl Job {
             put_off: None,
             progress: Progress::default(),
             pressed: Duration::ZERO,
+            failure: None,
             events: VecDeque::new(),
         }
     }
@@ -560,16 +564,24 @@ impl Job {
             let text = format!("{:?} has no version before {}", self.name, record.target);
             return Err(Refusal::Conflict(text));
         };
-        if !record.versions.contains_key(&version) {
-            let known: Vec<_> = record.versions.keys().map(u64::to_string).collect();
-            let text = format!(
-                "{:?} has no version {version}; known are {}",
-                self.name,
-                known.join(", ")
-            );
-            return Err(Refusal::Invalid(text));
-        }
+        self.check_version(version)?;
         Ok(version)
+    }
+
+    /// # Errors
+    /// The job has no such version, or not any more.
+    pub(super) fn check_version(&self, version: u64) -> Result<(), Refusal> {
+        let versions = &self.record.versions;
+        if versions.contains_key(&version) {
+            return Ok(());
+        }
+        let known: Vec<_> = versions.keys().map(u64::to_string).collect();
+        let text = format!(
+            "{:?} has no version {version}; known are {}",
+            self.name,
+            known.join(", ")
+        );
+        Err(Refusal::Invalid(text))
     }
 
     pub(super) fn remember(&mut self, event: Event) {

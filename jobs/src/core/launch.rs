@@ -439,6 +439,7 @@ impl State {
             spec,
             addresses,
         } = launchable;
+        let generation = self.meta.generation;
         let (at, Some(job)) = (self.clock.at, self.jobs.get_mut(*name)) else {
             return;
         };
@@ -458,7 +459,7 @@ impl State {
         let slot = *slot;
         run.waiting.remove(&(slot.not_before, wanted.index));
         run.live += 1;
-        let task_name = name_of(name, &wanted, slot.attempt);
+        let task_name = name_of(name, &wanted, (slot.attempt, generation));
         let id = task_name.to_string();
         let record = TaskRecord {
             agent_id: offer.agent_id.clone(),
@@ -497,7 +498,7 @@ pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
     /// A range of its own among the resources.
     const PORT_BYTES: usize = 32;
     let instance = Instance {
-        task_id: name_of(name, one, u32::MAX).to_string(),
+        task_id: name_of(name, one, (u32::MAX, u32::MAX)).to_string(),
         version: one.version,
         index: u32::MAX,
         attempt: u32::MAX,
@@ -519,13 +520,14 @@ pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
     info.encoded_len() + spec.task.ports.len() * PORT_BYTES + FRAMING_BYTES
 }
 
-pub(super) fn name_of(job: &str, wanted: &Wanted, attempt: u32) -> TaskName {
+pub(super) fn name_of(job: &str, wanted: &Wanted, (attempt, generation): (u32, u32)) -> TaskName {
     TaskName {
         job: job.to_owned(),
         version: wanted.version,
         run: wanted.run,
         index: wanted.index,
         attempt,
+        generation,
     }
 }
 

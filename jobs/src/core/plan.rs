@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use meseta_resources::ResourceQuantities;
 use serde::Serialize;
 
-use super::commands::same_but_size;
-use super::job::Job;
+use super::job::{Job, Task};
 use super::launch::placed_of;
 use super::pool::{STEP_WORK_MAX, Work};
 use super::quotas::{Change, Limited, Quotas};
@@ -14,7 +13,7 @@ use super::state::State;
 use super::task_name::TaskName;
 use super::volume::Volume;
 use crate::placement::{self, Offer, Placed, Why};
-use crate::spec::JobSpec;
+use crate::spec::{JobSpec, Kind};
 
 /// Obstacles that are named.
 const OBSTACLES_MAX: usize = 20;
@@ -85,6 +84,19 @@ impl State {
                 fit(&volume.record.hostname, &volume.record.agent_id);
             }
         }
+        if let Some(obstacle) = self.no_room_beside(spec, &offers) {
+            let limited = quotas.in_the_way(spec, Change::default);
+            let limited = limited.map(|limited| limited.text);
+            return PlanView {
+                changes: self.changes(spec),
+                fits: 0,
+                wants,
+                runs: placed.len(),
+                places: Vec::new(),
+                obstacles: limited.into_iter().chain([obstacle]).collect(),
+                may_be_limited: true,
+            };
+        }
         self.give_back(spec, &mut offers);
         let others = wants.saturating_sub(returning.len());
         let most = Work::new(STEP_WORK_MAX).tasks_max(spec, offers.len());
@@ -142,6 +154,24 @@ impl State {
         volumes.collect()
     }
 
+    /// Why a service that runs cannot be replaced though each of its instances would find room: none of them may end before
+    /// another one runs, and no offer has room beside them.
+    fn no_room_beside(&self, spec: &JobSpec, offers: &[Offer]) -> Option<String> {
+        let Kind::Service(service) = &spec.kind else {
+            return None;
+        };
+        let job = self.jobs.get(&spec.name).filter(|_| self.is_connected)?;
+        let is_replaced = self.given_back(spec).next().is_some();
+        let runs = job.healthy(self.clock.at) > 0 && job.record.stop.is_none();
+        if !is_replaced || !runs || service.update.max_unavailable > 0 || offers.is_empty() {
+            return None;
+        }
+        let has_room = !placement::place(spec, &[], offers, 1).is_empty();
+        let text = "no offer has room for an instance beside those that run, and as max_unavailable is 0 none of these ends \
+            before: make room, or set update.max_unavailable to 1";
+        (!has_room).then(|| text.to_owned())
+    }
+
     /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
     fn give_back(&self, spec: &JobSpec, offers: &mut [Offer]) {
         for (agent_id, of_task) in self.given_back(spec) {
@@ -165,13 +195,12 @@ impl State {
 
     /// The tasks that a submission replaces: where each is, and what it was launched by.
     fn given_back(&self, spec: &JobSpec) -> impl Iterator<Item = (&str, &JobSpec)> {
-        let job = self.jobs.get(&spec.name).filter(|job| {
-            let mut present = job.spec().into_iter();
-            let is_same = present.any(|present| same_but_size(present, spec));
-            spec.volume.is_none() && !(is_same && job.is_service())
-        });
+        let job = self.jobs.get(&spec.name).filter(|_| spec.volume.is_none());
         job.into_iter().flat_map(|job| {
-            job.tasks.values().filter_map(|task| {
+            let kept = job.concerns_no_task(spec).then_some(job.record.target);
+            let tasks = job.tasks.values();
+            let replaced = tasks.filter(move |task| kept != Some(task.name.version));
+            replaced.filter_map(|task| {
                 let of_task = job.spec_of(task.name.version)?;
                 Some((&*task.record.agent_id, &**of_task))
             })
@@ -227,6 +256,8 @@ impl State {
         let mut left = AFTER_LOOKED_MAX;
         let missing = missing.map(|name| match self.jobs.get(name) {
             None => format!("{name}, of which there is no job yet"),
+            Some(job) if self.state_of(job) == "failed" => format!("{name}, which has failed"),
+            Some(job) if job.record.stop.is_some() => format!("{name}, which is stopped"),
             Some(_) if self.is_after(name, &spec.name, &mut left) => {
                 format!("{name}, which itself starts after {}", spec.name)
             }
@@ -262,14 +293,14 @@ impl State {
         self.seen.in_role(role).cloned().collect()
     }
 
-    /// Where the tasks are that a submission leaves as they are: those of a service that is changed in size alone.
+    /// Where the tasks are that a submission leaves as they are: those of a service's version that it does not change.
     fn staying(&self, spec: &JobSpec) -> Vec<Placed> {
-        let job = self.jobs.get(&spec.name).filter(|job| job.is_service());
-        let job = job.filter(|job| {
-            job.spec()
-                .is_some_and(|present| same_but_size(present, spec))
+        let job = self.jobs.get(&spec.name);
+        let job = job.filter(|job| job.concerns_no_task(spec));
+        let tasks = job.into_iter().flat_map(|job| {
+            let of_target = |task: &&Task| task.name.version == job.record.target;
+            job.tasks.values().filter(of_target)
         });
-        let tasks = job.into_iter().flat_map(|job| job.tasks.values());
         let going_on = tasks.filter(|task| task.killing.is_none());
         going_on.map(placed_of).collect()
     }

@@ -292,7 +292,7 @@ mod tests {
         let mut sizes = vec![0; agents];
         for (index, placement) in (0..).zip(&placements) {
             let instance = Instance {
-                task_id: name_of(&spec.name, &Wanted { index, ..wanted }, 7).to_string(),
+                task_id: name_of(&spec.name, &Wanted { index, ..wanted }, (7, 0)).to_string(),
                 version: 1,
                 index,
                 attempt: 7,

@@ -1,4 +1,4 @@
-//! Whether the quota of a role keeps the tasks of a job waiting, by what the master tells of it.
+//! Whether the quota of a role, or the size of the agents, keeps the tasks of a job waiting, by what the master tells of it.
 //!
 //! Offers are cut to what quota leaves, so that each agent seems short of what the role may not have. Entered through
 //! [`Quotas::in_the_way`]. Knows nothing of offers: what is not known here keeps nobody waiting.
@@ -10,9 +10,13 @@ use meseta_resources::{ResourceLimits, ResourceQuantities, Scalar};
 use crate::placement::{self, Why};
 use crate::spec::JobSpec;
 
-/// The limits of roles, and what of them is used; of roles without any, nothing.
+/// The limits of roles, and what of them is used; of roles without any, nothing. Besides, what the largest agents have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Quotas(BTreeMap<String, RoleQuota>);
+pub struct Quotas {
+    roles: BTreeMap<String, RoleQuota>,
+    /// Of each resource the most that one agent has; none where no agents are known.
+    largest: Option<ResourceQuantities>,
+}
 
 /// What a role and those below it may have at most, and what they use and have reserved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,17 +44,51 @@ pub(super) struct Change {
 
 impl FromIterator<(String, RoleQuota)> for Quotas {
     fn from_iter<T: IntoIterator<Item = (String, RoleQuota)>>(quotas: T) -> Self {
-        Self(quotas.into_iter().collect())
+        Self {
+            roles: quotas.into_iter().collect(),
+            largest: None,
+        }
     }
 }
 
 impl Quotas {
+    /// The same, where one agent has so much of each resource at most.
+    #[must_use]
+    pub fn with_largest(self, largest: Option<ResourceQuantities>) -> Self {
+        Self { largest, ..self }
+    }
+
+    /// A task that is larger than every agent, and by what.
+    fn beyond_agents(&self, needed: &ResourceQuantities) -> Option<Limited> {
+        const PORTS: &str = "ports";
+        let largest = self.largest.as_ref()?;
+        let beyond = needed.iter().filter(|(name, amount)| {
+            name.as_str() != PORTS && *amount > largest.get(name.as_str())
+        });
+        let (mut texts, mut names) = (Vec::new(), BTreeSet::new());
+        for (name, amount) in beyond {
+            names.insert(name.to_string());
+            let most = largest.get(name.as_str());
+            texts.push(match most == Scalar::default() {
+                true => format!("it needs {amount} {name}, and no agent has any"),
+                false => format!("it needs {amount} {name}, and the largest agent has {most}"),
+            });
+        }
+        (!texts.is_empty()).then(|| Limited {
+            text: texts.join("; "),
+            names,
+        })
+    }
+
     /// Those of a role and of the roles above it that a reader sees.
     #[must_use]
     pub fn seen_of(&self, role: &str, sees: impl Fn(&str) -> bool) -> Self {
         let seen = roles_of(role).filter(|role| sees(role));
-        seen.filter_map(|role| Some((role.to_owned(), self.0.get(role)?.clone())))
-            .collect()
+        let seen = seen.filter_map(|role| Some((role.to_owned(), self.roles.get(role)?.clone())));
+        Self {
+            roles: seen.collect(),
+            largest: self.largest.clone(),
+        }
     }
 
     /// The limits of a job's role, and of those above it, that one more of its tasks would exceed.
@@ -59,12 +97,16 @@ impl Quotas {
         spec: &JobSpec,
         change: impl FnOnce() -> Change,
     ) -> Option<Limited> {
-        let quotas = roles_of(&spec.role).filter_map(|role| Some((role, self.0.get(role)?)));
+        let quotas = roles_of(&spec.role).filter_map(|role| Some((role, self.roles.get(role)?)));
         let quotas: Vec<_> = quotas.collect();
-        if quotas.is_empty() {
+        if quotas.is_empty() && self.largest.is_none() {
             return None;
         }
-        let (needed, change) = (placement::counted_by_quota(spec), change());
+        let needed = placement::counted_by_quota(spec);
+        if let Some(beyond) = self.beyond_agents(&needed) {
+            return Some(beyond);
+        }
+        let change = change();
         let more = i64::try_from(change.more).unwrap_or(i64::MAX);
         let (mut texts, mut names) = (Vec::new(), BTreeSet::new());
         for (role, quota) in quotas {
@@ -159,6 +201,31 @@ mod tests {
         let mut other = spec;
         other.role = "eng".to_owned();
         assert_eq!(text(&quotas, &other, &none), None);
+    }
+
+    #[test]
+    fn task_larger_than_every_agent_is_told_at_once() {
+        let amounts = |amounts: &[(&str, f64)]| quota(&[], amounts).consumed;
+        let largest = amounts(&[("cpus", 0.05), ("mem", 64.0)]);
+        let quotas = Quotas::default().with_largest(Some(largest));
+        let (small, none) = (spec(""), Change::default());
+        assert_eq!(
+            text(&quotas, &small, &none).as_deref(),
+            Some("it needs 0.1 cpus, and the largest agent has 0.05")
+        );
+        // What a reader may see of roles is another matter.
+        let seen = quotas.seen_of("eng/web", |_| false);
+        assert!(text(&seen, &small, &none).is_some());
+        let enough = amounts(&[("cpus", 0.1), ("mem", 16.0)]);
+        let quotas = Quotas::default().with_largest(Some(enough.clone()));
+        assert_eq!(text(&quotas, &spec("ports = [\"http\"]"), &none), None);
+        let mut with_gpus = spec("");
+        with_gpus.task.requests.insert("gpus".to_owned(), 1.0);
+        assert_eq!(
+            text(&quotas, &with_gpus, &none).as_deref(),
+            Some("it needs 1 gpus, and no agent has any")
+        );
+        assert_eq!(text(&Quotas::default(), &with_gpus, &none), None);
     }
 
     #[test]

@@ -24,14 +24,26 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) framework_id: Option<String>,
-    /// The first version of a job that is new: above those of jobs that were purged.
+    /// Was the first version of a job that is new, and is no more; a scheduler of before reads it.
     pub(super) first_version: u64,
+    /// Grows with each start of a scheduler on this store, and is part of the ids of its tasks.
+    #[serde(default)]
+    pub(super) generation: u32,
     /// Tells the volumes of this scheduler from those of others; set with the first one.
     #[serde(default)]
     pub(super) owner: Option<String>,
     /// Where the clock of the scheduler had come to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) clock: Option<SavedClock>,
+}
+
+impl Meta {
+    /// Begins a generation of ids. It goes by the time, so that it is a new one also where an older copy of the store was put
+    /// back.
+    pub(super) fn begin_generation(&mut self, unix: Duration) {
+        let time = u32::try_from(unix.as_secs()).unwrap_or(u32::MAX);
+        self.generation = self.generation.saturating_add(1).max(time);
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,6 +58,9 @@ pub(super) struct JobRecord {
     /// The last good version: all its instances were healthy together for long enough.
     pub(super) stable: Option<u64>,
     pub(super) rollout: Option<Rollout>,
+    /// Why the first version of a service, before which nothing was healthy, has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failed: Option<String>,
     pub(super) stop: Option<Stop>,
     /// Nothing of a service has been launched since it was submitted, or started after a stop.
     #[serde(default)]
@@ -172,8 +187,11 @@ pub(super) struct RunSummary {
 pub(super) struct Slot {
     /// The last attempt, 0 before the first.
     pub(super) attempt: u32,
-    /// Failures in a row.
+    /// Failures in a row; of a service also ends with 0, after which it pauses as well.
     pub(super) failures: u32,
+    /// The last of them was an end with 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) has_finished: bool,
     /// When the next attempt may start.
     pub(super) not_before: Duration,
     pub(super) outcome: Outcome,
@@ -327,14 +345,20 @@ pub(super) struct Stored {
     pub(super) slots: Vec<(String, u64, u32, Slot)>,
     pub(super) tasks: BTreeMap<String, TaskRecord>,
     pub(super) volumes: BTreeMap<String, VolumeRecord>,
+    /// There is no record at all.
+    pub(super) is_new: bool,
 }
 
 impl Stored {
     pub(super) fn read(
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
     ) -> Result<Self, RestoreError> {
-        let mut stored = Self::default();
+        let mut stored = Self {
+            is_new: true,
+            ..Self::default()
+        };
         for (key, value) in records {
+            stored.is_new = false;
             match Key::parse(&key) {
                 None => return Err(RestoreError::Key(key)),
                 Some(Key::Meta) => stored.meta = value_of(&key, &value)?,

@@ -24,6 +24,9 @@ const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A role whose gang could keep offers back, and was refused that, is waited for as long by those that have waited less:
 /// what it has declined comes again sooner.
 const CLAIM: Duration = Duration::from_secs(15);
+/// For so long the offers of a role are asked for, of which a plan is made, and for so many roles at a time.
+const LOOKED_FOR: Duration = Duration::from_secs(3);
+const LOOKED_FOR_MAX: usize = 256;
 /// Between two looks for roles that no job has any more.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -437,6 +440,12 @@ impl State {
         for volume in self.releasing.values() {
             demand.entry(volume.record.role.clone()).or_default().all += 1;
         }
+        self.looked_for.retain(|_, until| at < *until);
+        for role in self.looked_for.keys() {
+            let of_role = demand.entry(role.clone()).or_default();
+            of_role.all += 1;
+            of_role.anywhere += 1;
+        }
         for role in demand.keys() {
             if !self.roles.by_name.contains_key(role) {
                 let new = Role {
@@ -463,6 +472,29 @@ impl State {
         if !revive.is_empty() {
             self.effects.push(Effect::Revive(revive));
         }
+    }
+
+    /// Asks for the offers of a role for a moment, in which a plan is made of them; gives the number of the last one before.
+    pub(super) fn look_for_offers(&mut self, role: &str) -> u64 {
+        let last = self.seen.last();
+        let is_new = !self.looked_for.contains_key(role);
+        if !self.is_connected || (is_new && self.looked_for.len() >= LOOKED_FOR_MAX) {
+            return last;
+        }
+        if is_new {
+            let held = &self.offers;
+            self.seen.forget_answered(role, |id| held.contains_key(id));
+            let until = self.clock.at.saturating_add(LOOKED_FOR);
+            self.looked_for.insert(role.to_owned(), until);
+        }
+        last
+    }
+
+    /// How many offers of a role have come after the one with this number; nothing where none can come.
+    #[must_use]
+    pub fn offers_since(&self, role: &str, number: u64) -> Option<usize> {
+        let can_come = self.is_connected && self.roles.refusal(role).is_none();
+        can_come.then(|| self.seen.count_since(role, number))
     }
 
     /// Forgets the roles that no job has and of which no task can be left: the framework gives them up with the next roles

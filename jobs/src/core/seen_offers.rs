@@ -84,7 +84,31 @@ impl SeenOffers {
         offers.filter(move |offer| offer.role == role)
     }
 
+    /// The number of the last offer of all.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// How many offers of a role came after a number.
+    pub(super) fn count_since(&self, role: &str, number: u64) -> usize {
+        let newer = self.by_number.range(number.saturating_add(1)..);
+        newer.filter(|(_, (_, of))| of == role).count()
+    }
+
+    /// Forgets the offers of a role that were answered; those of agents that are there come again.
+    pub(super) fn forget_answered(&mut self, role: &str, is_held: impl Fn(&str) -> bool) {
+        let old = self.by_key.iter();
+        let old = old.filter(|((_, of), (_, offer))| of == role && !is_held(&offer.id));
+        let keys: Vec<Key> = old.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.remove(&key);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            last: self.last,
+            ..Self::default()
+        };
     }
 }

@@ -1,7 +1,8 @@
 //! What a service lacks and has too much of: pure, from one job to tasks to kill and indexes to launch.
 //!
 //! Entered through [`plan`]. Invariants, for what is known: tasks never exceed `count + max_surge`, and no healthy task
-//! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones. Of what has not been
+//! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones; a rollback that finds no
+//! room to launch beside them takes one less, so that it ends in one version. Of what has not been
 //! heard of since the scheduler started, nothing is known: an update kills none of it. What a plan costs grows with the
 //! tasks and volumes that there are, and not with how many more are wanted than one step can launch.
 
@@ -11,6 +12,9 @@ use std::time::Duration;
 use super::job::{Job, KillReason, Task, Wanted};
 use super::pool::PLACED_MAX;
 use crate::spec::{Kind, Update};
+
+/// A rollback whose new instances have found no room for as long ends one at a time, whatever `max_unavailable` says.
+pub(super) const ROLLBACK_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Wanted instances that are told one by one: one step launches no more of a job.
 pub(super) const WANTED_MAX: usize = PLACED_MAX;
@@ -290,11 +294,24 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// How many instances may be away while they are replaced; beside some of them new ones wait for room.
+    fn max_unavailable(&self, waiting: &HashSet<u32>) -> usize {
+        let most = self.update.max_unavailable as usize;
+        let rollout = self.job.record.rollout.as_ref();
+        let is_reverting = rollout.is_some_and(|rollout| rollout.reverting);
+        let mut new = self.indexes.iter().filter_map(|(_, index)| index.new);
+        let is_under_way = new.any(|task| !self.is_healthy(task));
+        let waited = self.at.saturating_sub(self.job.progress.at);
+        let is_stuck = !waiting.is_empty() && !is_under_way && waited > ROLLBACK_PATIENCE;
+        match is_reverting && is_stuck {
+            true => most.max(1),
+            false => most,
+        }
+    }
+
     /// Kills what is old, as far as enough healthy ones are left; beside some of it new ones wait to be launched.
     fn replace(&mut self, waiting: &HashSet<u32>) {
-        let minimum = self
-            .count
-            .saturating_sub(self.update.max_unavailable as usize);
+        let minimum = self.count.saturating_sub(self.max_unavailable(waiting));
         let indexes = std::mem::take(&mut self.indexes);
         for (_, index) in &indexes {
             let is_replaced = index.new.is_some_and(|new| self.is_healthy(new));
@@ -308,17 +325,26 @@ impl<'a> Planner<'a> {
                 self.kill_old(old, minimum);
             }
         }
-        // Nothing is killed for a new one that may not be started.
-        for (_, index) in &indexes {
-            let [old] = index.old.as_slice() else {
-                continue;
-            };
-            let is_waiting = waiting.contains(&old.name.index);
-            if index.new.is_some() || is_waiting || old.killing.is_some() || self.allowed == 0 {
-                continue;
-            }
-            if self.kill_old(old, minimum) && self.allowed != usize::MAX {
-                self.allowed -= 1;
+        // Nothing is killed for a new one that may not be started. Those beside which one waits to be launched come last:
+        // there may be no room, and then they make it.
+        for is_beside in [false, true] {
+            for (_, index) in &indexes {
+                let [old] = index.old.as_slice() else {
+                    continue;
+                };
+                let is_of_turn = waiting.contains(&old.name.index) == is_beside;
+                if index.new.is_some() || !is_of_turn || old.killing.is_some() {
+                    continue;
+                }
+                if is_beside {
+                    // What waits beside it has been counted.
+                    self.kill_old(old, minimum);
+                } else if self.allowed > 0
+                    && self.kill_old(old, minimum)
+                    && self.allowed != usize::MAX
+                {
+                    self.allowed -= 1;
+                }
             }
         }
         self.indexes = indexes;

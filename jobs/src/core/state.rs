@@ -78,6 +78,8 @@ pub struct State {
     pub(super) accept_limits: AcceptLimits,
     /// What is left of the last offer of each agent to a role, to say where tasks would fit: it has mostly been answered.
     pub(super) seen: SeenOffers,
+    /// Roles of which plans are made, until when their offers are asked for.
+    pub(super) looked_for: BTreeMap<String, Duration>,
     /// The port from which an agent's next ones are taken: a port that has become free is not in use again at once, while
     /// others have its address.
     pub(super) next_ports: NextPorts,
@@ -145,7 +147,11 @@ impl State {
         now: Now,
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
     ) -> Result<Self, RestoreError> {
-        let stored = Stored::read(records)?;
+        let mut stored = Stored::read(records)?;
+        if !stored.is_new {
+            stored.meta.begin_generation(now.unix);
+        }
+        let is_new = stored.is_new;
         let mut clock = Clock::resumed(stored.meta.clock);
         clock.read(now);
         let reconcile = options.reconcile;
@@ -169,6 +175,7 @@ impl State {
             offers: BTreeMap::new(),
             accept_limits: AcceptLimits::default(),
             seen: SeenOffers::default(),
+            looked_for: BTreeMap::new(),
             next_ports: NextPorts::default(),
             roles: Roles::default(),
             agents: Agents::default(),
@@ -186,6 +193,10 @@ impl State {
             job_failures: JobFailures::default(),
         };
         state.take_over(stored)?;
+        if !is_new {
+            // Durable before anything is launched, as all that waits for a write is.
+            state.outbox.write(Key::Meta.put(&state.meta));
+        }
         Ok(state)
     }
 

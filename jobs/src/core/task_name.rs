@@ -1,12 +1,14 @@
 //! The id of a task, which says what the task is an attempt of.
 //!
-//! Invariant: an id is used once. Attempts of an index of a run only grow, runs and versions of a job too, and the
-//! versions of a job that takes a purged name begin above those of the job before.
+//! Invariant: an id is used once. Attempts of an index of a run only grow, runs and versions of a job too, and each start of
+//! a scheduler on a store has a generation of its own: an old copy of a store that is put back makes no id anew, and neither
+//! does a job that takes a purged name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// `JOB.VERSION.RUN.INDEX.ATTEMPT`, all numbers but the job, which may have dots itself.
+/// `JOB.VERSION.RUN.INDEX.ATTEMPT`, all numbers but the job, which may have dots itself; from the second generation of a store
+/// on with `-GENERATION` behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskName {
     pub job: String,
@@ -15,11 +17,13 @@ pub struct TaskName {
     pub run: u64,
     pub index: u32,
     pub attempt: u32,
+    /// Of the store that it was launched with; 0 before its scheduler was started anew.
+    pub generation: u32,
 }
 
 /// Not the id of a task of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a task id of this scheduler is JOB.VERSION.RUN.INDEX.ATTEMPT")]
+#[error("a task id of this scheduler is JOB.VERSION.RUN.INDEX.ATTEMPT[-GENERATION]")]
 pub struct NotOurs;
 
 impl fmt::Display for TaskName {
@@ -30,8 +34,13 @@ impl fmt::Display for TaskName {
             run,
             index,
             attempt,
+            generation,
         } = self;
-        write!(f, "{job}.{version}.{run}.{index}.{attempt}")
+        write!(f, "{job}.{version}.{run}.{index}.{attempt}")?;
+        match generation {
+            0 => Ok(()),
+            generation => write!(f, "-{generation}"),
+        }
     }
 }
 
@@ -40,8 +49,15 @@ impl FromStr for TaskName {
 
     fn from_str(text: &str) -> Result<Self, NotOurs> {
         let mut parts = text.rsplitn(5, '.');
+        let last = parts.next().unwrap_or_default();
+        let (attempt, generation) = match last.split_once('-') {
+            // One way to write each.
+            Some((_, generation)) if generation.starts_with('0') => return Err(NotOurs),
+            Some((attempt, generation)) => (attempt, generation.parse().map_err(|_| NotOurs)?),
+            None => (last, 0),
+        };
         let mut number = || parts.next()?.parse::<u64>().ok();
-        let read = (number(), number(), number(), number());
+        let read = (attempt.parse::<u64>().ok(), number(), number(), number());
         let (Some(attempt), Some(index), Some(run), Some(version)) = read else {
             return Err(NotOurs);
         };
@@ -52,6 +68,7 @@ impl FromStr for TaskName {
             run,
             index: u32::try_from(index).map_err(|_| NotOurs)?,
             attempt: u32::try_from(attempt).map_err(|_| NotOurs)?,
+            generation,
         })
     }
 }
@@ -68,15 +85,27 @@ mod tests {
             run: 0,
             index: 7,
             attempt: 12,
+            generation: 0,
         };
         assert_eq!(name.to_string(), "web.1.2.3.0.7.12");
-        assert_eq!(name.to_string().parse(), Ok(name));
+        assert_eq!(name.to_string().parse(), Ok(name.clone()));
+        let later = TaskName {
+            generation: 1_764_294_000,
+            ..name
+        };
+        assert_eq!(later.to_string(), "web.1.2.3.0.7.12-1764294000");
+        assert_eq!(later.to_string().parse(), Ok(later));
         for wrong in [
             "",
             "web",
             "web.1.2.3",
             ".1.2.3.4",
             "web.1.2.3.x",
+            "web.1.2.3.4-",
+            "web.1.2.3.4-0",
+            "web.1.2.3.4-x",
+            "web.1.2.3.4-5-6",
+            "web.1.2.3-1.4",
             "web.1.0.1.99999999999",
         ] {
             assert_eq!(wrong.parse::<TaskName>(), Err(NotOurs), "{wrong}");

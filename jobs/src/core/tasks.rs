@@ -27,11 +27,12 @@ pub struct TaskOrder {
     index: u32,
     attempt: u32,
     version: u64,
+    generation: u32,
 }
 
 /// Not the place of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the place of a task is RUN.INDEX.ATTEMPT.VERSION, as `next` has it")]
+#[error("the place of a task is RUN.INDEX.ATTEMPT.VERSION[.GENERATION], as `next` has it")]
 pub struct NoPlace;
 
 impl TaskOrder {
@@ -41,6 +42,7 @@ impl TaskOrder {
             index: name.index,
             attempt: name.attempt,
             version: name.version,
+            generation: name.generation,
         }
     }
 
@@ -51,6 +53,7 @@ impl TaskOrder {
             run: self.run,
             index: self.index,
             attempt: self.attempt,
+            generation: self.generation,
         };
         name.to_string()
     }
@@ -66,6 +69,7 @@ impl TaskOrder {
             index,
             attempt: 0,
             version: 0,
+            generation: 0,
         }
     }
 }
@@ -77,8 +81,13 @@ impl fmt::Display for TaskOrder {
             index,
             attempt,
             version,
+            generation,
         } = self;
-        write!(f, "{run}.{index}.{attempt}.{version}")
+        write!(f, "{run}.{index}.{attempt}.{version}")?;
+        match generation {
+            0 => Ok(()),
+            generation => write!(f, ".{generation}"),
+        }
     }
 }
 
@@ -95,6 +104,7 @@ impl FromStr for TaskOrder {
             index: number(parts.next())?,
             attempt: number(parts.next())?,
             version: number(parts.next())?,
+            generation: parts.next().map_or(Ok(0), |part| number(Some(part)))?,
         };
         match parts.next() {
             None => Ok(read),
@@ -219,6 +229,7 @@ mod tests {
             run,
             index,
             attempt,
+            generation: attempt,
         };
         Task::new(name, TaskRecord::default(), Phase::Launched)
     }
@@ -264,7 +275,14 @@ mod tests {
                 tasks.values().filter(|one| same(one)).count()
             );
         }
-        for text in ["", "1.2.3", "1.2.3.4.5", "1.2.3.x", "1.-2.3.4"] {
+        for text in [
+            "",
+            "1.2.3",
+            "1.2.3.4.5.6",
+            "1.2.3.x",
+            "1.2.3.4.x",
+            "1.-2.3.4",
+        ] {
             assert_eq!(text.parse::<TaskOrder>(), Err(NoPlace), "{text}");
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
 
+use super::failure::{self, Failure};
 use super::input::Effect;
 use super::job::{Job, KillReason, Phase, Task};
 use super::outbox::Deferred;
@@ -254,8 +255,10 @@ impl State {
         let killed = task.killing.map(|killing| killing.reason);
         let killed = killed.or(task.outlived.filter(|_| end == End::Failed));
         let text = ending_text(end, killed, &task.reason, &task.message);
+        let details = failure::text_of(&task.reason, &task.message);
         let healthy_for = task.healthy_since.map(|since| at.saturating_sub(since));
-        let is_new = job.record.rollout.is_some() && name.version == job.record.target;
+        let is_proven = job.record.rollout.is_none() && job.record.stable.is_some();
+        let is_new = !is_proven && name.version == job.record.target;
         let rules = Rules::of(job, name.version);
         let is_fault = match (end, killed) {
             (End::Failed, None | Some(KillReason::TimedOut)) => true,
@@ -264,6 +267,21 @@ impl State {
         };
         if is_fault && is_new {
             job.progress.failures += 1;
+        }
+        if is_fault && end == End::Failed && name.version == job.record.target {
+            let text = match killed {
+                Some(reason) => format!("killed: {}", reason.text()),
+                None if details.is_empty() => "failed, without a reason".to_owned(),
+                None => details,
+            };
+            let count = job.failure.as_ref().map_or(0, |failure| failure.count);
+            job.failure = Some(Failure {
+                task_id: id.clone(),
+                agent_id: agent_id.clone(),
+                time: self.clock.unix,
+                text,
+                count: count + 1,
+            });
         }
         if end == End::Lost {
             job.note_loss(&id, at);
@@ -285,7 +303,7 @@ impl State {
             if end == End::Succeeded && rules.retries.is_some() {
                 slot.outcome = Outcome::Succeeded;
             } else if is_fault {
-                rules.punish(slot, at, healthy_for);
+                rules.punish(slot, at, (end, healthy_for));
             } else if end == End::Lost {
                 slot.not_before = at.saturating_add(LOST_PAUSE);
             } else {
@@ -400,7 +418,13 @@ impl Rules {
         self.is_gang && concerns_it_alone && !is_success
     }
 
-    fn punish(&self, slot: &mut super::records::Slot, at: Duration, healthy_for: Option<Duration>) {
+    fn punish(
+        &self,
+        slot: &mut super::records::Slot,
+        at: Duration,
+        (end, healthy_for): (End, Option<Duration>),
+    ) {
+        slot.has_finished = end == End::Succeeded;
         if healthy_for.is_some_and(|lasted| lasted >= self.backoff.reset_after) {
             slot.failures = 0;
         }
@@ -498,13 +522,9 @@ fn ending_text(end: End, killed: Option<KillReason>, reason: &str, message: &str
         (End::Failed, None) => "failed".to_owned(),
         (End::Lost, None) => "lost".to_owned(),
     };
-    let details: Vec<_> = [reason, message]
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect();
-    match details.as_slice() {
-        [] => what,
-        details => format!("{what} ({})", details.join(": ")),
+    match failure::text_of(reason, message) {
+        details if details.is_empty() => what,
+        details => format!("{what} ({details})"),
     }
 }
 

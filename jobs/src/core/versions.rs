@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::commands::{VERSIONS_MAX, kept_versions, same_but_size};
+use super::changes::same_but_size;
+use super::commands::{VERSIONS_MAX, kept_versions};
 use super::input::Record;
 use super::job::Job;
 use super::records::{JobRecord, Key, Size, VersionRecord};

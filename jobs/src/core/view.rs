@@ -1,9 +1,9 @@
 //! What readers see of jobs: the objects of the HTTP API.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_daemon::calendar::utc;
 use serde::Serialize;
 
 use super::input::{Event, Refusal};
@@ -13,7 +13,7 @@ use super::state::State;
 use super::tasks::TaskOrder;
 use super::totals::{JobFailures, Totals};
 use super::volume::Volume;
-use crate::spec::{GANG_MAX, JobSpec, Kind};
+use crate::spec::{JobSpec, Kind};
 
 /// A job, as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,6 +36,9 @@ pub struct JobView {
     pub obstacles: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateView>,
+    /// The last failure of the version that is to run, as this scheduler has seen it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<FailureView>,
     /// When a schedule runs next, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_run: Option<u64>,
@@ -44,6 +47,22 @@ pub struct JobView {
     /// Those of its instances; of a job that is looked at alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeView>,
+}
+
+/// A task that has failed, and when the next attempt is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FailureView {
+    pub task_id: String,
+    pub agent_id: String,
+    /// When, in seconds since 1970.
+    pub time: u64,
+    /// In one line: its exit code or signal, that it ran out of memory, or what else.
+    pub text: String,
+    /// Failures of this version that this scheduler has seen.
+    pub failures: u64,
+    /// When the next attempt may start, in seconds since 1970; none where one runs, or none follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_attempt: Option<u64>,
 }
 
 /// An update under way.
@@ -243,6 +262,23 @@ impl State {
         Ok((version, Authority::of(spec)))
     }
 
+    /// A version of a job, without a number the one that is to run.
+    ///
+    /// # Errors
+    /// There is no such job, or it has no such version any more.
+    pub fn version(
+        &self,
+        name: &str,
+        version: Option<u64>,
+    ) -> Result<(u64, Arc<JobSpec>), Refusal> {
+        let unknown = || Refusal::NotFound(name.to_owned());
+        let job = self.jobs.get(name).ok_or_else(unknown)?;
+        let number = version.unwrap_or(job.record.target);
+        job.check_version(number)?;
+        let spec = job.spec_of(number).ok_or_else(unknown)?;
+        Ok((number, Arc::clone(spec)))
+    }
+
     #[must_use]
     pub fn history(&self, name: &str) -> Option<History> {
         let job = self.jobs.get(name)?;
@@ -299,7 +335,7 @@ impl State {
         let failing = failing
             .into_iter()
             .flatten()
-            .filter(|slot| slot.failures > 0);
+            .filter(|slot| slot.failures > 0 && !slot.has_finished);
         JobView {
             name: job.name.clone(),
             kind,
@@ -318,7 +354,8 @@ impl State {
             why: self.why(job, quotas),
             obstacles: Vec::new(),
             update: update_view(job),
-            next_run: next_run_of(job),
+            last_failure: self.failure_view(job),
+            next_run: self.next_run_of(job),
             tasks: None,
             volumes: Vec::new(),
         }
@@ -343,6 +380,9 @@ impl State {
         if job.is_service() && job.healthy(self.clock.at) >= count {
             return "healthy";
         }
+        if job.record.failed.is_some() {
+            return "failed";
+        }
         if job.tasks.values().any(|task| task.record.running.is_some()) {
             return "running";
         }
@@ -354,65 +394,20 @@ impl State {
         }
     }
 
-    /// What stands in the way, in the words of an operator.
-    fn why(&self, job: &Job, quotas: &Quotas) -> String {
-        let at = self.clock.at;
-        if let Some(why) = job
-            .record
-            .rollout
-            .as_ref()
-            .and_then(|rollout| rollout.halted.as_ref())
-        {
-            return format!("the update was given up: {why}");
-        }
-        let spec = job.spec().filter(|_| job.is_before_its_start());
-        if let Some(waits) = spec.and_then(|spec| self.waits_for(spec)) {
-            return waits;
-        }
-        let is_broken = job.record.broken || job.broken_runs().next().is_some();
-        if is_broken && job.record.stop.is_none() {
-            return "a task of its gang has ended: the others end before all start anew".to_owned();
-        }
-        if job.is_clearing() {
-            return "it waits for the tasks of a run that was cancelled to end".to_owned();
-        }
-        if let Some(time) = job.put_off_time(self.clock.unix) {
-            let time = utc(time.as_secs_f64());
-            return format!(
-                "its run of {time} is put off: it is not known yet whether the one before has ended"
-            );
-        }
-        if job.has_gang_too_large() {
-            return format!(
-                "a gang has {GANG_MAX} tasks at most: submit it anew with a lower count"
-            );
-        }
-        if let Some(why) = self.waits_for_volume(job).filter(|_| self.is_connected) {
-            return why;
-        }
-        let demand = job.demand(at);
-        if demand > 0 {
-            let role = job.role();
-            if let Some(refused) = self.refused_text(role).filter(|_| self.is_connected) {
-                return refused;
-            }
-            if !self.is_connected {
-                return "no master answers".to_owned();
-            }
-            return match self.limited(job, quotas) {
-                Some(limited) if demand == 1 => format!("a task waits: {}", limited.text),
-                Some(limited) => format!("{demand} tasks wait: {}", limited.text),
-                None if demand == 1 => "a task waits for an offer that it fits".to_owned(),
-                None => format!("{demand} tasks wait for offers that they fit"),
-            };
-        }
-        let waits = |slot: &&super::records::Slot| slot.not_before > at;
-        let slots = job.runs.values().flat_map(|run| &run.slots);
-        match slots.filter(waits).count() {
-            0 => String::new(),
-            1 => "a task has failed and waits to start again".to_owned(),
-            count => format!("{count} tasks have failed and wait to start again"),
-        }
+    /// The next time of a schedule that is not stopped.
+    fn next_run_of(&self, job: &Job) -> Option<u64> {
+        let spec = job.spec().filter(|_| job.record.stop.is_none())?;
+        let Kind::Cron(cron) = &spec.kind else {
+            return None;
+        };
+        let present = (job.record.target, job.record.last_due);
+        let found = job.next_due.filter(|(found_for, _)| *found_for == present);
+        let next = match found {
+            Some((_, next)) => next,
+            // It was submitted a moment ago.
+            None => (self.options.next_time)(cron, job.record.last_due),
+        };
+        next.map(|next| next.as_secs())
     }
 
     fn task_view(&self, job: &Job, id: &str, task: &Task) -> TaskView {
@@ -435,14 +430,6 @@ impl State {
             message: task.message.clone(),
         }
     }
-}
-
-/// The next time of a schedule that is not stopped, as it was found for what it had last.
-fn next_run_of(job: &Job) -> Option<u64> {
-    let (found_for, next) = job.next_due?;
-    let is_of_now = found_for == (job.record.target, job.record.last_due);
-    let next = next.filter(|_| is_of_now && job.record.stop.is_none());
-    next.map(|next| next.as_secs())
 }
 
 /// Its tasks that run and whose agents are there.

@@ -246,7 +246,8 @@ impl State {
         };
         let principal = self.options.principal.as_deref();
         let reservation = reservation_of((name, one.index), &id, &spec.role, principal);
-        let attempt = u64::from(launch.attempt);
+        // Of each launch another one.
+        let attempt = (u64::from(task.name.generation) << 32) | u64::from(launch.attempt);
         let prepared = prepare(&launch.placement, spec, &id, attempt, reservation.as_ref());
         let is_new = launch.placement.returned.is_none();
         launch.placement.resources = prepared.resources;

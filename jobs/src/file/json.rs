@@ -15,8 +15,13 @@ pub(super) fn from_json(text: &str) -> Result<Node, (usize, String)> {
             words.to_owned(),
         )
     })?;
-    let mut walk = Walk { text, at: 0 };
-    Ok(walk.value())
+    let mut walk = Walk {
+        text,
+        at: 0,
+        wrong: None,
+    };
+    let tree = walk.value();
+    walk.wrong.map_or(Ok(tree), Err)
 }
 
 /// The byte of a line from 1 and a column, which `serde_json` counts in bytes from 1.
@@ -30,6 +35,8 @@ fn byte_of(text: &str, line: usize, column: usize) -> usize {
 struct Walk<'a> {
     text: &'a str,
     at: usize,
+    /// The first text that is none: half a character, as `"\ud800"`.
+    wrong: Option<(usize, String)>,
 }
 
 impl Walk<'_> {
@@ -88,8 +95,15 @@ impl Walk<'_> {
         }
         let end = (end + 1).min(bytes.len());
         let literal = self.text.get(self.at..end).unwrap_or_default();
-        self.at = end;
-        serde_json::from_str(literal).unwrap_or_default()
+        let at = std::mem::replace(&mut self.at, end);
+        serde_json::from_str(literal).unwrap_or_else(|error| {
+            let words = error.to_string();
+            let words = words.split(" at line ").next().unwrap_or_default();
+            let within = error.column().saturating_sub(1).min(literal.len());
+            let wrong = (at + within, words.to_owned());
+            self.wrong.get_or_insert(wrong);
+            String::new()
+        })
     }
 
     /// A number, `true`, `false` or `null`.
@@ -139,6 +153,18 @@ mod tests {
         let c = tree.get("b").and_then(|b| b.get("c")).expect("a table");
         assert_eq!((c.text(), &text[c.at..=c.at]), (Some("ü"), "\""));
         assert_eq!(tree.entries().len(), 4);
+    }
+
+    /// It was read as an empty text, and reported as one that is missing.
+    #[test]
+    fn half_a_character_is_told_with_its_place() {
+        let text = "{\n \"a\": \"x\\ud800y\" }";
+        let (at, words) = from_json(text).expect_err("no text");
+        assert!(text[at..].len() <= 6 && at > 7, "{at}");
+        assert!(
+            words.contains("surrogate") || words.contains("escape"),
+            "{words}"
+        );
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub use mistake::{MISTAKES_MAX, Mistake, Mistakes};
 pub use schema::{job_schema, schema};
 pub use write::{to_json, to_toml};
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use mistake::Collector;
@@ -66,7 +67,7 @@ pub fn from_json(text: &str) -> Result<JobSpec, Mistakes> {
 /// # Errors
 /// As [`from_toml`].
 pub fn from_text(text: &str) -> Result<JobSpec, Mistakes> {
-    if text.trim_start().starts_with('{') {
+    if plain(text).trim_start().starts_with('{') {
         from_json(text)
     } else {
         from_toml(text)
@@ -97,6 +98,7 @@ pub fn all_from_text(text: &str) -> Result<Vec<JobSpec>, Mistakes> {
 /// # Errors
 /// As [`from_toml`], of all jobs.
 pub fn submission(text: &str) -> Result<Submission, Mistakes> {
+    let text = &*plain(text);
     let (parse, not_parsed): (Parse, _) = match text.trim_start().starts_with('{') {
         true => (json::from_json, NOT_JSON),
         false => (tree::from_toml, NOT_TOML),
@@ -147,7 +149,18 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
 
 type Parse = fn(&str) -> Result<Node, (usize, String)>;
 
+/// A text as editors of other systems write it, without the mark of its encoding and with lines that end as a shell reads
+/// them.
+fn plain(text: &str) -> Cow<'_, str> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match text.contains("\r\n") {
+        true => Cow::Owned(text.replace("\r\n", "\n")),
+        false => Cow::Borrowed(text),
+    }
+}
+
 fn read(text: &str, parse: Parse, not_parsed: &str) -> Result<JobSpec, Mistakes> {
+    let text = &*plain(text);
     checked(text, &parsed(text, parse, not_parsed)?)
 }
 

@@ -1,5 +1,7 @@
 //! Jobs over HTTP: submitted, planned and changed.
 
+use std::time::Duration;
+
 use http::{Method, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
@@ -13,6 +15,11 @@ use crate::spec::JobSpec;
 
 /// Bytes of the body of a change other than a job's file.
 const CHANGE_BYTES_MAX: usize = 4_096;
+
+/// How long a plan waits for offers, and for more of them after some have come.
+const OFFERS_WAIT_MAX: Duration = Duration::from_secs(2);
+const OFFERS_PAUSE: Duration = Duration::from_millis(300);
+const OFFERS_POLL: Duration = Duration::from_millis(50);
 
 /// The path of all jobs.
 pub(super) const PATH: &str = "/v1/jobs";
@@ -74,6 +81,7 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
         (true, []) => shown::list(permitted).await,
         (true, [name]) => shown::job(permitted, name).await,
         (true, [name, "history"]) => shown::history(permitted, name).await,
+        (true, [name, "file"]) => shown::job_file(permitted, name).await,
         (false, []) => submit(permitted).await,
         (false, ["plan"]) => plan(permitted).await,
         (false, [name, action]) => change(permitted, name, action).await,
@@ -156,6 +164,7 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let spec = read_file(&context, &caller, request, file::from_text).await?;
     permission::change(&caller.approver, &Authority::of(&spec))?;
+    look_for_offers(&context, &spec.role).await;
     let planned = |quotas: Quotas| {
         let spec = spec.clone();
         move |state: &State| (state.authorities_of(&spec.name), state.plan(&spec, &quotas))
@@ -171,6 +180,37 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         permission::change(&caller.approver, &seen.present)?;
     }
     Ok(Reply::json(&plan))
+}
+
+/// Has the offers of a role made anew, and waits for them for a moment: those that are remembered may be of agents that are
+/// gone, or used by others since.
+async fn look_for_offers(context: &Context, role: &str) {
+    let until = tokio::time::Instant::now() + OFFERS_WAIT_MAX;
+    let request = Request::LookForOffers {
+        role: role.to_owned(),
+    };
+    let asked = tokio::time::timeout(OFFERS_WAIT_MAX, context.handle.request(request)).await;
+    let Ok(Ok(Ok(Accepted { version: last, .. }))) = asked else {
+        return;
+    };
+    let (mut before, mut since) = (0, tokio::time::Instant::now());
+    while tokio::time::Instant::now() < until {
+        let role = role.to_owned();
+        let looked = context
+            .handle
+            .read(move |state| state.offers_since(&role, last));
+        let Ok(Some(count)) = looked.await else {
+            return;
+        };
+        if count != before {
+            (before, since) = (count, tokio::time::Instant::now());
+        }
+        // The master makes all of them at once, or those of a second.
+        if count > 0 && since.elapsed() >= OFFERS_PAUSE {
+            return;
+        }
+        tokio::time::sleep(OFFERS_POLL).await;
+    }
 }
 
 async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply, Reply> {

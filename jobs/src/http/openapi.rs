@@ -30,10 +30,11 @@ mod tests {
 
     use super::super::jobs::ACTIONS;
     use super::super::routes::ROUTES;
+    use super::super::shown::JobFile;
     use super::*;
     use crate::core::{
-        Accepted, Event, History, JobView, PlaceView, PlanView, TaskView, UpdateView, VersionView,
-        VolumeView,
+        Accepted, Event, FailureView, History, JobView, PlaceView, PlanView, TaskView, UpdateView,
+        VersionView, VolumeView,
     };
 
     /// The paths that belong to a route, with their methods.
@@ -200,7 +201,21 @@ mod tests {
             agent_id: text(),
             tasks: 1,
         };
+        let failure = FailureView {
+            task_id: text(),
+            agent_id: text(),
+            time: 1,
+            text: text(),
+            failures: 1,
+            next_attempt: Some(2),
+        };
         check("UpdateView", &update);
+        check("FailureView", &failure);
+        let of_version = JobFile {
+            version: 1,
+            job: json!({}),
+        };
+        check("JobFile", &of_version);
         check("TaskView", &task);
         check("VolumeView", &volume);
         check("VersionView", &version);
@@ -221,6 +236,7 @@ mod tests {
             why: text(),
             obstacles: vec![text()],
             update: Some(update),
+            last_failure: Some(failure),
             next_run: Some(1),
             tasks: Some(vec![task]),
             volumes: vec![volume],

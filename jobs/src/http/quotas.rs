@@ -1,4 +1,4 @@
-//! What the master tells of the quotas of roles, asked where a reader wants to know why a job waits.
+//! What the master tells of the quotas of roles and the sizes of agents, asked where a reader wants to know why a job waits.
 //!
 //! Entered through [`MasterQuotas::read`]. Invariant: one question at a time is under way, and what came of it serves all
 //! readers for [`FRESH`], also where there was no answer.
@@ -12,7 +12,7 @@ use meseta_daemon::background;
 use meseta_daemon::client::{self, Client};
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::tls::TlsError;
-use meseta_resources::{ResourceName, Scalar};
+use meseta_resources::{ResourceName, ResourceQuantities, Scalar};
 use serde::Deserialize;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -21,6 +21,8 @@ use crate::core::{Quotas, RoleQuota};
 
 /// How old what was told may be.
 const FRESH: Duration = Duration::from_secs(5);
+/// The same of the agents, of which a list may be long.
+const FRESH_AGENTS: Duration = Duration::from_secs(60);
 /// How long a reader waits for the master: without an answer all else is told.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// The longest answer that is read: some 10,000 roles.
@@ -34,7 +36,13 @@ pub(crate) struct MasterQuotas {
     masters: Vec<String>,
     /// Its URL, once there was one.
     leader: watch::Receiver<Option<String>>,
-    told: Mutex<Option<(Instant, Arc<Quotas>)>>,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    quotas: Option<(Instant, Arc<Quotas>)>,
+    largest: Option<(Instant, Option<ResourceQuantities>)>,
 }
 
 /// Why the master told nothing.
@@ -66,33 +74,52 @@ impl MasterQuotas {
             identity,
             masters,
             leader,
-            told: Mutex::new(None),
+            told: Mutex::default(),
         }
     }
 
     /// The quotas of the roles that the scheduler's principal may see; none where the master does not tell them.
     pub(super) async fn read(&self) -> Arc<Quotas> {
         let mut told = self.told.lock().await;
-        if let Some((at, quotas)) = &*told
+        if let Some((at, quotas)) = &told.quotas
             && at.elapsed() < FRESH
         {
             return quotas.clone();
         }
-        let asked = self.ask().await;
-        let quotas = asked.unwrap_or_else(|error| {
+        let quotas = self.ask("roles", quotas_in).await;
+        let quotas = quotas.unwrap_or_else(|error| {
             tracing::debug!(error = %chain(&error), "the master tells no quotas");
             Quotas::default()
         });
-        let quotas = Arc::new(quotas);
-        *told = Some((Instant::now(), quotas.clone()));
+        let largest = told.largest.take();
+        let largest = largest.filter(|(at, _)| at.elapsed() < FRESH_AGENTS);
+        let (at, largest) = match largest {
+            Some(largest) => largest,
+            None => {
+                let largest = self.ask("slaves", largest_in).await;
+                let largest = largest.unwrap_or_else(|error| {
+                    tracing::debug!(error = %chain(&error), "the master tells no agents");
+                    None
+                });
+                (Instant::now(), largest)
+            }
+        };
+        told.largest = Some((at, largest.clone()));
+        let quotas = Arc::new(quotas.with_largest(largest));
+        told.quotas = Some((Instant::now(), quotas.clone()));
         quotas
     }
 
-    async fn ask(&self) -> Result<Quotas, Untold> {
+    /// What a page of the master says, read apart.
+    async fn ask<T: Default + Send + 'static>(
+        &self,
+        page: &str,
+        read: fn(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<T, Untold> {
         let Some(leader) = self.leader.borrow().clone() else {
-            return Ok(Quotas::default());
+            return Ok(T::default());
         };
-        let url = format!("{leader}/roles");
+        let url = format!("{leader}/{page}");
         let options = client::Options {
             connect_timeout: ANSWER_MAX,
             timeout: ANSWER_MAX,
@@ -113,10 +140,38 @@ impl MasterQuotas {
             return Err(client::Error::Refused { url, status, body }.into());
         }
         // Of very many roles that takes long.
-        let read = background::spawn(move || quotas_in(&reply.body)).await;
+        let read = background::spawn(move || read(&reply.body)).await;
         read.map_err(Untold::Unread)?
             .map_err(|source| Untold::Answer { url, source })
     }
+}
+
+#[derive(Deserialize)]
+struct Agents {
+    slaves: Vec<AgentEntry>,
+}
+
+#[derive(Deserialize)]
+struct AgentEntry {
+    /// Amounts are numbers, ranges and sets are texts.
+    #[serde(default)]
+    resources: BTreeMap<String, serde_json::Value>,
+}
+
+/// Of each resource the most that one agent has, in an answer of `/slaves`; none where there is no agent.
+fn largest_in(body: &[u8]) -> Result<Option<ResourceQuantities>, serde_json::Error> {
+    let Agents { slaves } = serde_json::from_slice(body)?;
+    let mut largest = ResourceQuantities::default();
+    for agent in &slaves {
+        let numbers = agent.resources.iter();
+        let numbers = numbers.filter_map(|(name, amount)| Some((name.clone(), amount.as_f64()?)));
+        for (name, amount) in amounts(&numbers.collect()) {
+            if amount > largest.get(name.as_str()) {
+                largest.set(&name, amount);
+            }
+        }
+    }
+    Ok((!slaves.is_empty()).then_some(largest))
 }
 
 #[derive(Deserialize)]
@@ -186,6 +241,19 @@ mod tests {
         let read = quotas_in(body.to_string().as_bytes());
         assert_eq!(read.expect("it is read"), expected);
         assert!(quotas_in(b"{}").is_err());
+    }
+
+    #[test]
+    fn largest_agent_is_read_for_each_resource() {
+        let body = br#"{"slaves":[{"resources":{"cpus":2.0,"mem":64.0,"ports":"[1-2]"}},{"resources":{"cpus":1.5,"mem":128}},{}]}"#;
+        let largest = largest_in(body).expect("it is read").expect("agents");
+        let amount = |name| largest.get(name).to_f64();
+        assert_eq!(
+            (amount("cpus"), amount("mem"), amount("ports")),
+            (2.0, 128.0, 0.0)
+        );
+        assert_eq!(largest_in(br#"{"slaves":[]}"#).expect("it is read"), None);
+        assert!(largest_in(b"{}").is_err());
     }
 
     #[tokio::test]

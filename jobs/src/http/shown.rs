@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::jobs::Nothing;
 use super::{Permitted, Reply, permission};
-use crate::core::{JobView, NoPlace, Quotas, State, TaskOrder, VolumeParts, VolumeView};
+use crate::core::{Authority, JobView, NoPlace, Quotas, State, TaskOrder, VolumeParts, VolumeView};
+use crate::file;
 
 /// Tasks and volumes that are looked at between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
@@ -200,6 +201,38 @@ pub(super) async fn history(permitted: Permitted, name: &str) -> Result<Reply, R
         Some((_, history)) => turn.answer_with(history).await,
         None => Err(Reply::no_job(name)),
     }
+}
+
+/// A version of a job as a file has it.
+#[derive(Serialize)]
+pub(super) struct JobFile {
+    pub(super) version: u64,
+    pub(super) job: serde_json::Value,
+}
+
+/// The file that makes a version of a job, for those who may change the job: its environment may have secrets.
+pub(super) async fn job_file(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
+    let version = permitted.query.get("version").map(|text| {
+        text.parse::<u64>().map_err(|_| {
+            let text = format!("version={text} is no number of a version");
+            Reply::error(http::StatusCode::BAD_REQUEST, &text)
+        })
+    });
+    let (version, wanted) = (version.transpose()?, name.to_owned());
+    let context = &permitted.context;
+    let turn = context.readers.turn(&permitted.caller).await?;
+    let looked = move |state: &State| {
+        let authority = state.authorities_of(&wanted)?.present;
+        Some((authority, state.version(&wanted, version)))
+    };
+    let (found, turn) = turn.look(&context.handle, looked).await?;
+    let found = found.filter(|(authority, _)| permitted.sees(&authority.role));
+    let (authority, found) = found.ok_or_else(|| Reply::no_job(name))?;
+    permission::change(&permitted.caller.approver, &authority)?;
+    let (version, spec) = found?;
+    permission::change(&permitted.caller.approver, &Authority::of(&spec))?;
+    let job = file::to_json(&spec);
+    turn.answer_with(JobFile { version, job }).await
 }
 
 /// The text of a list, alone or at the end of an object, of which a part is there at a time.

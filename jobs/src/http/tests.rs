@@ -354,3 +354,22 @@ async fn body_without_permission_is_not_read() {
         assert_eq!(reply.status(), expected, "{principal} {path}");
     }
 }
+
+#[tokio::test]
+async fn file_of_a_version_is_inspected() {
+    let (_role, context) = scheduler_of(state_of(1), Role::Leading, Fence::never());
+    for path in ["/v1/jobs/many/file", "/v1/jobs/many/file?version=1"] {
+        let file = json_of(&context, path).await;
+        assert_eq!(file["version"], 1);
+        let spec = crate::file::from_json(&file["job"].to_string()).expect("the job");
+        assert_eq!((&*spec.name, spec.count), ("many", 1));
+    }
+    for (path, status) in [
+        ("/v1/jobs/many/file?version=7", StatusCode::BAD_REQUEST),
+        ("/v1/jobs/many/file?version=x", StatusCode::BAD_REQUEST),
+        ("/v1/jobs/none/file", StatusCode::NOT_FOUND),
+    ] {
+        let answer = ask(&context, Method::GET, path).await;
+        assert_eq!(answer.status(), status, "{path}");
+    }
+}

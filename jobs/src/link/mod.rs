@@ -104,6 +104,13 @@ enum Ended {
     Ending,
 }
 
+/// Another scheduler has subscribed as the framework of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "another scheduler has subscribed as the framework of this one: a copy of its store is in use elsewhere. Run one of them, or give each a store of its own"
+)]
+pub struct FailedOver;
+
 /// What a subscription is made of.
 pub(crate) struct Link {
     pub(crate) masters: Vec<String>,
@@ -119,16 +126,23 @@ pub(crate) struct Link {
 
 impl Link {
     /// Keeps a subscription until `shutdown`.
-    pub(crate) async fn run(self, shutdown: CancellationToken) {
+    ///
+    /// # Errors
+    /// Another scheduler has subscribed as the same framework: each would take the tasks of the other one for strays.
+    pub(crate) async fn run(self, shutdown: CancellationToken) -> Result<(), FailedOver> {
         let mut backoff = Backoff::new(self.seed);
         while !shutdown.is_cancelled() {
             let outcome = tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => return Ok(()),
                 outcome = self.subscribe_once(&mut backoff) => outcome,
             };
             let Err(error) = outcome;
             if matches!(error, Ended::Ending) {
-                return;
+                return Ok(());
+            }
+            if matches!(&error, Ended::Refused(why) if is_failover(why)) {
+                tracing::error!(error = %chain(&error), "another scheduler has taken over the framework");
+                return Err(FailedOver);
             }
             tracing::warn!(error = %chain(&error), "not subscribed to a master");
             let is_removed = matches!(&error, Ended::Refused(why) if is_removal(why));
@@ -143,13 +157,14 @@ impl Link {
                 _ => Input::Disconnected,
             };
             if self.events.send(FromLink::Input(told)).await.is_err() {
-                return;
+                return Ok(());
             }
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => return Ok(()),
                 () = tokio::time::sleep(backoff.next_pause()) => {}
             }
         }
+        Ok(())
     }
 
     /// One stream, from finding the leader to its end.
@@ -320,6 +335,11 @@ fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
     inputs
 }
 
+/// Whether the framework has another stream now, which nobody else than a scheduler with its id can have opened.
+fn is_failover(message: &str) -> bool {
+    message.to_lowercase().starts_with("framework failed over")
+}
+
 /// Whether the framework's id cannot be used again.
 fn is_removal(message: &str) -> bool {
     let message = message.to_lowercase();
@@ -361,6 +381,8 @@ mod tests {
             ("Role 'removed-x' is not allowed", false),
         ] {
             assert_eq!(is_removal(message), removed, "{message}");
+            let is_failed_over = message == "Framework failed over";
+            assert_eq!(is_failover(message), is_failed_over, "{message}");
         }
     }
 }

@@ -281,6 +281,14 @@ impl<'a> Counts<'a> {
         }
     }
 
+    /// Whether each value has no more than is allowed. How evenly tasks are spread is for later ones.
+    pub(super) fn are_kept(&self) -> bool {
+        self.by_attribute.iter().all(|count| {
+            let most = usize::try_from(count.most).unwrap_or(usize::MAX);
+            count.by_value.values().all(|present| *present <= most)
+        })
+    }
+
     /// Whether a further task on the agent of the offer keeps each value at what is allowed.
     pub(super) fn check(&self, offer: &Offer) -> Result<(), Why> {
         for count in &self.by_attribute {

@@ -216,6 +216,23 @@ pub fn fit_each<'a>(
     offers.into_iter().map(fits).collect()
 }
 
+/// Whether tasks that run where these do meet the constraints of a job, each by itself and all together.
+#[must_use]
+pub fn are_met(spec: &JobSpec, placed: &[Placed]) -> bool {
+    let (rules, counts) = (Rules::new(spec), Counts::new(spec, placed));
+    let meets = |placed: &Placed| {
+        let offer = Offer {
+            agent_id: placed.agent_id.clone(),
+            hostname: placed.hostname.clone(),
+            role: spec.role.clone(),
+            attributes: placed.attributes.clone(),
+            ..Offer::default()
+        };
+        rules.check(&offer).is_ok()
+    };
+    placed.iter().all(meets) && counts.are_kept()
+}
+
 fn fits_by(
     rules: &Rules<'_>,
     demand: &Demand<'_>,

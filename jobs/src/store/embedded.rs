@@ -1,16 +1,19 @@
 //! One redb file, written by one thread, which commits all that waits with one fsync, and a marker beside it.
 //!
-//! Entered through [`open`]; `opening.rs` refuses a file that is damaged or lost. Invariant: a write is told to be durable after its commit and all before it; a store that
-//! cannot be written ends the process, since what was promised could no longer be kept.
+//! Entered through [`open`]; `opening.rs` refuses a file that is damaged or lost. Invariant: a write is told to be durable after its commit and all before it; where the disk is
+//! full, writes wait for room, and a store that cannot be written for another reason ends the process, since what was promised
+//! could no longer be kept.
 
 mod opening;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use meseta_daemon::database_file;
 use meseta_daemon::disk_pulse::{DiskPulse, DiskSilence, SilenceWatch};
+use meseta_daemon::error_chain::chain;
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
@@ -26,6 +29,8 @@ const HELD_POLL: Duration = Duration::from_secs(1);
 
 /// Between two looks at whether the disk answers.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two tries to write to a full disk.
+const ROOM_POLL: Duration = Duration::from_secs(1);
 
 /// What the store is made of, in the work directory: the file, and the marker beside it.
 pub(crate) const FILES: [&str; 3] = ["jobs.redb", "jobs.marker", "jobs.marker.tmp"];
@@ -67,6 +72,17 @@ pub enum StoreError {
     Spawn(#[source] std::io::Error),
 }
 
+impl StoreError {
+    /// Whether there is no room on its disk, which may come.
+    fn is_full(&self) -> bool {
+        let kind = match self {
+            Self::File { source, .. } | Self::Marker { source, .. } => source.kind(),
+            _ => return false,
+        };
+        matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    }
+}
+
 /// The way to the thread that writes.
 #[derive(Debug)]
 pub(crate) struct Embedded {
@@ -76,7 +92,8 @@ pub(crate) struct Embedded {
 }
 
 /// Opens or makes a store, and gives what it has. Waits as long as `patience` for another process that has it and may be
-/// ending. From then on `silence` says how long the disk has not answered.
+/// ending, and for room on a full disk for as long as it takes. From then on `silence` says how long the disk has not
+/// answered.
 ///
 /// # Errors
 /// It cannot be opened or read, or the other process has it still.
@@ -92,6 +109,10 @@ pub(crate) async fn open(
             Err(StoreError::InUse { .. }) if tokio::time::Instant::now() < until => {
                 tracing::info!(path = %path.display(), "another process has the store; waiting for its end");
                 tokio::time::sleep(HELD_POLL).await;
+            }
+            Err(error) if error.is_full() => {
+                tracing::error!(error = %chain(&error), "the store finds no room on its disk; waiting for some");
+                tokio::time::sleep(ROOM_POLL).await;
             }
             Err(error) => return Err(error),
         }
@@ -113,7 +134,7 @@ pub(crate) async fn open(
     ));
     let writer = std::thread::Builder::new()
         .name("store".to_owned())
-        .spawn(move || write_all(&database, &path, waiting, &told, &pulse))
+        .spawn(move || write_all(database, &path, waiting, &told, &pulse))
         .map_err(StoreError::Spawn)?;
     let store = Embedded {
         queue: Some(queue),
@@ -173,28 +194,61 @@ async fn watch_disk(
 }
 
 fn write_all(
-    database: &Database,
+    database: Database,
     path: &Path,
     mut waiting: mpsc::UnboundedReceiver<(u64, Vec<Record>)>,
     told: &watch::Sender<u64>,
     pulse: &DiskPulse,
 ) {
+    let mut database = Some(database);
     while let Some(first) = waiting.blocking_recv() {
         let mut batch = vec![first];
         while let Ok(next) = waiting.try_recv() {
             batch.push(next);
         }
-        pulse.begin();
-        let committed = commit(database, &batch);
-        pulse.end();
-        if let Err(error) = committed {
-            tracing::error!(path = %path.display(), %error, "failed to write the store; ending the process");
-            std::process::abort();
+        let mut is_told = false;
+        loop {
+            pulse.begin();
+            let written = write_batch(&mut database, path, &batch);
+            pulse.end();
+            let Err(error) = written else {
+                break;
+            };
+            if !error.is_full() {
+                tracing::error!(error = %chain(&error), "failed to write the store; ending the process");
+                std::process::abort();
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::error!(error = %chain(&error), "the store finds no room on its disk; nothing is decided until there is some");
+            }
+            if waiting.is_closed() {
+                // The scheduler ends. What it was not told to be durable was promised to nobody.
+                return;
+            }
+            std::thread::sleep(ROOM_POLL);
+        }
+        if is_told {
+            tracing::info!(path = %path.display(), "the store has room again");
         }
         if let Some((last, _)) = batch.last() {
             told.send_replace(*last);
         }
     }
+}
+
+/// Commits a batch. After a failure the database is opened anew, as it takes nothing more then.
+fn write_batch(
+    database: &mut Option<Database>,
+    path: &Path,
+    batch: &[(u64, Vec<Record>)],
+) -> Result<(), StoreError> {
+    let open = match database.take() {
+        Some(open) => open,
+        None => opening::reopen(path)?,
+    };
+    commit(&open, batch).map_err(|error| opening::read_error(path, error))?;
+    *database = Some(open);
+    Ok(())
 }
 
 fn commit(database: &Database, batch: &[(u64, Vec<Record>)]) -> Result<(), redb::Error> {
@@ -396,13 +450,34 @@ mod tests {
     fn a_disk_that_is_full_or_fails_is_no_damage_of_a_store() {
         for (number, expected) in [(28, "make room"), (5, "dmesg")] {
             let error = redb::Error::Io(std::io::Error::from_raw_os_error(number));
-            let told = opening::read_error(Path::new("jobs.redb"), error).to_string();
+            let error = opening::read_error(Path::new("jobs.redb"), error);
+            // Only room may come.
+            assert_eq!(error.is_full(), number == 28);
+            let told = error.to_string();
             assert!(told.contains(expected), "{told}");
             assert!(
                 !told.contains("away") && !told.contains("put a copy"),
                 "{told}"
             );
         }
+    }
+
+    /// What a write that failed leaves is closed: the next one opens the file anew.
+    #[tokio::test]
+    async fn store_is_written_after_it_was_opened_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        let whole = filled(&path).await;
+        let mut database = None;
+        write_batch(&mut database, &path, &[(1, vec![put("job/8", None)])]).unwrap();
+        assert!(database.is_some());
+        write_batch(&mut database, &path, &[(2, vec![put("job/9", None)])]).unwrap();
+        drop(database);
+        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+            .await
+            .unwrap();
+        assert_eq!(records.len(), whole.len() - 2);
+        store.close().await;
     }
 
     /// As after a kill: the file says that it is open, and is repaired.

@@ -48,6 +48,15 @@ pub(super) fn path(name: &str) -> anyhow::Result<String> {
     Ok(format!("/v1/jobs/{name}"))
 }
 
+/// The path of the job file of a version.
+pub(super) fn file_path(name: &str, version: Option<u64>) -> anyhow::Result<String> {
+    let path = format!("{}/file", path(name)?);
+    Ok(match version {
+        Some(version) => format!("{path}?version={version}"),
+        None => path,
+    })
+}
+
 /// What the page after this one begins behind, which is taken out of it.
 fn next_page(answer: &mut Value) -> Option<String> {
     match answer.as_object_mut()?.remove("next")? {

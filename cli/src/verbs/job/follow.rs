@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::super::{items, server, text};
 use super::api::{self, Scheduler};
+use super::stderr;
 use crate::terminal;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -129,14 +130,22 @@ fn describe(job: &Value, state: &str) -> String {
         line +=
             &format!("; once its canaries are healthy it waits for `meseta job promote {name}`");
     }
-    match text(job, "why").as_str() {
-        "-" => line,
-        why => format!("{line}: {why}"),
+    let why = text(job, "why");
+    if why != "-" {
+        line += &format!(": {why}");
     }
+    let failure = job.get("last_failure").filter(|one| one.is_object());
+    if let Some(failure) = failure.filter(|one| !line.contains(&text(one, "text"))) {
+        let [task, how, count] = ["task_id", "text", "failures"].map(|key| text(failure, key));
+        line += &format!("; {count} failed so far, the last: {task} {how}");
+    }
+    line
 }
 
-/// Prints the last failure of this version. Without a history it is left out: the command ends as it would.
-fn say_why(scheduler: &Scheduler, name: &str, version: u64) {
+/// Prints the last failure of this version, and what its task wrote last. Without a history it is left out: the command ends
+/// as it would.
+fn say_why(scheduler: &Scheduler, (name, version): (&str, u64), job: &Value) {
+    stderr::say_last(scheduler, job);
     let history = api::path(name).and_then(|path| scheduler.get(&format!("{path}/history")));
     let failure = history.ok();
     let failure = failure.and_then(|history| last_failure(&history, name, version));
@@ -166,15 +175,16 @@ fn is_missing(error: &anyhow::Error) -> bool {
     server::refused_with(error) == Some(StatusCode::NOT_FOUND)
 }
 
-/// Follows a version of a job; the exit code says whether it came to be what was asked for.
+/// Follows a version of a job, for so long since a time at most; the exit code says whether it came to be what was asked for.
 pub(super) fn follow(
     scheduler: &Scheduler,
-    name: &str,
-    version: u64,
+    (name, version): (&str, u64),
+    timeout: Option<(Instant, Duration)>,
     is_json: bool,
 ) -> anyhow::Result<ExitCode> {
     let mut progress = Progress::new(version);
     let mut away_since: Option<Instant> = None;
+    let is_over = |(since, timeout): &(Instant, Duration)| since.elapsed() >= *timeout;
     let mut path = api::path(name)?;
     if !is_json {
         // What is said needs no list of tasks, of which there may be very many.
@@ -194,11 +204,21 @@ pub(super) fn follow(
                     Some(Ending::Good) => return Ok(ExitCode::SUCCESS),
                     Some(Ending::Bad) => {
                         if !is_json {
-                            say_why(scheduler, name, version);
+                            say_why(scheduler, (name, version), &job);
                         }
                         return Ok(ExitCode::FAILURE);
                     }
                     None => {}
+                }
+                if let Some((_, timeout)) = timeout.filter(is_over) {
+                    if !is_json {
+                        terminal::say(&format!(
+                            "{name} is not there after {timeout:?}, and goes on: {}",
+                            progress.last.as_deref().unwrap_or_default()
+                        ));
+                        say_why(scheduler, (name, version), &job);
+                    }
+                    return Ok(ExitCode::FAILURE);
                 }
             }
             Err(error) if progress.last.is_some() && is_missing(&error) => {
@@ -211,7 +231,7 @@ pub(super) fn follow(
                     terminal::note!("{error:#}; asking again");
                     Instant::now()
                 });
-                if since.elapsed() > AWAY_MAX {
+                if since.elapsed() > AWAY_MAX || timeout.as_ref().is_some_and(is_over) {
                     return Err(error.context(format!(
                         "the job is submitted as version {version}, but could not be followed"
                     )));

@@ -1,19 +1,22 @@
 //! Jobs of `meseta scheduler`: `run`, `plan`, `jobs`, and `job` with what can be done to one.
 //!
 //! All of them speak the scheduler's HTTP API (`api.rs`); logs and commands in a task go the way of `meseta logs` and
-//! `meseta exec`, by the master to the agent. Files: `follow.rs` a job on its way, `release.rs` which volume is meant,
-//! `show.rs` tables, `task.rs` which task of a job is meant.
+//! `meseta exec`, by the master to the agent. Files: `diff.rs` how two versions differ, `follow.rs` a job on its way,
+//! `release.rs` which volume is meant, `show.rs` tables, `stderr.rs` the last words of a task that has failed, `task.rs` which task of a job is meant.
 
 mod api;
+mod diff;
 mod follow;
 mod release;
 mod show;
+mod stderr;
 mod task;
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
@@ -23,6 +26,7 @@ use meseta_jobs::spec::{JobSpec, Kind};
 use serde_json::{Value, json};
 
 use super::identity::IdentityFlags;
+use super::items;
 use super::watch::WatchFlag;
 use crate::terminal;
 use api::{SCHEDULER_PORT, Scheduler};
@@ -49,6 +53,9 @@ pub(crate) struct RunOptions {
     /// Return as soon as the scheduler has the job.
     #[arg(long, short)]
     detach: bool,
+    /// Return with 1 where the job is not healthy or complete after this time (such as 5mins); it goes on.
+    #[arg(long, value_parser = meseta_resources::parse_duration, conflicts_with = "detach")]
+    timeout: Option<Duration>,
     #[command(flatten)]
     scheduler: SchedulerFlag,
     // Read from the command line by `identity::install`.
@@ -187,11 +194,27 @@ enum JobVerb {
     Rebalance { name: String },
     /// List the versions of a job and what happened to it.
     History { name: String },
+    /// Print the job file of a version, in TOML, or in JSON with --json.
+    Inspect {
+        name: String,
+        /// The version (see `meseta job history`). Default: the one that is to run.
+        #[arg(id = "of_version", value_name = "VERSION")]
+        version: Option<u64>,
+    },
+    /// Show how two versions of a job differ.
+    Diff {
+        name: String,
+        /// The earlier version. Default: the one before the other.
+        from: Option<u64>,
+        /// The later version. Default: the one that is to run.
+        to: Option<u64>,
+    },
 }
 
 pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let specs = read(&options.file)?;
     let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
+    let timeout = options.timeout.map(|timeout| (Instant::now(), timeout));
     let mut followed = Vec::new();
     for (spec, submitted) in specs.iter().zip(submit(&scheduler, &specs)?) {
         let version = submitted.get("version").and_then(Value::as_u64);
@@ -206,7 +229,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         }
     }
     for (name, version) in followed {
-        let ended = follow::follow(&scheduler, name, version, options.json)?;
+        let ended = follow::follow(&scheduler, (name, version), timeout, options.json)?;
         if ended != ExitCode::SUCCESS {
             return Ok(ended);
         }
@@ -221,7 +244,7 @@ fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>
     }
     let jobs: Vec<Value> = specs.iter().map(file::to_json).collect();
     let answer = scheduler.post("/v1/jobs", &json!({ "jobs": jobs }))?;
-    let submitted = super::items(&answer, "jobs").to_vec();
+    let submitted = items(&answer, "jobs").to_vec();
     if submitted.len() != specs.len() {
         bail!(
             "the scheduler has not answered for each of the {} jobs",
@@ -231,11 +254,29 @@ fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>
     Ok(submitted)
 }
 
-pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {
+/// How `meseta plan` ends, as Nomad's does, where something would change, and where that is impossible now or unknown.
+const PLAN_CHANGES: u8 = 1;
+pub(crate) const PLAN_IMPOSSIBLE: u8 = 255;
+
+/// The exit code of a plan.
+fn plan_code(plan: &Value) -> u8 {
+    let number = |key: &str| plan.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let is_new = number("wants") > 0 || !items(plan, "changes").is_empty();
+    match (number("fits") < number("wants"), is_new) {
+        (true, _) => PLAN_IMPOSSIBLE,
+        (false, _) if items(plan, "changes").is_empty() => 0,
+        (false, true) => PLAN_CHANGES,
+        (false, false) => 0,
+    }
+}
+
+pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<ExitCode> {
     let specs = read(&options.file)?;
     let scheduler = Scheduler::at(&options.scheduler.scheduler)?;
+    let mut code = 0;
     for spec in &specs {
         let plan = scheduler.post("/v1/jobs/plan", &file::to_json(spec))?;
+        code = code.max(plan_code(&plan));
         if options.json {
             terminal::print_json(&plan)?;
             continue;
@@ -244,7 +285,7 @@ pub(crate) fn plan(options: &PlanOptions) -> anyhow::Result<()> {
             terminal::say(&line);
         }
     }
-    Ok(())
+    Ok(ExitCode::from(code))
 }
 
 pub(crate) fn list(options: &ListOptions) -> anyhow::Result<()> {
@@ -280,6 +321,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
                     return terminal::print_json(&job);
                 }
                 show::status(&job);
+                stderr::say_last(&scheduler, &job);
                 Ok(())
             });
             shown.map(|()| ExitCode::SUCCESS)
@@ -290,6 +332,31 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
                 terminal::print_json(&history)?;
             } else {
                 show::history(&history);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        JobVerb::Inspect { name, version } => {
+            let inspected = scheduler.get(&api::file_path(name, *version)?)?;
+            let job = inspected
+                .get("job")
+                .context("the scheduler does not answer with a job")?;
+            if options.json {
+                terminal::print_json(job)?;
+            } else {
+                let spec = file::from_json(&job.to_string());
+                let spec = spec.map_err(|mistakes| anyhow!("{mistakes}"))?;
+                terminal::say_lines(file::to_toml(&spec).trim_end());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        JobVerb::Diff { name, from, to } => {
+            let differences = diff::of(&scheduler, name, (*from, *to))?;
+            if options.json {
+                terminal::print_json(&differences)?;
+            } else {
+                for line in diff::lines(&differences) {
+                    terminal::say(&line);
+                }
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -63,7 +63,7 @@ pub(super) fn status(job: &Value) {
         terminal::say(&format!(
             "{}: {}",
             text(task, "task_id"),
-            text(task, "message")
+            first_line(&text(task, "message"))
         ));
     }
 }
@@ -105,12 +105,35 @@ fn summary(job: &Value) -> Vec<String> {
     if let Some(next) = job.get("next_run").and_then(Value::as_f64) {
         lines.push(format!("next     {}", calendar::utc(next)));
     }
+    lines.extend(failure_line(job));
     if text(job, "why") != "-" {
         lines.push(format!("why      {}", text(job, "why")));
     }
     let obstacles = items(job, "obstacles").iter().filter_map(Value::as_str);
     lines.extend(obstacles.map(|obstacle| format!("         {obstacle}")));
     lines
+}
+
+/// The task that failed last, how, how often any did, and when the next attempt is.
+fn failure_line(job: &Value) -> Option<String> {
+    let failure = job.get("last_failure").filter(|one| one.is_object())?;
+    let count = failure.get("failures").and_then(Value::as_u64).unwrap_or(1);
+    let failures = if count == 1 { "failure" } else { "failures" };
+    let mut line = format!(
+        "failed   {}: {}, {}; {count} {failures}",
+        text(failure, "task_id"),
+        text(failure, "text"),
+        ago(failure)
+    );
+    if let Some(next) = failure.get("next_attempt").and_then(Value::as_f64) {
+        line += &format!("; next attempt {}", calendar::utc(next));
+    }
+    Some(line)
+}
+
+/// The first line of a message: those of the kernel's memory statistics are many.
+fn first_line(message: &str) -> &str {
+    message.lines().next().unwrap_or_default()
 }
 
 fn task_row(task: &Value, now: Duration) -> Vec<String> {
@@ -218,7 +241,7 @@ pub(super) fn plan(name: &str, plan: &Value) -> Vec<String> {
 }
 
 /// A text as it is, or a field with what it was and would be.
-fn change_line(change: &Value) -> String {
+pub(super) fn change_line(change: &Value) -> String {
     if let Some(text) = change.as_str() {
         return text.to_owned();
     }

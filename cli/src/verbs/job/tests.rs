@@ -333,3 +333,38 @@ fn run_submits_all_jobs_of_a_file_at_once() {
             .contains("\"name\":\"a\"")
     );
 }
+
+/// The numbers are those of Nomad's `plan`.
+#[test]
+fn plan_ends_with_what_it_found() {
+    let plan = |fits: u64, wants: u64, changes: &[&str]| {
+        super::plan_code(&json!({ "fits": fits, "wants": wants, "changes": changes }))
+    };
+    assert_eq!(plan(0, 0, &[]), 0);
+    assert_eq!(plan(2, 2, &[]), 0);
+    assert_eq!(plan(2, 2, &["a"]), 1);
+    assert_eq!(plan(0, 0, &["count: 2 becomes 1"]), 1);
+    assert_eq!(plan(1, 2, &["a"]), 255);
+}
+
+#[test]
+fn run_gives_up_after_its_timeout_with_the_last_reason() {
+    let job = json!({
+        "name": "web", "kind": "service", "version": 1, "state": "pending", "count": 1, "why": "a task waits",
+        "last_failure": { "task_id": "web.1.0.0.1", "text": "Command exited with status 3", "failures": 2, "time": 1 },
+    });
+    let (address, asked) = scheduler_with(&[("GET /v1/jobs/web?tasks=false", 200, job.clone())]);
+    let scheduler = Scheduler::at(&address).expect("a scheduler");
+    let since = (std::time::Instant::now(), std::time::Duration::ZERO);
+    let ended = super::follow::follow(&scheduler, ("web", 1), Some(since), false);
+    assert_eq!(
+        format!("{:?}", ended.expect("given up")),
+        format!("{:?}", std::process::ExitCode::FAILURE)
+    );
+    assert!(asked.iter().next().is_some());
+    let line = Progress::new(1).observe(&job).0.expect("a line");
+    assert_eq!(
+        line,
+        "web: pending, 0 of 1 running, 0 healthy: a task waits; 2 failed so far, the last: web.1.0.0.1 Command exited with status 3"
+    );
+}

@@ -7,6 +7,7 @@ mod lists;
 mod lost_agents;
 mod offers;
 mod overlaps;
+mod reasons;
 mod restarts;
 mod schedules;
 mod setbacks;
@@ -370,10 +371,10 @@ fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
     });
     world.sync();
     assert_eq!(world.state.job("web"), None);
-    // Its ids are not used again.
+    // Its ids are not used again, which the world checks.
     submit(&mut world, service(1, 1, 1));
     world.calm(20, None);
-    assert_eq!(world.state.job("web").unwrap().version, 2);
+    assert_eq!(world.state.job("web").unwrap().version, 1);
 }
 
 #[test]

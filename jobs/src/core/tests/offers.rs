@@ -94,3 +94,37 @@ fn freed_port_waits_for_its_turn() {
     );
     assert_eq!(all.len(), 6, "{used:?}");
 }
+
+#[test]
+fn plan_looks_for_offers_of_a_role_without_jobs() {
+    let mut world = World::new(1, 2);
+    submit(&mut world, batch("some", 1));
+    world.success_in_ten = 10;
+    world.calm(30, None);
+    assert!(world.is_suppressed("r"));
+    let look = |world: &mut World| {
+        let role = "r".to_owned();
+        let id = world.request(Request::LookForOffers { role });
+        world.sync();
+        world.answers[&id].clone().expect("an answer")
+    };
+    // What is remembered may be gone.
+    let last = look(&mut world);
+    assert_eq!(fits(&world, &batch("new", 9)), 0);
+    assert!(!world.is_suppressed("r"));
+    assert_eq!(world.state.offers_since("r", last), Some(0));
+    world.make_offers();
+    while world.deliver() {}
+    world.sync();
+    assert_eq!(world.state.offers_since("r", last), Some(2));
+    assert_eq!(fits(&world, &batch("new", 9)), 8);
+    // Those that ask at the same time forget nothing, and it is over soon.
+    look(&mut world);
+    assert_eq!(fits(&world, &batch("new", 9)), 8);
+    world.pass(Duration::from_secs(4));
+    assert!(world.is_suppressed("r"));
+    // Without a master there are none.
+    world.step(Input::Disconnected);
+    look(&mut world);
+    assert_eq!(world.state.offers_since("r", 0), None);
+}

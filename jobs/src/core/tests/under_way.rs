@@ -380,7 +380,7 @@ fn instances_that_outlived_a_stop_let_no_others_start_before_what_the_service_st
         submit(&mut world, changed(&spec, command));
         world.calm(150, None);
         let view = world.state.job("web").unwrap();
-        assert_eq!(view.why, "it starts after sooner");
+        assert_eq!(view.why, "it starts after sooner, which is stopped");
         assert!(world.lives(&outlives) && world.alive("web") == 1);
     }
     submit(&mut world, sooner);

@@ -177,7 +177,7 @@ fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
             assert_eq!(world.alive("web"), 0);
         }
         let why = world.state.job("web").expect("a job").why;
-        assert_eq!(why, "it starts after sooner");
+        assert_eq!(why, "it starts after sooner, which is stopped");
         // What is corrected meanwhile keeps nothing up of the version before.
         submit(&mut world, changed(&spec, "corrected"));
         submit(&mut world, sooner);
@@ -288,5 +288,25 @@ fn a_service_that_is_taken_back_by_hand_keeps_the_number_of_instances_that_it_ha
         let job = world.state.job("web").expect("a job");
         assert_eq!((job.state, job.version, job.count), ("healthy", 1, 10));
         assert_eq!(versions_of(&world), [1; 10]);
+    }
+}
+
+/// Versions went on above those of the job that was purged.
+#[test]
+fn purged_name_begins_with_version_1_and_ids_of_its_own() {
+    let mut world = World::new(1, 2);
+    for round in 0..3 {
+        submit(&mut world, service(2, 1, 1));
+        world.calm(20, None);
+        // That no id comes twice is checked by the world.
+        let job = world.state.job("web").expect("a job");
+        assert_eq!((job.state, job.version), ("healthy", 1), "round {round}");
+        if round == 1 {
+            world.crash();
+        }
+        let name = "web".to_owned();
+        world.request(Request::Stop { name, purge: true });
+        world.calm(20, None);
+        assert!(world.state.job("web").is_none());
     }
 }

@@ -52,8 +52,15 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
         ..spec.clone()
     };
     assert_eq!(world.state.plan(&larger, &quota(4, 4)).obstacles, [text]);
-    // Of another version the tasks have what those before it had.
-    let other = world.state.plan(&changed(&spec, "another"), &quota(4, 4));
+    // Another version has what the one before it had, where its instances may end before.
+    let mut spec_of_other = changed(&spec, "another");
+    let other = world.state.plan(&spec_of_other, &quota(4, 4));
+    assert_eq!((other.fits, &*other.obstacles[0]), (0, text));
+    let Kind::Service(service) = &mut spec_of_other.kind else {
+        panic!("a service");
+    };
+    service.update.max_unavailable = 1;
+    let other = world.state.plan(&spec_of_other, &quota(4, 4));
     assert_eq!((other.fits, &*other.obstacles), (4, &[text.to_owned()][..]));
     // A limit that is in nobody's way is none of the reasons.
     let job = world.state.job_alone("web", &quota(5, 4)).expect("a job");

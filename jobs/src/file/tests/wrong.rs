@@ -358,3 +358,21 @@ fn what_no_agent_can_carry_out_is_refused_with_the_file() {
         "7:8: \"stdout\" is a file of each task; write another path, as `\"data\"`",
     )]);
 }
+
+/// As editors of other systems write it: a mark before the text, and lines that end with two characters.
+#[test]
+fn marks_and_line_ends_of_other_systems_are_read() {
+    let plain = "name = \"a\"\n[task]\ncommand = \"\"\"\ntrue\nfalse\n\"\"\"\n";
+    let expected = from_toml(&plain).expect("a job");
+    for text in [
+        plain.replace('\n', "\r\n"),
+        format!("\u{feff}{plain}"),
+        format!("\u{feff}{}", plain.replace('\n', "\r\n")),
+    ] {
+        assert_eq!(from_text(&text).expect("the same"), expected);
+        assert_eq!(all_from_text(&text).expect("the same"), [expected.clone()]);
+    }
+    let json = format!("\u{feff}{}", to_json(&expected));
+    assert_eq!(from_text(&json).expect("the same"), expected);
+    assert_eq!(all_from_text(&json).expect("the same"), [expected]);
+}

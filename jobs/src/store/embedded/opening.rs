@@ -44,6 +44,13 @@ pub(super) fn open(path: &Path) -> Result<(Database, Records), StoreError> {
     Ok(opened)
 }
 
+/// Opens a file again that was opened before.
+pub(super) fn reopen(path: &Path) -> Result<Database, StoreError> {
+    unless_damaged(failed(path), || {
+        database_file::open(path, CACHE_BYTES).map_err(failed(path))
+    })
+}
+
 fn inspect(path: &Path) -> Result<(), StoreError> {
     database_file::inspect(path, failed(path), |database, is_whole| {
         if !is_whole {

@@ -1,0 +1,43 @@
+//! How two specifications of a job differ, as its running instances see it.
+
+use super::job::Job;
+use super::launch::placed_of;
+use super::records::Size;
+use crate::placement;
+use crate::spec::{JobSpec, Kind, Update};
+
+/// Whether two differ in nothing that a running instance has.
+pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
+    Size::of(spec).applied(present) == *spec
+}
+
+pub(super) fn update_of(spec: &JobSpec) -> Option<Update> {
+    match &spec.kind {
+        Kind::Service(service) => Some(service.update),
+        _ => None,
+    }
+}
+
+impl Job {
+    /// Whether a service differs from another specification in nothing that a running instance has: in size, in how it is
+    /// updated and restarted, and in constraints that its instances meet.
+    pub(super) fn concerns_no_task(&self, spec: &JobSpec) -> bool {
+        let Some(present) = self.spec() else {
+            return false;
+        };
+        let (Kind::Service(_), Kind::Service(_)) = (&present.kind, &spec.kind) else {
+            return false;
+        };
+        let as_present = JobSpec {
+            kind: present.kind.clone(),
+            constraints: present.constraints.clone(),
+            ..spec.clone()
+        };
+        if !same_but_size(present, &as_present) {
+            return false;
+        }
+        let tasks = self.tasks.values().filter(|task| task.killing.is_none());
+        let placed: Vec<_> = tasks.map(placed_of).collect();
+        present.constraints == spec.constraints || placement::are_met(spec, &placed)
+    }
+}

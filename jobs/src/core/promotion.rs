@@ -1,0 +1,54 @@
+//! Canaries, and the promotion of an update beyond them.
+
+use std::time::Duration;
+
+use super::input::Refusal;
+use super::job::Job;
+use super::service;
+use super::state::State;
+use crate::spec::Kind;
+
+impl State {
+    /// Lets an update go on whose canaries are healthy.
+    pub(super) fn promote(&mut self, name: &str) -> Result<String, Refusal> {
+        let at = self.clock.at;
+        let job = self.job_mut(name)?;
+        check_canaries(job, at)?;
+        if let Some(rollout) = &mut job.record.rollout {
+            rollout.promoted = true;
+        }
+        job.progress.at = at;
+        self.save(name);
+        self.event(name, None, "canaries promoted");
+        Ok(name.to_owned())
+    }
+}
+
+/// # Errors
+/// The update of a job has no canaries that could be promoted, or some are not healthy yet.
+fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
+    let (name, rollout) = (&job.name, job.record.rollout.as_ref());
+    let refused = |text: String| Err(Refusal::Conflict(text));
+    let Some(rollout) = rollout else {
+        return refused(format!("{name:?} is not being updated"));
+    };
+    if let Some(why) = &rollout.halted {
+        return refused(format!("the update of {name:?} was given up: {why}"));
+    }
+    let Some((Kind::Service(service), count)) = job.spec().map(|spec| (&spec.kind, spec.count))
+    else {
+        return refused(format!("{name:?} is no service"));
+    };
+    let canaries = service.update.canary.min(count);
+    if rollout.reverting || canaries == 0 {
+        return refused(format!("the update of {name:?} has no canaries"));
+    }
+    let plan = service::plan(job, at);
+    if rollout.promoted || plan.awaits_promotion {
+        return Ok(());
+    }
+    let healthy = plan.new_healthy;
+    refused(format!(
+        "{healthy} of {canaries} canaries of {name:?} are healthy: promote it once all are"
+    ))
+}

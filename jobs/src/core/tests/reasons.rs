@@ -1,0 +1,601 @@
+//! Fifty ways to fail, and the line that names each.
+
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
+
+use super::*;
+
+/// How the task of a job ends, and the line for it.
+type Ending = (TaskState, Option<Reason>, &'static str, &'static str);
+
+const FAILED: TaskState = TaskState::TaskFailed;
+
+/// The words of agents, and of executors of others, for the ends of tasks.
+const ENDINGS: [Ending; 34] = [
+    (
+        FAILED,
+        None,
+        "Command exited with status 1",
+        "Command exited with status 1",
+    ),
+    (
+        FAILED,
+        None,
+        "Command exited with status 2",
+        "Command exited with status 2",
+    ),
+    (
+        FAILED,
+        None,
+        "Command exited with status 126",
+        "Command exited with status 126",
+    ),
+    (
+        FAILED,
+        None,
+        "Command exited with status 127",
+        "Command exited with status 127",
+    ),
+    (
+        FAILED,
+        None,
+        "Command exited with status 255",
+        "Command exited with status 255",
+    ),
+    (
+        FAILED,
+        None,
+        "Command terminated with signal Killed",
+        "Command terminated with signal Killed",
+    ),
+    (
+        FAILED,
+        None,
+        "Command terminated with signal Segmentation fault",
+        "Command terminated with signal Segmentation fault",
+    ),
+    (
+        FAILED,
+        None,
+        "Command terminated with signal Aborted",
+        "Command terminated with signal Aborted",
+    ),
+    (
+        FAILED,
+        None,
+        "Command terminated with signal Terminated",
+        "Command terminated with signal Terminated",
+    ),
+    (
+        FAILED,
+        None,
+        "Command terminated with signal Broken pipe",
+        "Command terminated with signal Broken pipe",
+    ),
+    (FAILED, None, "", "failed, without a reason"),
+    (
+        FAILED,
+        Some(Reason::CommandExecutorFailed),
+        "Command exited with status 3",
+        "Command exited with status 3",
+    ),
+    (
+        FAILED,
+        Some(Reason::CommandExecutorFailed),
+        "\n\n  late words  \nmore",
+        "late words",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLimitationMemory),
+        "Memory limit exceeded: Requested: 32MB Maximum Used: 32MB\n\nMEMORY STATISTICS: \ncache 0\nrss 1",
+        "out of memory: Memory limit exceeded: Requested: 32MB Maximum Used: 32MB",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLimitationMemory),
+        "",
+        "out of memory",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLimitationDisk),
+        "Disk usage (2MB) exceeds quota (1MB)",
+        "over its disk limit: Disk usage (2MB) exceeds quota (1MB)",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLimitation),
+        "too many processes",
+        "over a limit: too many processes",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLaunchFailed),
+        "Failed to launch container: user 'nobody2' does not exist",
+        "Failed to launch container: user 'nobody2' does not exist",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLaunchFailed),
+        "Failed to launch container: Failed to fetch http://x/y: 404\nbody",
+        "Failed to launch container: Failed to fetch http://x/y: 404",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLaunchFailed),
+        "Failed to launch container: image busybox:none was not found",
+        "Failed to launch container: image busybox:none was not found",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerLaunchFailed),
+        "Failed to launch container: no such file or directory",
+        "Failed to launch container: no such file or directory",
+    ),
+    (
+        FAILED,
+        Some(Reason::MaxCompletionTimeReached),
+        "Command terminated with signal Killed: it had reached its maximum completion time",
+        "Command terminated with signal Killed: it had reached its maximum completion time",
+    ),
+    (
+        FAILED,
+        Some(Reason::ExecutorTerminated),
+        "Command ended with unknown status: the agent was away",
+        "its executor has ended: Command ended with unknown status: the agent was away",
+    ),
+    (
+        FAILED,
+        Some(Reason::ExecutorTerminated),
+        "",
+        "its executor has ended",
+    ),
+    (
+        FAILED,
+        Some(Reason::ContainerUpdateFailed),
+        "no such cgroup",
+        "container update failed: no such cgroup",
+    ),
+    (
+        FAILED,
+        Some(Reason::IoSwitchboardExited),
+        "",
+        "io switchboard exited",
+    ),
+    (
+        FAILED,
+        Some(Reason::TaskCheckStatusUpdated),
+        "x",
+        "task check status updated: x",
+    ),
+    (
+        FAILED,
+        Some(Reason::TaskInvalid),
+        "Task uses more resources cpus:2 than available cpus:1",
+        "task invalid: Task uses more resources cpus:2 than available cpus:1",
+    ),
+    (
+        TaskState::TaskError,
+        Some(Reason::TaskInvalid),
+        "Task has an invalid user",
+        "task invalid: Task has an invalid user",
+    ),
+    (
+        TaskState::TaskError,
+        Some(Reason::TaskUnauthorized),
+        "Not authorized to launch as user 'root'",
+        "task unauthorized: Not authorized to launch as user 'root'",
+    ),
+    (TaskState::TaskError, None, "nonsense", "nonsense"),
+    (
+        TaskState::TaskKilled,
+        None,
+        "Command terminated with signal Killed",
+        "Command terminated with signal Killed",
+    ),
+    (
+        TaskState::TaskKilled,
+        Some(Reason::TaskKilledDuringLaunch),
+        "Task killed during launch",
+        "task killed during launch: Task killed during launch",
+    ),
+    (
+        FAILED,
+        None,
+        "bell\u{7} and \u{1b}[31mred",
+        "bell and [31mred",
+    ),
+];
+
+/// Launches the tasks of a batch that gives up at the first failure.
+fn launched(world: &mut World, name: &str) -> String {
+    let mut spec = batch(name, 1);
+    let Kind::Batch(kind) = &mut spec.kind else {
+        panic!("a batch");
+    };
+    kind.retries = 0;
+    submit(world, spec);
+    for _ in 0..3 {
+        world.make_offers();
+        while world.deliver() {}
+        world.sync();
+    }
+    only_task(world, name)
+}
+
+fn end(world: &mut World, id: &str, (state, reason, message): (TaskState, Option<Reason>, &str)) {
+    world.mark_lost(id);
+    let status = TaskStatus {
+        task_id: TaskId {
+            value: id.to_owned(),
+        },
+        state: state.into(),
+        reason: reason.map(Into::into),
+        message: Some(message.to_owned()),
+        ..TaskStatus::default()
+    };
+    world.step(Input::Update(Box::new(status)));
+    world.sync();
+}
+
+#[test]
+fn failed_task_is_named_in_one_line() {
+    for (number, (state, reason, message, line)) in ENDINGS.into_iter().enumerate() {
+        let mut world = World::new(1, 1);
+        let id = launched(&mut world, "one");
+        end(&mut world, &id, (state, reason, message));
+        let job = world.state.job("one").expect("a job");
+        let failure = job.last_failure.expect("a failure");
+        assert_eq!(
+            (&*failure.text, &*failure.task_id, failure.failures),
+            (line, &*id, 1),
+            "ending {number}"
+        );
+        let why = format!("1 task has failed for good; the last: {id} {line}");
+        assert_eq!((job.state, job.why), ("failed", why), "ending {number}");
+        let events = world.state.history("one").expect("a job").events;
+        assert!(events.iter().all(|event| !event.text.contains('\n')));
+    }
+}
+
+/// The only line of why a job waits.
+fn why(world: &World, name: &str) -> String {
+    let why = world.state.job(name).expect("a job").why;
+    assert!(!why.contains('\n'), "{why}");
+    why
+}
+
+#[test]
+fn waiting_job_says_why_in_one_line() {
+    let mut told = Vec::new();
+    let mut world = World::new(1, 1);
+    let mut expect = |world: &World, name: &str, expected: &str| {
+        let why = why(world, name);
+        assert!(why.contains(expected), "{name}: {why}");
+        told.push(expected.to_owned());
+    };
+    // What a job starts after.
+    let id = launched(&mut world, "first");
+    let after = |name: &str, other: &str| JobSpec {
+        after: vec![other.to_owned()],
+        ..batch(name, 1)
+    };
+    submit(&mut world, after("second", "first"));
+    submit(&mut world, after("third", "nothing"));
+    submit(&mut world, after("a", "b"));
+    submit(&mut world, after("b", "a"));
+    expect(&world, "second", "it starts after first");
+    expect(&world, "third", "of which there is no job yet");
+    expect(&world, "a", "which itself starts after a");
+    end(
+        &mut world,
+        &id,
+        (FAILED, None, "Command exited with status 1"),
+    );
+    world.calm(1, None);
+    expect(&world, "second", "it starts after first, which has failed");
+    let stop = |world: &mut World, name: &str| {
+        let name = name.to_owned();
+        world.request(Request::Stop { name, purge: false });
+        world.sync();
+    };
+    submit(&mut world, after("fourth", "stopped"));
+    submit(&mut world, batch("stopped", 1));
+    stop(&mut world, "stopped");
+    world.calm(1, None);
+    expect(
+        &world,
+        "fourth",
+        "it starts after stopped, which is stopped",
+    );
+    // Room.
+    let mut wide = batch("wide", 1);
+    wide.task.requests.insert("cpus".to_owned(), 64.0);
+    submit(&mut world, wide.clone());
+    world.calm(1, None);
+    expect(&world, "wide", "a task waits for an offer that it fits");
+    submit(
+        &mut world,
+        JobSpec {
+            count: 3,
+            ..wide.clone()
+        },
+    );
+    world.calm(1, None);
+    expect(&world, "wide", "3 tasks wait for offers that they fit");
+    // Roles and masters.
+    world.refused.insert("s".to_owned());
+    submit(
+        &mut world,
+        JobSpec {
+            role: "s".to_owned(),
+            ..batch("alien", 1)
+        },
+    );
+    world.calm(1, None);
+    expect(&world, "alien", "the master refuses role \"s\": no role s");
+    world.step(Input::Disconnected);
+    expect(&world, "wide", "no master answers");
+    world.disconnect();
+    // A service that pauses, that never was healthy, and an update that was given up.
+    let mut world = World::new(1, 1);
+    let mut spec = service(1, 1, 0);
+    let Kind::Service(kind) = &mut spec.kind else {
+        panic!("a service");
+    };
+    kind.restart.first = Duration::from_secs(8);
+    kind.update.auto_revert = false;
+    kind.update.healthy_after = Duration::from_secs(5);
+    submit(&mut world, spec.clone());
+    for failures in 1..=3 {
+        world.calm(8, None);
+        world.calm(2, None);
+        let id = only_task(&world, "web");
+        end(
+            &mut world,
+            &id,
+            (FAILED, None, "Command exited with status 7"),
+        );
+        let job = world.state.job("web").expect("a job");
+        if job.healthy == 0 && failures == 1 {
+            expect(
+                &world,
+                "web",
+                "waits to start again; the last: web.1.0.0.1 Command exited with status 7",
+            );
+        }
+        let failure = job.last_failure.expect("a failure");
+        assert_eq!(
+            (failure.failures, failure.next_attempt.is_some()),
+            (failures, true)
+        );
+    }
+    world.calm(40, None);
+    assert_eq!(state_of(&world, "web"), "healthy");
+    submit(&mut world, changed(&spec, "ill"));
+    for _ in 0..3 {
+        let mut id = None;
+        while id.is_none() {
+            world.calm(1, None);
+            let tasks = world.state.job("web").expect("a job").tasks.expect("tasks");
+            id = tasks
+                .into_iter()
+                .find(|task| task.version == 2 && task.state == "TASK_RUNNING");
+        }
+        let id = id.expect("one runs").task_id;
+        end(
+            &mut world,
+            &id,
+            (
+                FAILED,
+                Some(Reason::ContainerLimitationMemory),
+                "32MB\nmore",
+            ),
+        );
+    }
+    world.calm(1, None);
+    expect(
+        &world,
+        "web",
+        "the update was given up: its instances have ended 3 times",
+    );
+    expect(&world, "web", "out of memory: 32MB");
+    // A first version that never fits.
+    let mut world = World::new(1, 1);
+    let mut never = service(1, 0, 1);
+    never.task.requests.insert("cpus".to_owned(), 64.0);
+    submit(&mut world, never);
+    world.calm(130, None);
+    expect(
+        &world,
+        "web",
+        "version 1 has failed: no instance has become healthy for 120s; a task waits",
+    );
+    // A gang of which one has ended, and a run that took too long.
+    submit(&mut world, gang("train", 2));
+    let mut timed = batch("timed", 1);
+    let Kind::Batch(kind) = &mut timed.kind else {
+        panic!("a batch");
+    };
+    (kind.timeout, kind.retries) = (Some(Duration::from_secs(3)), 0);
+    submit(&mut world, timed);
+    for _ in 0..4 {
+        world.make_offers();
+        while world.deliver() {}
+        world.sync();
+    }
+    while world.state.job("timed").expect("a job").running == 0 {
+        world.advance(None);
+        while world.deliver() {}
+        world.sync();
+    }
+    world.pass(Duration::from_secs(5));
+    // The kill leaves once its reason is durable.
+    for _ in 0..3 {
+        world.sync();
+        while world.deliver() {}
+        world.pass(Duration::from_secs(1));
+    }
+    expect(&world, "timed", "killed: its run took too long");
+    assert!(told.len() >= 14, "{told:?}");
+    assert!(ENDINGS.len() + told.len() >= 48, "{told:?}");
+}
+
+/// A copy of the store that was put back made ids anew.
+#[test]
+fn restored_copy_of_store_uses_no_id_twice() {
+    for volumes in [false, true] {
+        let mut world = World::new(1, 3);
+        let spec = match volumes {
+            false => service(2, 1, 1),
+            true => volumes::database(2),
+        };
+        submit(&mut world, spec);
+        world.calm(20, None);
+        let mut copies = vec![world.disk.clone()];
+        for _ in 0..3 {
+            // The world holds that no id of a task comes twice.
+            for _ in 0..2 {
+                let task = world
+                    .state
+                    .job("web")
+                    .expect("a job")
+                    .tasks
+                    .expect("tasks")
+                    .pop();
+                updates::ended(
+                    &mut world,
+                    &task.expect("a task").task_id,
+                    TaskState::TaskLost,
+                );
+                world.calm(20, None);
+            }
+            world.crash();
+            world.calm(20, None);
+            copies.push(world.disk.clone());
+        }
+        for copy in copies {
+            world.disk = copy;
+            world.crash();
+            world.calm(60, None);
+            assert_eq!(state_of(&world, "web"), "healthy", "volumes {volumes}");
+        }
+    }
+}
+
+#[test]
+fn next_time_of_schedule_is_shown_at_once() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, cron(Overlap::Skip));
+    assert!(
+        world
+            .state
+            .job("nightly")
+            .expect("a job")
+            .next_run
+            .is_some()
+    );
+}
+
+#[test]
+fn instance_that_ends_with_0_is_no_failure() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, service(1, 1, 0));
+    world.calm(10, None);
+    let id = only_task(&world, "web");
+    end(&mut world, &id, (TaskState::TaskFinished, None, ""));
+    let job = world.state.job("web").expect("a job");
+    assert_eq!((job.failed, job.last_failure), (0, None));
+    // It pauses all the same.
+    assert!(job.why.contains("waits to start again"), "{}", job.why);
+    world.calm(10, None);
+    let id = only_task(&world, "web");
+    end(&mut world, &id, (FAILED, None, ""));
+    assert_eq!(world.state.job("web").expect("a job").failed, 1);
+}
+
+/// Each of these restarted all instances.
+#[test]
+fn change_that_concerns_no_task_replaces_none() {
+    let mut world = World::new(1, 4);
+    let spec = service(3, 1, 1);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    let tasks = |world: &World| {
+        let tasks = world.state.job("web").expect("a job").tasks;
+        let ids = tasks.expect("tasks").into_iter().map(|task| task.task_id);
+        ids.collect::<Vec<_>>()
+    };
+    let before = tasks(&world);
+    let mut next = spec.clone();
+    let Kind::Service(kind) = &mut next.kind else {
+        panic!("a service");
+    };
+    kind.update.max_surge = 2;
+    kind.restart.first = Duration::from_secs(9);
+    next.priority = 7;
+    let of_host = |rule: crate::spec::Rule| crate::spec::Constraint {
+        attribute: "@hostname".to_owned(),
+        rule,
+    };
+    next.constraints = vec![
+        of_host(crate::spec::Rule::Exists),
+        of_host(crate::spec::Rule::Distinct(3)),
+    ];
+    assert_eq!(plan_of(&world, &next).runs, 3);
+    submit(&mut world, next.clone());
+    world.calm(30, None);
+    assert_eq!(
+        (tasks(&world), state_of(&world, "web")),
+        (before.clone(), "healthy")
+    );
+    assert_eq!(world.state.job("web").expect("a job").version, 1);
+    // It is so after a start as well, and a constraint that is not met replaces.
+    world.crash();
+    world.calm(10, None);
+    assert_eq!(tasks(&world), before);
+    next.constraints = vec![of_host(crate::spec::Rule::NotEquals(
+        world.state.job("web").expect("a job").tasks.expect("tasks")[0]
+            .hostname
+            .clone(),
+    ))];
+    submit(&mut world, next);
+    world.calm(60, None);
+    assert_eq!(world.state.job("web").expect("a job").version, 2);
+    assert_ne!(tasks(&world), before);
+}
+
+#[test]
+fn similar_names_have_variables_of_their_own() {
+    let mut world = World::new(1, 2);
+    world.success_in_ten = 10;
+    let ports =
+        meseta_resources::Resources::parse("ports:[31000-31009]", &meseta_resources::Role::star());
+    let ports = ports.expect("ports");
+    world.add_resources("a0", &ports);
+    world.add_resources("a1", &ports);
+    for name in ["a-b", "a.b"] {
+        let mut spec = JobSpec {
+            name: name.to_owned(),
+            ..service(1, 1, 0)
+        };
+        spec.task.ports = vec!["http".to_owned()];
+        submit(&mut world, spec);
+    }
+    world.calm(20, None);
+    let of = |after: [&str; 2]| {
+        let spec = JobSpec {
+            after: after.map(str::to_owned).to_vec(),
+            ..batch("c", 1)
+        };
+        world.state.addresses_after(&spec)
+    };
+    let (one, other) = (of(["a-b", "a.b"]), of(["a.b", "a-b"]));
+    assert_eq!(
+        one.keys().collect::<Vec<_>>(),
+        ["ADDRESSES_A_B_HTTP", "ADDRESSES_A_B_HTTP_2"]
+    );
+    assert_eq!(one["ADDRESSES_A_B_HTTP"], other["ADDRESSES_A_B_HTTP_2"]);
+    assert_ne!(one["ADDRESSES_A_B_HTTP"], one["ADDRESSES_A_B_HTTP_2"]);
+}
