@@ -363,14 +363,17 @@ fn what_no_agent_can_carry_out_is_refused_with_the_file() {
 #[test]
 fn marks_and_line_ends_of_other_systems_are_read() {
     let plain = "name = \"a\"\n[task]\ncommand = \"\"\"\ntrue\nfalse\n\"\"\"\n";
-    let expected = from_toml(&plain).expect("a job");
+    let expected = from_toml(plain).expect("a job");
     for text in [
         plain.replace('\n', "\r\n"),
         format!("\u{feff}{plain}"),
         format!("\u{feff}{}", plain.replace('\n', "\r\n")),
     ] {
         assert_eq!(from_text(&text).expect("the same"), expected);
-        assert_eq!(all_from_text(&text).expect("the same"), [expected.clone()]);
+        assert_eq!(
+            all_from_text(&text).expect("the same"),
+            std::slice::from_ref(&expected)
+        );
     }
     let json = format!("\u{feff}{}", to_json(&expected));
     assert_eq!(from_text(&json).expect("the same"), expected);
