@@ -101,14 +101,25 @@ fn source_towards(destination: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
+/// Errors of a bind to an address that the machine lacks, or whose family it lacks.
+const ABSENT: [i32; 2] = [
+    nix::errno::Errno::EADDRNOTAVAIL as i32,
+    nix::errno::Errno::EAFNOSUPPORT as i32,
+];
+
 /// Returns 127.0.0.1, or `::1` on a machine that has no IPv4 loopback address.
 #[must_use]
 pub fn usual_loopback() -> IpAddr {
-    let has = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
+    // A shortage of descriptors tells nothing about the addresses.
+    let lacks = |ip: IpAddr| {
+        let error = UdpSocket::bind((ip, 0)).err();
+        let number = error.and_then(|error| error.raw_os_error());
+        number.is_some_and(|number| ABSENT.contains(&number))
+    };
     let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
-    match has(v4) || !has(v6) {
-        true => v4,
-        false => v6,
+    match lacks(v4) && !lacks(v6) {
+        true => v6,
+        false => v4,
     }
 }
 

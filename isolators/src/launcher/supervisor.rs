@@ -116,12 +116,17 @@ fn set_up(
     // While all paths mean what they mean to the agent.
     let groups = TaskGroups::open(plan)?;
     let (stdio, output) = Stdio::open(plan).at(LaunchStep::OpenStdio)?;
-    join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
+    let own_pids = join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
     enter_namespaces(plan)?;
     let signals = SignalQueue::new().at(LaunchStep::CloneTask)?;
     let failure = SharedPair::new().at(LaunchStep::CloneTask)?;
     let die_with = (!own_pid_namespace).then(|| nix::unistd::getpid().as_raw());
     let task = clone_task(plan, *who, report, &failure, die_with, &groups, stdio)?;
+    if let Some(own) = own_pids {
+        // The kernel starts no thread in a process whose children go to another pid namespace.
+        let restored = nix::sched::setns(own, nix::sched::CloneFlags::CLONE_NEWPID);
+        restored.at(LaunchStep::CloneTask)?;
+    }
     Ok(Running {
         task,
         output: OutputWriter::new(output),
@@ -242,13 +247,17 @@ fn cgroup_namespace_below(supervisor: u64) -> Option<OwnedFd> {
     children().into_iter().find_map(open_of)
 }
 
-/// Enters the namespaces of a container that runs; its processes are numbered so from our child on.
-fn join_namespaces(plan: &TaskPlan) -> io::Result<()> {
+/// Enters the namespaces of a container that runs; its processes are numbered so from our child on. Returns the pid
+/// namespace of before.
+fn join_namespaces(plan: &TaskPlan) -> io::Result<Option<OwnedFd>> {
     use nix::sched::CloneFlags;
     let [pid, start_ticks] = plan.join;
     if pid == 0 {
-        return Ok(());
+        return Ok(None);
     }
+    // A link of the kernel's, which is followed.
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    let own_pids = nix::fcntl::open(c"/proc/self/ns/pid", flags, Mode::empty())?;
     let boot_id = String::from_utf8_lossy(&plan.boot_id);
     let target = ProcessIdentity {
         pid: i32::try_from(pid).map_err(io::Error::other)?,
@@ -263,7 +272,8 @@ fn join_namespaces(plan: &TaskPlan) -> io::Result<()> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWNET;
-    Ok(nix::sched::setns(pidfd, all)?)
+    nix::sched::setns(pidfd, all)?;
+    Ok(Some(own_pids))
 }
 
 fn enter_namespaces(plan: &TaskPlan) -> Result<(), Failure> {

@@ -25,7 +25,7 @@ pub(super) fn families(
     families.counter(
         "meseta_master_framework_tasks_failed_total",
         "Tasks that ended by a failure, by framework and state.",
-        &["framework_id", "framework", "state"],
+        &["framework_id", "state"],
         of_frameworks(seen),
     )?;
     families.counter(
@@ -42,7 +42,8 @@ fn of_frameworks(seen: &Snapshot) -> Series {
         let failures = framework.counters.terminal.iter();
         let failures = failures.filter(|(state, _)| !ENDS.contains(state));
         for (state, count) in failures.filter(|(state, count)| *count > 0 || *state == COMMON) {
-            let labels = [framework.id.as_str(), &framework.info.name, state];
+            // No name: it is as long as its framework likes.
+            let labels = [framework.id.as_str(), state];
             series.push((labels.map(str::to_owned).to_vec(), count));
         }
     }

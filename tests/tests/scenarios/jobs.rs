@@ -26,7 +26,8 @@ fn unless_etcd() -> Missing {
     unless_installed("etcd")
 }
 
-/// From the submission of a small job until its task is healthy: two seconds, and slack for a busy machine.
+/// From the submission of a small job until its task is healthy: a second for the start and one of `healthy_after`, and slack
+/// for a busy machine.
 const HEALTHY_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -37,6 +38,7 @@ pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     let version = scheduler.submit(&json!({
         "name": "hello",
         "task": { "command": "echo hello; exec sleep 1000" },
+        "update": { "healthy_after": "1secs" },
     }));
     scheduler.wait_for("hello", "healthy", version, Duration::from_secs(30));
     let took = began.elapsed();
