@@ -155,7 +155,8 @@ fn view(snapshot: &Snapshot, shown: &ShownRole) -> serde_json::Value {
         "reserved": Quantities(&tally.reserved),
         "frameworks": frameworks,
     });
-    if let Some(quota) = snapshot.quotas.get(role) {
+    // The role of a quota with the semantics of Mesos looks as in Mesos.
+    if let Some(quota) = snapshot.quotas.get(role).filter(|quota| quota.legacy) {
         view["quota"]["semantics"] = semantics(quota).into();
     }
     view

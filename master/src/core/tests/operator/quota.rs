@@ -553,7 +553,7 @@ fn semantics_of_each_quota_are_shown() {
         role["quota"]["semantics"].clone()
     };
     assert_eq!(semantics(&mut world, "r"), "seed");
-    assert_eq!(semantics(&mut world, "s"), "head");
+    assert_eq!(semantics(&mut world, "s"), json!(null), "as in Mesos");
     let shown = crate::views::quota(&world.core.snapshot());
     let both = [("r", "seed"), ("s", "head")];
     let both = both.map(|(role, semantics)| json!({"role": role, "semantics": semantics}));
@@ -562,7 +562,7 @@ fn semantics_of_each_quota_are_shown() {
         vec![quota_config("r", &[("cpus", 1.0)], &[])],
         false,
     ));
-    assert_eq!(semantics(&mut world, "r"), "head");
+    assert_eq!(semantics(&mut world, "r"), json!(null), "as in Mesos");
     let shown = crate::views::quota(&world.core.snapshot());
     assert_eq!(shown.get("semantics"), None, "as in Mesos");
 }
