@@ -102,7 +102,7 @@ impl TaskLife {
         Ok(socket.into_stream())
     }
 
-    /// The same within so long.
+    /// Connects within this time.
     pub(crate) fn connect_within(
         &self,
         address: SocketAddr,

@@ -307,7 +307,7 @@ const MEANINGLESS: [SignalKind; 3] = [
     SignalKind::user_defined2(),
     SignalKind::user_defined1(),
 ];
-/// Those that mean nothing to an agent, which leaves its cluster at SIGUSR1.
+/// Signals without meaning to an agent, which leaves its cluster at SIGUSR1.
 const MEANINGLESS_TO_AGENTS: &[SignalKind] = &[MEANINGLESS[0], MEANINGLESS[1]];
 
 /// Takes signals that would end the daemon in silence. A write beyond the limit on file sizes then fails with EFBIG,

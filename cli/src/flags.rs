@@ -497,7 +497,7 @@ fn without_empty_variables(command: Command) -> Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// What helps where a key of the file is unknown.
+/// The hint for an unknown key of the file.
 fn hint(key: &str, names: &[String]) -> String {
     if let Some(instead) = absent::replacement(key) {
         return format!("; Mesos has it: {instead}");

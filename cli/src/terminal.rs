@@ -1,4 +1,4 @@
-//! What a verb prints: lines, JSON and notes, with the text of others made harmless, and what came of printing.
+//! The output of verbs: lines, JSON and notes, with the text of others escaped, and the errors of printing.
 //!
 //! All output of verbs goes through here. Invariants: text of others forges no line, moves no cursor and changes no direction;
 //! output that could not be written ends the verb with an error, but for a reader that went away (`| head`).
@@ -64,7 +64,7 @@ thread_local! {
 /// Why standard output could not be written, the first time.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// One line of output.
+/// Prints one line of output.
 pub(crate) fn put(line: &str) {
     HELD.with_borrow_mut(|held| match held {
         Some(held) => {
@@ -75,7 +75,7 @@ pub(crate) fn put(line: &str) {
     });
 }
 
-/// What `show` would have printed, which is not printed.
+/// Returns the text that `show` would print.
 pub(crate) fn held(show: &dyn Fn() -> anyhow::Result<()>) -> (anyhow::Result<()>, String) {
     HELD.set(Some(String::new()));
     let outcome = show();

@@ -29,7 +29,7 @@ pub fn advertised_ip(listen: IpAddr, peers: &[IpAddr]) -> IpAddr {
     advertised_by(listen, peers, &source_towards, interface_addresses)
 }
 
-/// The same over a routing table, which gives the address from which a destination is reached, and the addresses of the
+/// Chooses the address by a routing table, which gives the address from which a destination is reached, and the addresses of the
 /// machine's interfaces.
 fn advertised_by(
     listen: IpAddr,

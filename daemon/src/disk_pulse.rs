@@ -1,4 +1,4 @@
-//! Whether the disk of the work directory answers: the heartbeat of the thread that writes, and how long it is missing.
+//! Tells whether the disk of the work directory answers: the heartbeat of the thread that writes, and how long it is missing.
 //!
 //! The thread tells a [`DiskPulse`] when it begins to use the disk, each time that the disk has answered, and when it
 //! is done. The daemon looks at the pulse once a second through a [`SilenceWatch`], which adds up the time without an

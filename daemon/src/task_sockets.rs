@@ -73,7 +73,7 @@ impl<S: AsFd> TaskSocket<S> {
 }
 
 impl TaskSocket<OwnedFd> {
-    /// The same socket, as a stream.
+    /// Returns the socket as a stream.
     #[must_use]
     pub fn into_stream(self) -> TaskSocket<TcpStream> {
         TaskSocket {

@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 /// The longest text of others in a line of the log, in bytes. A name or a message is recognised by less.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Of a text that is cut, the last part that stays: the cause stands at the end of an error.
+/// Bytes that stay at the end of a text that is cut: the cause stands at the end of an error.
 const TAIL_BYTES: usize = 64;
 
 /// Whether a terminal shows this character in its place, and as itself alone. Control characters (C0, DEL and C1) are not;

@@ -75,7 +75,7 @@ pub(crate) fn threads_of(process: &Path) -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// One folder of threads for each table of files in a process: most have one in all. Where the kernel does not tell,
+/// Returns one folder of threads for each table of files in a process: most have one in all. Where the kernel does not tell,
 /// that of every thread.
 pub(crate) fn file_tables_of(process: &Path) -> Vec<PathBuf> {
     let number = |folder: &Path| folder.file_name()?.to_str()?.parse::<i32>().ok();

@@ -244,7 +244,7 @@ fn gauge(name: &str, help: &str, values: Values) -> MetricFamily {
     family(name, help, MetricType::GAUGE, metrics.collect())
 }
 
-/// One series for each job of which a task has failed.
+/// Writes one series for each job with a failed task.
 fn job_failures(failures: &JobFailures) -> MetricFamily {
     let metrics = failures.iter().map(|(job, count)| {
         let label = |name: &str, value: &str| {

@@ -111,7 +111,7 @@ impl Histogram {
 pub(crate) struct Measures {
     /// Steps of the core that ended in an allocation, the allocation being nearly all of them.
     pub(crate) allocations: Window,
-    /// The same since the start.
+    /// Durations of the allocations since the start.
     pub(crate) allocation_times: Histogram,
     /// From a mutation to its being durable.
     pub(crate) stores: Window,

@@ -280,7 +280,7 @@ impl DiskRoom {
         is_removed
     }
 
-    /// Whether the file that the agent has locked is gone. What cannot be looked at is taken to be there.
+    /// Whether the file that the agent has locked is gone. A file that cannot be looked at counts as present.
     fn is_removed(&self) -> bool {
         let (path, Some(known)) = &self.lock else {
             return false;

@@ -27,7 +27,7 @@ pub enum ConfigurationError {
     IsolationFlag { flag: &'static str, why: String },
     /// Isolation is weaker than what was asked for.
     #[error(
-        "isolation is too weak: {0}; give the agent what is missing, name isolators with --isolation, or accept this \
+        "isolation is too weak: {0}; provide the missing parts, name isolators with --isolation, or accept this \
          with --allow_weak_isolation"
     )]
     WeakIsolation(String),

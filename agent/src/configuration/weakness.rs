@@ -7,7 +7,7 @@ use meseta_isolators::{Host, Isolation, Mode};
 
 use super::flags::Flags;
 
-/// What keeps a request from being met.
+/// The reasons why the isolation is weaker than requested.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Weakness {
     /// Reasons not to start.

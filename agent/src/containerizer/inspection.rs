@@ -87,7 +87,7 @@ impl<T: Send + 'static> Walks<T> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a walk on a thread of its own finds. `None` if that takes too long: a later call gives what it has found.
+    /// Returns the result of a walk on a thread of its own. `None` if the walk takes too long: a later call returns its result.
     fn walk(
         self: &Arc<Self>,
         container: &ContainerId,

@@ -25,7 +25,7 @@ pub(super) enum Timer {
     KillOverdue(ContainerId),
     /// The kill that is written at this place of the log has waited for the disk.
     KillUnwritten(ContainerId, Lsn),
-    /// The same of a task whose executor is to be told.
+    /// The kill of a task of an executor, written at this place of the log, has waited for the disk.
     KillUntold(Arc<TaskKey>, Lsn),
     /// The next of the tasks that its executor is given.
     Deliveries(ContainerId),
@@ -34,7 +34,7 @@ pub(super) enum Timer {
     Probe(ContainerId, CheckKind),
     /// Executors that were there before a restart must be back.
     ExecutorsBack,
-    /// What an agent that unregisters waits for has not come.
+    /// The acknowledgements that an unregistering agent waits for are missing.
     Unregister,
     /// The end of the process has waited for the disk.
     ExitUnwritten,

@@ -99,7 +99,7 @@ impl Cancel {
         }
     }
 
-    /// What the connections of the fetch end with. At most one is made for a fetch.
+    /// The pipe that ends the connections of the fetch. Each fetch has at most one.
     fn life(&self) -> Step<TaskLife> {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock: a cancel that comes now closes the pipe.

@@ -1,6 +1,6 @@
 //! Archives, read entry by entry and never trusted: by their name's ending, as Mesos knows them.
 //!
-//! What comes out is what `tar -xpf` and `unzip` make for the same user: modes whatever the umask, times, pipes; folders get
+//! The result equals that of `tar -xpf` and `unzip` for the same user: modes whatever the umask, times, pipes; folders get
 //! theirs at the end. Names that lead out, devices and entries that go through a link end the fetch. Owners are not
 //! kept, everything is the task's.
 

@@ -1,4 +1,4 @@
-//! Whether others can reach the address that the agent advertises, as far as the way to the master tells.
+//! Tells whether others can reach the address that the agent advertises, judged by the way to the master.
 //!
 //! Invariant: the warning comes once for each run of the agent, and delays no connection.
 
@@ -41,7 +41,7 @@ impl Reach {
                 warn!(
                     advertised = %this.advertised,
                     master,
-                    "the agent advertises loopback to a master on another machine: nobody there reaches its tasks, logs \
+                    "the agent advertises loopback to a master on another machine: clients there cannot reach its tasks, logs \
                      and pages; set --ip or --advertise_ip to an address of this machine"
                 );
             }

@@ -30,7 +30,7 @@ pub(super) fn advertised(flags: &Flags, address: SocketAddr, master: &MasterAddr
     SocketAddr::new(ip, flags.advertise_port.unwrap_or(address.port()))
 }
 
-/// The same without a port, for an agent that listens on `listen`.
+/// Returns the advertised address without a port, for an agent that listens on `listen`.
 pub(crate) fn ip_to_advertise(flags: &Flags, listen: IpAddr, master: &MasterAddress) -> IpAddr {
     if let Some(ip) = flags.advertise_ip {
         return ip;

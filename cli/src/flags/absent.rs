@@ -250,7 +250,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// What to do instead of giving this flag of Mesos.
+/// Returns the replacement for this flag of Mesos.
 pub(super) fn replacement(flag: &str) -> Option<&'static str> {
     let flag = flag.trim_start_matches('-');
     let name = flag.split('=').next().unwrap_or_default();
@@ -261,7 +261,7 @@ pub(super) fn replacement(flag: &str) -> Option<&'static str> {
         .map(|(_, instead)| *instead)
 }
 
-/// The same for the flag that this refusal is about, if it is one of an unknown flag.
+/// Returns the replacement for the unknown flag that this refusal names, if it names one.
 pub(super) fn replacement_of(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;

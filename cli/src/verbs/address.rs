@@ -28,7 +28,7 @@ pub(super) fn base(address: &str) -> (&str, String) {
     base_with(address, MASTER_PORT)
 }
 
-/// The same for a daemon that listens on another port unless it is told otherwise.
+/// Returns the scheme, and the host with its port, of a daemon with another usual port.
 pub(super) fn base_with(address: &str, usual_port: u16) -> (&str, String) {
     let address = address.trim().trim_end_matches('/');
     let (scheme, rest) = address

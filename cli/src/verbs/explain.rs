@@ -85,7 +85,7 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
             let of = options.role.as_ref();
             let of = of.map_or_else(String::new, |role| format!(" to role {role:?}"));
             bail!(
-                "no framework is subscribed{of}, so nobody waits for an offer; `meseta frameworks` lists those that are"
+                "no framework is subscribed{of}, so no framework waits for an offer; `meseta frameworks` lists the subscribed ones"
             );
         }
         table::print_wrapped(
@@ -130,10 +130,10 @@ fn only_framework(master: &str) -> anyhow::Result<String> {
         [] => {
             if items(&server::get_json(master, "/slaves")?, "slaves").is_empty() {
                 bail!(
-                    "no framework is subscribed, so nobody waits for an offer; besides, {NO_AGENTS}"
+                    "no framework is subscribed, so no framework waits for an offer; besides, {NO_AGENTS}"
                 );
             }
-            bail!("no framework is subscribed, so nobody waits for an offer")
+            bail!("no framework is subscribed, so no framework waits for an offer")
         }
         [one] => Ok(text(one, "id")),
         several => {

@@ -133,7 +133,7 @@ pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Optio
         "its certificate has ended: give it a new one (`meseta tls renew`)"
     } else if words.contains("not valid yet") || words.contains("NotValidYet") {
         "its certificate is not valid before a later time: have both machines keep the time (`timedatectl set-ntp true`)"
-    } else if words.contains("names no") || words.contains("does not say that it is") {
+    } else if words.contains("names no") || words.contains("is not marked for a") {
         "secrets are sent to masters and schedulers alone: a certificate of `meseta tls` says whose it is, and \
          `meseta tls renew` makes one that does"
     } else if words.contains("UnknownIssuer") || words.contains("BadSignature") {

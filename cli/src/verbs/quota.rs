@@ -112,7 +112,7 @@ fn overcommitment(roles: &[Value], config: &QuotaConfig, agents: &[Value]) -> Op
     let missing: Vec<String> = missing.collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "warning: guaranteed in all are {}: until agents bring what is missing, roles without an unmet guarantee may get \
+            "warning: all guarantees together are {}: until more agents join, roles without an unmet guarantee may get \
              no offers",
             missing.join(", ")
         )

@@ -226,7 +226,7 @@ pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<()> {
     )
 }
 
-/// One reservation of an agent: all resources with the same stack of reservations.
+/// A reservation of an agent: all resources with the same stack of reservations.
 struct Listed {
     agent: String,
     hostname: String,

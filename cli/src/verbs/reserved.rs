@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{agents, items, server, text};
 
-/// Whose reservation is meant.
+/// The principal and the labels of the reservation that the operator means.
 #[derive(Debug, Default)]
 pub(super) struct Reserver<'a> {
     /// The principal that was named.

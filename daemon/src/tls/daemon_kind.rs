@@ -42,7 +42,7 @@ impl DaemonKind {
     }
 }
 
-/// Which servers a client sends secrets to.
+/// The servers that a client sends secrets to.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedServer {
     kind: DaemonKind,
@@ -56,8 +56,8 @@ pub(super) enum WrongServer {
     #[error("the certificate is that of another daemon: it names no {}", .expected.name())]
     Kind { expected: DaemonKind },
     #[error(
-        "the certificate does not say that it is a {kind}'s, and its host is none of those given as {kind}s: \
-         sign it anew (`meseta tls renew`), or name that host too",
+        "the certificate is not marked for a {kind}, and its host is not among the hosts given as {kind}s: \
+         renew it (`meseta tls renew`), or name that host too",
         kind = .expected.name()
     )]
     Unmarked { expected: DaemonKind },

@@ -39,7 +39,7 @@ pub(super) struct ServerVerifier {
     pub(super) judgement: Judgement,
 }
 
-/// What a client asks of servers beside a good certificate.
+/// The demands of a client on a server beside a valid certificate.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
     /// A certificate for this name will do, as for the one that was called.

@@ -20,7 +20,7 @@ use crate::isolator::Inspection;
 use crate::mount_table::{Location, MountTable};
 use crate::process_tree::descendants_of;
 
-/// What the kernel puts behind the name of a file that has none.
+/// The suffix that the kernel gives to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
 /// A file without a name.
@@ -45,7 +45,7 @@ pub(super) fn held_by(inspection: &Inspection<'_>) -> io::Result<Vec<Unlinked>> 
     Ok(found)
 }
 
-/// Those of the containers inside, too: they write to the same sandbox.
+/// Returns the processes of a container and of its nested containers, which write to the same sandbox.
 fn processes(inspection: &Inspection<'_>) -> HashSet<i32> {
     let mut pids = HashSet::new();
     for dir in inspection.groups.process_dirs() {
@@ -64,7 +64,7 @@ fn add_processes(group: &Path, pids: &mut HashSet<i32>) {
     }
 }
 
-/// What has ended, or was closed, while it is looked at holds nothing. That the agent is short of something is an error.
+/// A process that ends, or a file that is closed, during the look holds nothing. A shortage of the agent is an error.
 fn add_held_by(
     process: &Path,
     seen: &mut HashSet<(u64, u64)>,

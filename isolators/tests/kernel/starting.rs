@@ -56,7 +56,7 @@ fn scripts_without_interpreter_line_run(test_node: &TestNode) -> Result<(), Fail
     test_node.prints(&by_name, &format!("{path} 0  \n"))
 }
 
-/// What the kernel gives its first process, unless the hard limit is lower.
+/// The limits that the kernel gives its first process, unless the hard limit is lower.
 fn tasks_inherit_no_priority_and_no_limits(test_node: &TestNode) -> Result<(), Failed> {
     const STACK: u64 = 8 << 20;
     let command = "nice; ionice; nproc; umask; cat /proc/self/timerslack_ns /proc/self/coredump_filter; \

@@ -18,7 +18,7 @@ const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedClock {
     pub(super) at: Duration,
-    /// Of the machine's clock.
+    /// The reading of the machine's clock.
     pub(super) unix: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What of a job waits to be launched: in which role, of which version, and what starts together.
+//! The tasks of a job that wait to be launched: their roles, their versions, and the groups that start together.
 //!
 //! Invariants: each version is launched in its own role; a version that fits nowhere keeps no other one from starting.
 
@@ -16,7 +16,7 @@ impl Job {
         self.demand_of(at, &|_| true)
     }
 
-    /// The same of tasks that need offers of one role: a version may be in another role than the one before.
+    /// The waiting tasks that need offers of one role: a version may be in another role than the one before.
     pub(super) fn demand_in(&self, at: Duration, role: &str) -> usize {
         self.demand_of(at, &|version| self.role_of(version) == role)
     }
@@ -64,7 +64,7 @@ impl Job {
         listed + beyond
     }
 
-    /// Of the demand in a role, how many may start on any agent: the others return to their volumes.
+    /// The number of tasks that wait in a role and may start on any agent: the others return to their volumes.
     pub(super) fn demand_anywhere(&self, at: Duration, role: &str) -> usize {
         let wanted = self.wanted.iter();
         let bound = match self.volumes.is_empty() {

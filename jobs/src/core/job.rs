@@ -57,7 +57,7 @@ pub(super) struct Job {
     pub(super) progress: Progress,
     /// When kills of it have left last.
     pub(super) pressed: Duration,
-    /// Of the version that is to run.
+    /// The last failure of the target version.
     pub(super) failure: Option<Failure>,
     pub(super) events: VecDeque<Event>,
 }
@@ -218,7 +218,7 @@ pub(super) enum KillReason {
     Stopped,
     Scaled,
     Updated,
-    /// It moves to another agent.
+    /// The task moves to another agent.
     Moved,
     TimedOut,
     /// Another task of the gang has ended.
@@ -251,7 +251,7 @@ impl Killing {
         }
     }
 
-    /// One that goes on after a start of the scheduler.
+    /// A task that goes on after a start of the scheduler.
     fn resumed(reason: KillReason, at: Duration) -> Self {
         Self {
             is_durable: true,

@@ -155,11 +155,11 @@ impl State {
     }
 }
 
-/// What is done for a kill that is due.
+/// The action for a kill that is due.
 #[derive(Debug)]
 enum Press {
     Send(Effect),
-    /// Its reason is written first.
+    /// The core writes the reason of the kill first.
     Write(Record, Deferred),
 }
 

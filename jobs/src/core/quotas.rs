@@ -1,4 +1,4 @@
-//! Whether the quota of a role, or the size of the agents, keeps the tasks of a job waiting, by what the master tells of it.
+//! Tells whether the quota of a role, or the size of the agents, keeps the tasks of a job waiting, by what the master tells of it.
 //!
 //! Offers are cut to what quota leaves, so that each agent seems short of what the role may not have. Entered through
 //! [`Quotas::in_the_way`]. Knows nothing of offers: what is not known here keeps nobody waiting.
@@ -14,7 +14,7 @@ use crate::spec::JobSpec;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
     roles: BTreeMap<String, RoleQuota>,
-    /// Of each resource the most that one agent has; none where no agents are known.
+    /// The largest amount of each resource on one agent; `None` while no agents are known.
     largest: Option<ResourceQuantities>,
 }
 

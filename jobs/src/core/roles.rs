@@ -40,7 +40,7 @@ pub(super) struct Roles {
     forget_at: Duration,
     /// The update that is under way.
     asked: Option<Asked>,
-    /// What is asked next, after an update for one role was refused.
+    /// The next question, after the master refused an update for one role.
     doubt: Option<Doubt>,
     /// Several at once were refused, so that it is not known which.
     is_one_by_one: bool,
@@ -57,11 +57,11 @@ pub struct RoleSet {
 #[derive(Clone, Debug)]
 struct Asked {
     question: Question,
-    /// Those of its roles in which it wants no offers.
+    /// The suppressed roles: the scheduler wants no offers in them.
     suppressed: BTreeSet<String>,
 }
 
-/// What the answer to an update tells.
+/// The question that the answer to an update decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
     /// Whether the master takes these roles beside those that it has taken.
@@ -77,7 +77,7 @@ enum Question {
 struct Doubt {
     role: String,
     why: String,
-    /// Those of the roles that were taken which the reason may be, the last one first; unknown before the master has refused
+    /// The taken roles that may be the reason of the refusal, the last one first; unknown before the master has refused
     /// them alone.
     suspects: Option<Vec<String>>,
 }
@@ -140,7 +140,7 @@ impl Roles {
         taken.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Those of them in which no offers are wanted.
+    /// The suppressed ones of these roles.
     pub(super) fn idle(&self) -> BTreeSet<String> {
         let taken = self.by_name.iter().filter(|(_, role)| role.is_taken());
         let idle = taken.filter(|(_, role)| role.is_idle);

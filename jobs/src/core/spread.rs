@@ -20,7 +20,7 @@ use crate::spec::{JobSpec, Rule};
 const AWAITED_FOR: Duration = Duration::from_secs(10);
 /// For so long a job waits in all from the first time, or the last task that was placed.
 const HELD_OUT_MAX: Duration = Duration::from_secs(60);
-/// What is declined meanwhile stays away, so that a quota which is worth one agent comes to all others in turn. All are asked
+/// Declined offers stay away meanwhile, so that a quota which is worth one agent comes to all others in turn. All are asked
 /// for anew once a task was placed or the wait is over.
 pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(12);
 /// Agents that are known. A cluster has 10,000 of them.

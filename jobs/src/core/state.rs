@@ -296,7 +296,7 @@ impl State {
         self.roles.taken()
     }
 
-    /// Those of these roles in which nothing waits for offers, so that a subscription asks for none.
+    /// Returns the roles in which nothing waits for offers: a subscription suppresses them.
     #[must_use]
     pub fn idle_roles(&self) -> BTreeSet<String> {
         self.roles.idle()

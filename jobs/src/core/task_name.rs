@@ -17,7 +17,7 @@ pub struct TaskName {
     pub run: u64,
     pub index: u32,
     pub attempt: u32,
-    /// Of the store that it was launched with; 0 before its scheduler was started anew.
+    /// The generation of the store that the task was launched with; 0 before its scheduler was started anew.
     pub generation: u32,
 }
 

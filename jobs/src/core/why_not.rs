@@ -9,7 +9,7 @@ use super::view::FailureView;
 use crate::spec::{GANG_MAX, Kind};
 
 impl State {
-    /// What stands in the way, in the words of an operator.
+    /// The obstacles, in the words of an operator.
     pub(super) fn why(&self, job: &Job, quotas: &Quotas) -> String {
         if let Some(why) = job
             .record

@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(tree.entries().len(), 4);
     }
 
-    /// It was read as an empty text, and reported as one that is missing.
+    /// Regression: the reader took such a text for an empty one and reported it as missing.
     #[test]
     fn half_a_character_is_told_with_its_place() {
         let text = "{\n \"a\": \"x\\ud800y\" }";

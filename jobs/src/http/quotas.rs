@@ -1,4 +1,4 @@
-//! What the master tells of the quotas of roles and the sizes of agents, asked where a reader wants to know why a job waits.
+//! The quotas of roles and the sizes of agents, which the scheduler asks the master for where a reader wants to know why a job waits.
 //!
 //! Entered through [`MasterQuotas::read`]. Invariant: one question at a time is under way, and what came of it serves all
 //! readers for [`FRESH`], also where there was no answer.
@@ -21,7 +21,7 @@ use crate::core::{Quotas, RoleQuota};
 
 /// How old what was told may be.
 const FRESH: Duration = Duration::from_secs(5);
-/// The same of the agents, of which a list may be long.
+/// The longest age of an answer about agents, whose list may be long.
 const FRESH_AGENTS: Duration = Duration::from_secs(60);
 /// How long a reader waits for the master: without an answer all else is told.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -110,7 +110,7 @@ impl MasterQuotas {
         quotas
     }
 
-    /// What a page of the master says, read apart.
+    /// Reads a page of the master beside the runtime.
     async fn ask<T: Default + Send + 'static>(
         &self,
         page: &str,
@@ -158,7 +158,7 @@ struct AgentEntry {
     resources: BTreeMap<String, serde_json::Value>,
 }
 
-/// Of each resource the most that one agent has, in an answer of `/slaves`; none where there is no agent.
+/// Returns the largest amount of each resource on one agent, from an answer of `/slaves`; `None` without agents.
 fn largest_in(body: &[u8]) -> Result<Option<ResourceQuantities>, serde_json::Error> {
     let Agents { slaves } = serde_json::from_slice(body)?;
     let mut largest = ResourceQuantities::default();

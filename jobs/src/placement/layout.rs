@@ -36,7 +36,7 @@ pub(super) struct Layout {
     groupings: Vec<Grouping>,
     /// Values of agents that are not offered and may be soon, with the index of each value in its grouping.
     unoffered: Vec<(SpreadValues, Vec<usize>)>,
-    /// Those of them for which a task waits: it would be spread better there.
+    /// The values that a task waits for, because it would be spread better there.
     awaited: BTreeSet<SpreadValues>,
     /// The candidate that [`Layout::next`] gave last.
     chosen: usize,

@@ -98,7 +98,7 @@ pub struct Spread {
     pub awaited: BTreeSet<SpreadValues>,
 }
 
-/// The same of a job that is spread also over the values of agents that are not offered yet: where fewer tasks are on such
+/// Places tasks of a job that is spread also over the values of agents that are not offered yet: where fewer tasks are on such
 /// values than on those of any offer, the next task waits.
 #[must_use]
 pub fn place_beside(
@@ -203,7 +203,7 @@ pub fn fits(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<Placemen
     fits_by(&Rules::new(spec), &Demand::new(spec), &counts, (0, offer))
 }
 
-/// The same of many offers, each beside what is placed alone.
+/// Checks many offers, each beside the placed tasks alone.
 #[must_use]
 pub fn fit_each<'a>(
     spec: &JobSpec,

@@ -462,7 +462,7 @@ mod tests {
         }
     }
 
-    /// What a write that failed leaves is closed: the next one opens the file anew.
+    /// A failed write closes the file, and the next write opens it anew.
     #[tokio::test]
     async fn store_is_written_after_it_was_opened_anew() {
         let dir = tempfile::tempdir().unwrap();

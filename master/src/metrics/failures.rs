@@ -69,21 +69,23 @@ mod tests {
     use crate::views::tests::many_frameworks;
 
     #[test]
-    fn failures_are_told_of_each_framework_before_the_first() {
+    fn series_begin_before_the_first_failure() {
         let snapshot = many_frameworks(1, 3);
         let series = of_frameworks(&snapshot);
         assert_eq!(series.len(), 3);
         assert!(series.iter().all(|(_, count)| *count == 0));
-        assert_eq!(series[0].0[2], COMMON);
+        let id = snapshot.frameworks.iter().next().map(|one| &one.id);
+        let id = id.expect("a framework").as_str();
+        assert_eq!(series[0].0, [id, COMMON], "and no name");
     }
 
     #[test]
     fn failures_of_hidden_roles_are_hidden() {
-        let mut all = Arc::into_inner(many_frameworks(0, 0)).expect("nobody else has it");
+        let mut all = Arc::into_inner(many_frameworks(0, 0)).expect("the only reference");
         let failures = &mut all.counters.role_failures;
         failures.insert((Arc::from("eng"), COMMON), 2);
         failures.insert((Arc::from(OTHER_ROLES), COMMON), 1);
-        let mut seen = Arc::into_inner(many_frameworks(0, 0)).expect("nobody else has it");
+        let mut seen = Arc::into_inner(many_frameworks(0, 0)).expect("the only reference");
         assert_eq!(of_roles(&all, &seen).len(), 2);
         let rules = r#"{"permissive": false}"#;
         let acls = meseta_access::Acls::parse(rules).expect("rules");

@@ -77,7 +77,7 @@ impl Jobs {
         self.state.roles().into_iter().collect()
     }
 
-    /// Those in which it wants no offers.
+    /// The suppressed roles of the scheduler.
     pub(crate) fn idle_roles(&self) -> Vec<String> {
         self.state.idle_roles().into_iter().collect()
     }

@@ -115,7 +115,7 @@ fn ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line() {
     assert!(!is_escaped, "a folder outside its place");
 }
 
-/// What a tenant would like to see in the log.
+/// A forged line that a tenant tries to write to the log.
 const FORGED: &str = "x\n2026-11-28T00:00:00.000000Z AUDIT audit: change principal=\"admin\" call=\"FORGED\"\u{9b}2K\u{202e}";
 /// The lines of three failed launches and a subscription, without what they were given.
 const LOG_BYTES_MAX: usize = 64 << 10;

@@ -81,7 +81,7 @@ fn unless_mesos_framework() -> Missing {
     takes_no_ipv6("mesos-framework")
 }
 
-/// What a daemon, a framework and a task are told, and what the command line prints.
+/// Checks the addresses that daemons, frameworks and tasks get, and that the command line prints.
 fn addresses_in_brackets() {
     let cluster = Cluster::default();
     let master = cluster.master.address().to_owned();

@@ -79,7 +79,7 @@ fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_is_revocable() {
     assert!(snapshot.frameworks.is_empty());
 }
 
-/// Its supervisor has on record that no signal had reached it.
+/// An exit that the supervisor recorded before any signal reached the task.
 #[test]
 fn exit_before_preemption_is_told_as_it_was() {
     for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {

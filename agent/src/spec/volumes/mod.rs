@@ -551,7 +551,7 @@ fn host_source(
     Ok((source, kind))
 }
 
-/// What something open is, as far as the kernel knows without asking a server: a kind never changes, and a file system
+/// Returns the kind of an open file, as far as the kernel knows without asking a server: a kind never changes, and a file system
 /// whose server does not answer may be mounted in a container that is to see it.
 fn kind_of(opened: &OwnedFd) -> io::Result<Kind> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

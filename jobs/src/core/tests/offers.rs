@@ -1,4 +1,4 @@
-//! What the scheduler remembers of offers and of the ports of agents.
+//! The scheduler's memory of offers and of the ports of agents.
 
 use meseta_proto::mesos::v1::TaskState;
 use meseta_resources::{Resources, Role};

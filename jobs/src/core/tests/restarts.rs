@@ -1,4 +1,4 @@
-//! What a scheduler that starts again knows of what was under way, whatever its clock says.
+//! Restarts: the work under way goes on, whatever the clock says.
 
 use meseta_proto::mesos::v1::TaskState;
 

@@ -58,7 +58,7 @@ fn revert_to_a_failing_version_keeps_the_service_up() {
     }
 }
 
-/// What an update gains again after losses by no fault of its own is progress.
+/// Progress of an update that regains instances after losses that it did not cause.
 #[test]
 fn update_that_recovers_from_losses_makes_progress() {
     let mut world = World::new(3, 4);

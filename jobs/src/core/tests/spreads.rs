@@ -24,7 +24,7 @@ fn spread(count: u32) -> JobSpec {
     spec
 }
 
-/// One second of a master that offers agents in any order, each with all that is free of it and within the quota.
+/// Plays one second of a master that offers agents in any order, each with all that is free of it and within the quota.
 fn second(world: &mut World, racks: &Racks, dice: &mut Dice, now: u64) {
     if now.is_multiple_of(5) {
         world.tell_agents(&racks.taken);

@@ -136,7 +136,7 @@ pub(super) struct World {
     /// Batches succeed this often in ten.
     pub(super) success_in_ten: u64,
     next_request: u64,
-    /// What happened to jobs, in its order.
+    /// The events of jobs, in order.
     pub(super) events: Vec<Event>,
     /// Roles that the framework may not have, and those that it has.
     pub(super) refused: BTreeSet<String>,
@@ -482,7 +482,7 @@ impl World {
         }
     }
 
-    /// The same where all is durable at once.
+    /// Lets time pass while every write is durable at once.
     pub(super) fn pass_durably(&mut self, time: Duration) {
         let mut left = time;
         while !left.is_zero() {

@@ -72,7 +72,7 @@ impl MasterCore {
         }
         let answer = exceeded.map_or(Answer::Done, |exceeded| {
             Answer::Warned(format!(
-                "Quota of role '{role}' is set. {exceeded}: until agents bring what is missing, roles \
+                "Quota of role '{role}' is set. {exceeded}: until more agents join, roles \
                  without an unmet guarantee may get no offers"
             ))
         });
@@ -262,7 +262,7 @@ fn warn_of_overcommitment(total: &ResourceQuantities, capacity: &ResourceQuantit
     tracing::warn!(
         guaranteed = %total,
         %capacity,
-        "quota guarantees exceed the cluster: until agents bring what is missing, roles without an unmet guarantee may \
+        "quota guarantees exceed the cluster: until more agents join, roles without an unmet guarantee may \
          get no offers"
     );
 }

@@ -14,7 +14,7 @@ use crate::models::{quota, reservation};
 /// What was seen of a master at its last step.
 #[derive(Debug, Default)]
 struct Seen {
-    /// What the master began with: whether there has been quota ever since, and the agents that it expected.
+    /// The state that the master began with: whether there has been quota ever since, and the agents that it expected.
     began: Option<(bool, BTreeSet<AgentId>)>,
     /// Agents that were there at one time.
     came: BTreeSet<AgentId>,

@@ -78,7 +78,7 @@ impl World {
         self.inbox.push_back(Input::Offers(vec![offer]));
     }
 
-    /// The same to a role, unless something of the agent is on offer already.
+    /// Offers an agent to a role, unless something of the agent is on offer already.
     pub(in crate::core::tests) fn offer_in(&mut self, role: &str, agent: &str, slots: u32) {
         if self.offers.values().any(|(out, _)| out == agent) {
             return;
