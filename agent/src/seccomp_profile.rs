@@ -1,11 +1,14 @@
 //! System call profiles in the container engines' JSON format.
 //!
 //! Understood: the default action, rules with names (or one name), actions, conditions on arguments, and
-//! the usual restrictions to architectures and kernel versions; rules that depend on capabilities are
-//! taken when they ask for none. A name this architecture does not have is skipped where it would only
+//! the usual restrictions (`includes`, `excludes`) to architectures, kernel versions and capabilities of
+//! the container. A name this architecture does not have is skipped where it would only
 //! allow, and refused where it would forbid.
 
-use meseta_isolators::{SeccompAction, SeccompArgument, SeccompComparison, SeccompProfile};
+use meseta_isolators::{
+    CapabilityCondition, CapabilitySet, SeccompAction, SeccompArgument, SeccompComparison,
+    SeccompProfile,
+};
 use meseta_proto::Invalid;
 use serde::Deserialize;
 
@@ -46,7 +49,12 @@ struct Condition {
     arches: Vec<String>,
     #[serde(default)]
     caps: Vec<String>,
+    /// The oldest kernel for which the condition holds.
+    min_kernel: Option<String>,
 }
+
+/// Major and minor number of a kernel.
+type KernelVersion = (u32, u32);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,11 +69,25 @@ struct Argument {
 
 /// Reads a profile, or says why it cannot be used.
 pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, Invalid> {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    let kernel = kernel_version(&release).ok_or_else(|| format!("unknown kernel {release:?}"))?;
+    parse_for(json, kernel)
+}
+
+fn parse_for(json: &[u8], kernel: KernelVersion) -> Result<SeccompProfile, Invalid> {
     let profile: Profile = serde_json::from_slice(json).map_err(Invalid::of)?;
     let otherwise = action(&profile.default_action, profile.default_errno_ret)?;
     let mut result = SeccompProfile::of(otherwise);
     let mut rules = 0;
-    for entry in profile.syscalls.iter().filter(|entry| applies(entry)) {
+    for entry in &profile.syscalls {
+        if !applies(entry, kernel)? {
+            continue;
+        }
+        let capable = CapabilityCondition {
+            all_of: capabilities(&entry.includes)?,
+            none_of: capabilities(&entry.excludes)?,
+        };
         let action = action(&entry.action, entry.errno_ret)?;
         let arguments = entry.args.iter().flatten().map(argument);
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
@@ -83,15 +105,40 @@ pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, Invalid> {
                 }
                 return Err(format!("it forbids the unknown system call {name:?}").into());
             }
-            let added = result.when(name, &arguments, action);
+            let added = result.when_capable(capable, name, &arguments, action);
             result = added.map_err(|error| format!("{name}: {error}"))?;
         }
     }
-    result.compile().map_err(Invalid::of)?;
+    for set in [CapabilitySet::EMPTY, CapabilitySet::standard()] {
+        let profile = result.for_capabilities(set).map_err(Invalid::of)?;
+        profile.compile().map_err(Invalid::of)?;
+    }
     Ok(result)
 }
 
-fn applies(entry: &Entry) -> bool {
+/// Reads the first two numbers of a version and ignores the rest.
+fn kernel_version(text: &str) -> Option<KernelVersion> {
+    let (major, rest) = text.split_once('.')?;
+    let end = rest.find(|one: char| !one.is_ascii_digit());
+    let minor = rest.get(..end.unwrap_or(rest.len()))?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn capabilities(condition: &Condition) -> Result<CapabilitySet, Invalid> {
+    CapabilitySet::from_names(condition.caps.iter().map(String::as_str)).map_err(Invalid::of)
+}
+
+/// Returns whether the kernel is as new as a condition asks, or `None` if the condition names no kernel.
+fn is_new_enough(condition: &Condition, kernel: KernelVersion) -> Result<Option<bool>, Invalid> {
+    let Some(text) = &condition.min_kernel else {
+        return Ok(None);
+    };
+    let least = kernel_version(text)
+        .ok_or_else(|| format!("minKernel {text:?} is not a version like 4.8"))?;
+    Ok(Some(kernel >= least))
+}
+
+fn applies(entry: &Entry, kernel: KernelVersion) -> Result<bool, Invalid> {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -103,8 +150,10 @@ fn applies(entry: &Entry) -> bool {
             .any(|one| one == here || one == std::env::consts::ARCH)
     };
     let included = entry.includes.arches.is_empty() || named(&entry.includes.arches);
-    // Containers have none of the capabilities that rules are made to depend on.
-    included && entry.includes.caps.is_empty() && !named(&entry.excludes.arches)
+    let is_of_kernel = is_new_enough(&entry.includes, kernel)? != Some(false)
+        && is_new_enough(&entry.excludes, kernel)? != Some(true);
+    let is_of_machine = included && !named(&entry.excludes.arches);
+    Ok(is_of_kernel && is_of_machine)
 }
 
 fn action(name: &str, errno: Option<u16>) -> Result<SeccompAction, Invalid> {
@@ -180,6 +229,54 @@ mod tests {
     }
 
     #[test]
+    fn rules_depend_on_capabilities() {
+        let profile = parse(
+            br#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+                {"names": ["bpf"], "action": "SCMP_ACT_ERRNO",
+                 "excludes": {"caps": ["CAP_SYS_ADMIN", "CAP_BPF"]}},
+                {"names": ["chroot"], "action": "SCMP_ACT_ERRNO",
+                 "includes": {"caps": ["CAP_SYS_CHROOT", "CAP_SYS_ADMIN"]}}]}"#,
+        )
+        .expect("sound");
+        for (names, bpf, chroot) in [
+            (&[][..], false, true),
+            (&["SYS_CHROOT"], false, true),
+            (&["BPF"], true, true),
+            (&["SYS_CHROOT", "SYS_ADMIN"], true, false),
+        ] {
+            let set = CapabilitySet::from_names(names.iter().copied()).expect("known");
+            let profile = profile.for_capabilities(set).expect("sound");
+            let allowed = (profile.allows("bpf"), profile.allows("chroot"));
+            assert_eq!(allowed, (bpf, chroot), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn rules_depend_on_the_kernel_version() {
+        let json = br#"{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
+            {"names": ["ptrace"], "action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "4.8"}},
+            {"names": ["chroot"], "action": "SCMP_ACT_ALLOW", "excludes": {"minKernel": "5.10"}}]}"#;
+        for (kernel, ptrace, chroot) in [
+            ((4, 7), false, true),
+            ((4, 8), true, true),
+            ((5, 10), true, false),
+            ((6, 1), true, false),
+        ] {
+            let profile = parse_for(json, kernel).expect("sound");
+            let allowed = (profile.allows("ptrace"), profile.allows("chroot"));
+            assert_eq!(allowed, (ptrace, chroot), "{kernel:?}");
+        }
+        for (text, version) in [
+            ("6.18.5-generic", Some((6, 18))),
+            ("4.19", Some((4, 19))),
+            ("5", None),
+            ("five.1", None),
+        ] {
+            assert_eq!(kernel_version(text), version, "{text}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_used_says_why() {
         for (json, complaint) in [
             ("{", "EOF"),
@@ -189,6 +286,18 @@ mod tests {
                 r#"{"defaultAction": "SCMP_ACT_ALLOW",
                     "syscalls": [{"names": ["reboots"], "action": "SCMP_ACT_ERRNO"}]}"#,
                 "unknown system call \"reboots\"",
+            ),
+            (
+                r#"{"defaultAction": "SCMP_ACT_ERRNO",
+                    "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ALLOW",
+                                  "includes": {"minKernel": "new"}}]}"#,
+                "minKernel \"new\"",
+            ),
+            (
+                r#"{"defaultAction": "SCMP_ACT_ALLOW",
+                    "syscalls": [{"names": ["bpf"], "action": "SCMP_ACT_ERRNO",
+                                  "includes": {"caps": ["CAP_ADMIN"]}}]}"#,
+                "CAP_ADMIN",
             ),
             (
                 r#"{"defaultAction": "SCMP_ACT_ERRNO",

@@ -47,9 +47,9 @@ pub use identity::{
     BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, ProcessIdentity,
 };
 pub use isolator::{
-    Breach, CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, ContainerSpec,
-    DeviceKind, DeviceRule, DiskArea, DiskUsage, Inside, Inspected, Inspection, Isolation,
-    IsolationError, Isolator, Listeners, NodeOptions, PortInspection, PortRange, Reach,
+    Breach, CAPABILITIES, CapabilityCondition, CapabilityEntry, CapabilityRequest, CapabilitySet,
+    ContainerSpec, DeviceKind, DeviceRule, DiskArea, DiskUsage, Inside, Inspected, Inspection,
+    Isolation, IsolationError, Isolator, Listeners, NodeOptions, PortInspection, PortRange, Reach,
     SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
     TaskIsolation,
 };

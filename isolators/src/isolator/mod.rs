@@ -58,8 +58,8 @@ pub use inspection::{
 };
 pub use listeners::Listeners;
 pub use seccomp::{
-    SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
-    syscall_number,
+    CapabilityCondition, SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison,
+    SeccompError, SeccompProfile, syscall_number,
 };
 pub use settings::{IsolatorOptions, NodeOptions};
 

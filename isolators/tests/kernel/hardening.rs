@@ -327,6 +327,12 @@ fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> 
         .run_with(&free, &task(SeccompChoice::Unconfined))?
         .1;
     same(output, "Seccomp:\t0\n")?;
+    let mut calls = test_node.spec("calls", "");
+    calls.command = argv(test_node.probe()?, &["probe", probe::MARK, "calls"]);
+    let bpf = libc::SYS_bpf;
+    let x32 = 0x4000_0000 | libc::SYS_getpid;
+    let errors = format!("{bpf:#x} 1\n0x1e0 38\n0xfa0 38\n{x32:#x} 38\n");
+    test_node.prints(&calls, &errors)?;
     let standard = SeccompProfile::standard(CapabilitySet::EMPTY);
     let no_rename = ["rename", "renameat", "renameat2"]
         .into_iter()

@@ -50,6 +50,7 @@ pub(crate) fn run_if_requested() -> Option<ExitCode> {
         Some("listen") => listen(args.next()),
         Some("listen-by-thread") => listen_by_thread(),
         Some("inherited") => inherited(),
+        Some("calls") => calls(),
         _ => return Some(ExitCode::FAILURE),
     };
     Some(match done {
@@ -272,6 +273,17 @@ fn kernel_calls() -> io::Result<()> {
     say("TIOCSTI", call(libc::SYS_ioctl, [0, typed, 0, 0, 0]))?;
     say("/dev/kmsg", read("/dev/kmsg"))?;
     say("/dev/mem", read("/dev/mem"))
+}
+
+/// The errors of a call that the standard profile refuses, of calls that no table knows, and of an x32 call.
+fn calls() -> io::Result<()> {
+    const X32: libc::c_long = 0x4000_0000;
+    for number in [libc::SYS_bpf, 480, 4_000, X32 | libc::SYS_getpid] {
+        let errno = call(number, [-1; 5]).err();
+        let errno = errno.and_then(|error| error.raw_os_error());
+        writeln!(io::stdout(), "{number:#x} {}", errno.unwrap_or(0))?;
+    }
+    Ok(())
 }
 
 /// E88, what might be shared with others.

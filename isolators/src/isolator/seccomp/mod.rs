@@ -1,16 +1,17 @@
 //! linux/seccomp: which system calls a container may make.
 //!
-//! An allow-list, at least as strict as the one container engines use: what is not on it fails with
-//! EPERM. A profile is compiled in the agent, before anything is cloned; the task only installs it. Calls
+//! An allow-list, at least as strict as the one container engines use. A call that is not on it fails with
+//! EPERM, a call that is newer than the table of known calls with ENOSYS. A profile is compiled in the agent, before anything is cloned; the task only installs it. Calls
 //! of another architecture's table (32-bit programs) end the process. A filter needs no_new_privs, which
 //! this isolator therefore sets too.
 
 mod table;
+mod unknown;
 
 use std::collections::BTreeMap;
 
 use seccompiler::{
-    SeccompAction as Action, SeccompCmpArgLen as Length, SeccompCmpOp as Operator,
+    BpfProgram, SeccompAction as Action, SeccompCmpArgLen as Length, SeccompCmpOp as Operator,
     SeccompCondition as Condition, SeccompFilter, SeccompRule as Rule, TargetArch,
 };
 
@@ -94,7 +95,34 @@ pub struct SeccompProfile {
     allowed: BTreeMap<i64, Arguments>,
     /// Calls with an action of their own, stricter than that of the calls which are allowed.
     exceptions: Vec<(i64, Arguments, SeccompAction)>,
+    /// Rules that apply to containers with certain capabilities only.
+    conditional: Vec<ConditionalRule>,
     otherwise: SeccompAction,
+}
+
+/// A rule of [`SeccompProfile::when_capable`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct ConditionalRule {
+    condition: CapabilityCondition,
+    name: String,
+    conditions: Vec<SeccompArgument>,
+    action: SeccompAction,
+}
+
+/// The effective capabilities for which a rule applies.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct CapabilityCondition {
+    /// The container must have all of these.
+    pub all_of: CapabilitySet,
+    /// The container must have none of these.
+    pub none_of: CapabilitySet,
+}
+
+impl CapabilityCondition {
+    fn holds(self, effective: CapabilitySet) -> bool {
+        self.all_of.is_within(effective)
+            && effective.without(self.none_of).bits() == effective.bits()
+    }
 }
 
 /// One argument of a system call, compared: for rules of [`SeccompProfile::when`].
@@ -146,6 +174,7 @@ impl SeccompProfile {
         Self {
             allowed,
             exceptions: Vec::new(),
+            conditional: Vec::new(),
             otherwise: SeccompAction::Errno(EPERM),
         }
     }
@@ -162,6 +191,7 @@ impl SeccompProfile {
         Self {
             allowed: BTreeMap::new(),
             exceptions: Vec::new(),
+            conditional: Vec::new(),
             otherwise,
         }
     }
@@ -205,6 +235,39 @@ impl SeccompProfile {
         Ok(self)
     }
 
+    /// Adds a rule as [`Self::when`] does, for containers whose capabilities meet the condition.
+    pub fn when_capable(
+        mut self,
+        condition: CapabilityCondition,
+        name: &str,
+        conditions: &[SeccompArgument],
+        action: SeccompAction,
+    ) -> Result<Self, SeccompError> {
+        if condition == CapabilityCondition::default() {
+            return self.when(name, conditions, action);
+        }
+        self.conditional.push(ConditionalRule {
+            condition,
+            name: name.to_owned(),
+            conditions: conditions.to_vec(),
+            action,
+        });
+        Ok(self)
+    }
+
+    /// The profile of a container with these capabilities: it has no conditional rules.
+    pub fn for_capabilities(&self, effective: CapabilitySet) -> Result<Self, SeccompError> {
+        let rules = self.conditional.iter();
+        let mut rules = rules.filter(|rule| rule.condition.holds(effective));
+        let unconditional = Self {
+            conditional: Vec::new(),
+            ..self.clone()
+        };
+        rules.try_fold(unconditional, |profile, rule| {
+            profile.when(&rule.name, &rule.conditions, rule.action)
+        })
+    }
+
     /// With one more, whatever its arguments.
     pub fn allow(mut self, name: &str) -> Result<Self, SeccompError> {
         self.allowed.insert(number_of(name)?, Arguments::Any);
@@ -235,18 +298,26 @@ impl SeccompProfile {
         })
     }
 
-    /// The filters, in the order in which they are to be installed.
+    /// The filters, in the order of their installation. Conditional rules have no part in them; see
+    /// [`Self::for_capabilities`].
     pub fn compile(&self) -> Result<Vec<SeccompProgram>, SeccompError> {
+        let programs = self.assemble()?;
+        Ok(programs.iter().map(|one| pack_filter(one)).collect())
+    }
+
+    fn assemble(&self) -> Result<Vec<BpfProgram>, SeccompError> {
         let mut programs = Vec::new();
+        let head = self.head();
         if self.otherwise != SeccompAction::Allow {
             let mut rules = BTreeMap::new();
             for (number, arguments) in &self.allowed {
                 rules.insert(*number, arguments.rules()?);
             }
-            programs.push(program(rules, self.otherwise.action(), Action::Allow)?);
+            let otherwise = self.otherwise.action();
+            programs.push(program(&head, rules, otherwise, Action::Allow)?);
         }
         for (action, rules) in self.exceptions_by_action()? {
-            programs.push(program(rules, Action::Allow, action.action())?);
+            programs.push(program(&head, rules, Action::Allow, action.action())?);
         }
         // Its flags are behind a pointer, where no filter can look. Libraries take ENOSYS as "use
         // clone", whose flags are looked at; so it is answered before the list would allow it.
@@ -257,9 +328,26 @@ impl SeccompProfile {
         });
         if let Some(clone3) = clone3 {
             let rules = BTreeMap::from([(clone3, Vec::new())]);
-            programs.push(program(rules, Action::Allow, Action::Errno(ENOSYS))?);
+            programs.push(program(&[], rules, Action::Allow, Action::Errno(ENOSYS))?);
         }
         Ok(programs)
+    }
+
+    /// The instructions before the rules of each filter: they answer ENOSYS to numbers that no rule can name.
+    ///
+    /// If unlisted calls fail, these are all numbers outside the table. If unlisted calls are allowed, these are the
+    /// numbers of the x32 interface, under which the kernel would carry out a forbidden call. A profile that kills for
+    /// an unlisted call kills for an unknown call too.
+    fn head(&self) -> Vec<seccompiler::sock_filter> {
+        match self.otherwise {
+            SeccompAction::Kill => Vec::new(),
+            SeccompAction::Allow | SeccompAction::Log => unknown::reject(&[unknown::X32]),
+            SeccompAction::Errno(_) => {
+                let all = usual().chain(table::REFUSED).chain(table::REFUSED_OLD);
+                let numbers = all.filter_map(|(_, number)| u32::try_from(*number).ok());
+                unknown::reject(&unknown::gaps(numbers))
+            }
+        }
     }
 
     /// One filter per action, since a filter knows one besides "allow".
@@ -315,6 +403,9 @@ impl SeccompArgument {
         Condition::new(self.index, Length::Qword, operator, self.value).map_err(failed)
     }
 }
+
+/// The longest filter that the kernel takes (`BPF_MAXINSNS`).
+const INSTRUCTIONS_MAX: usize = 4096;
 
 const EPERM: u16 = 1;
 const ENOSYS: u32 = 38;
@@ -374,14 +465,19 @@ impl Arguments {
 }
 
 fn program(
+    head: &[seccompiler::sock_filter],
     rules: Rules,
     otherwise: Action,
     matched: Action,
-) -> Result<SeccompProgram, SeccompError> {
+) -> Result<BpfProgram, SeccompError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
     let filter = SeccompFilter::new(rules, otherwise, matched, architecture).map_err(failed)?;
-    let program: seccompiler::BpfProgram = filter.try_into().map_err(failed)?;
-    Ok(pack_filter(&program))
+    let rules: BpfProgram = filter.try_into().map_err(failed)?;
+    let program = [head, &rules].concat();
+    if program.len() > INSTRUCTIONS_MAX {
+        return Err(failed("it has too many rules for the kernel"));
+    }
+    Ok(program)
 }
 
 fn failed(error: impl std::fmt::Display) -> SeccompError {
@@ -399,39 +495,45 @@ pub enum SeccompChoice {
 
 #[derive(Debug)]
 pub(super) struct Seccomp {
-    /// The operator's, for all containers.
-    configured: Option<Compiled>,
-    /// Standard ones that are needed most: by capabilities.
-    standard: Vec<(u64, Compiled)>,
+    /// The operator's profile for containers whose task names none.
+    configured: Option<SeccompProfile>,
+    /// Compiled filters of such containers, by the capabilities that most containers have.
+    usual: Vec<(CapabilitySet, Compiled)>,
 }
 
 type Compiled = Result<Vec<SeccompProgram>, SeccompError>;
 
 impl Seccomp {
     pub(super) fn new(node: &NodeOptions) -> Self {
-        let compile = |set: CapabilitySet| (set.bits(), SeccompProfile::standard(set).compile());
+        let configured = node.seccomp.clone();
+        let sets = [CapabilitySet::EMPTY, node.capabilities];
+        let usual = sets.map(|set| (set, compile(configured.as_ref(), set)));
         Self {
-            configured: node.seccomp.as_ref().map(SeccompProfile::compile),
-            standard: vec![compile(CapabilitySet::EMPTY), compile(node.capabilities)],
+            usual: usual.into(),
+            configured,
         }
     }
 
     fn programs(&self, choice: &SeccompChoice, effective: CapabilitySet) -> Compiled {
-        match (choice, &self.configured) {
-            (SeccompChoice::Unconfined, _) => Ok(Vec::new()),
-            (SeccompChoice::Profile(profile), _) => profile.compile(),
-            (SeccompChoice::Node, Some(compiled)) => compiled.clone(),
-            (SeccompChoice::Node, None) => {
-                let known = self
-                    .standard
-                    .iter()
-                    .find(|(bits, _)| *bits == effective.bits());
-                match known {
+        match choice {
+            SeccompChoice::Unconfined => Ok(Vec::new()),
+            SeccompChoice::Profile(profile) => compile(Some(profile), effective),
+            SeccompChoice::Node => {
+                let mut usual = self.usual.iter();
+                match usual.find(|(set, _)| set.bits() == effective.bits()) {
                     Some((_, compiled)) => compiled.clone(),
-                    None => SeccompProfile::standard(effective).compile(),
+                    None => compile(self.configured.as_ref(), effective),
                 }
             }
         }
+    }
+}
+
+/// Compiles a profile, or the standard profile, for a container with these capabilities.
+fn compile(profile: Option<&SeccompProfile>, effective: CapabilitySet) -> Compiled {
+    match profile {
+        Some(profile) => profile.for_capabilities(effective)?.compile(),
+        None => SeccompProfile::standard(effective).compile(),
     }
 }
 
@@ -530,6 +632,36 @@ mod tests {
             matches!(beyond, Err(SeccompError::Compile(_))),
             "{beyond:?}"
         );
+    }
+
+    #[test]
+    fn rules_depend_on_capabilities() {
+        let admin = CapabilitySet::from_names(["SYS_ADMIN"]).expect("known");
+        let with = CapabilityCondition {
+            all_of: admin,
+            ..CapabilityCondition::default()
+        };
+        let without = CapabilityCondition {
+            none_of: admin,
+            ..CapabilityCondition::default()
+        };
+        let profile = SeccompProfile::of(SeccompAction::Errno(EPERM))
+            .when_capable(with, "bpf", &[], SeccompAction::Allow)
+            .and_then(|one| one.when_capable(without, "ptrace", &[], SeccompAction::Allow))
+            .expect("known");
+        for (set, bpf, ptrace) in [(CapabilitySet::EMPTY, false, true), (admin, true, false)] {
+            let profile = profile.for_capabilities(set).expect("known");
+            let allowed = (profile.allows("bpf"), profile.allows("ptrace"));
+            assert_eq!(allowed, (bpf, ptrace), "{set}");
+        }
+        let isolator = Seccomp::new(&NodeOptions {
+            seccomp: Some(profile.clone()),
+            ..NodeOptions::default()
+        });
+        for choice in [SeccompChoice::Node, SeccompChoice::Profile(profile.clone())] {
+            let programs = |set| isolator.programs(&choice, set).expect("compiles");
+            assert_ne!(programs(CapabilitySet::EMPTY), programs(admin));
+        }
     }
 
     #[test]
