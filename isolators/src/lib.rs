@@ -27,6 +27,7 @@ mod identity;
 pub mod isolator;
 mod launch_step;
 pub mod launcher;
+mod limit_event;
 pub mod mount_table;
 mod process_tree;
 mod shortage;
@@ -59,6 +60,7 @@ pub use launcher::{
     LaunchIsolation, LaunchSpec, Launched, Launcher, LauncherOptions, LogFile, MountAction,
     MountSource, MountStep, Rlimit, SeccompProgram,
 };
+pub use limit_event::LimitEvent;
 pub use shortage::{again, is_device_failure, is_disk_full, is_shortage, note_repeated, repeated};
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

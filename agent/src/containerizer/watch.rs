@@ -1,7 +1,6 @@
 //! Watches a running container: for the end of its supervisor, and for a memory limit that it runs into.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +8,10 @@ use meseta_isolators::{
     ContainerName, Demand, ProcessIdentity, is_device_failure, is_shortage, note_repeated,
 };
 use meseta_resources::ContainerId;
-use tokio::io::unix::AsyncFd;
 use tracing::{debug, warn};
 
 use super::exit_status::memory_limitation;
-use super::readiness::{any_event, register};
+use super::readiness::{RegisteredEvent, any_event};
 use super::state::{Entry, LiveContainer};
 use super::supervision::{self, AGAIN_MAX};
 use super::{Containerizer, blocking, limitation_file};
@@ -159,12 +157,14 @@ impl Containerizer {
         &self,
         container: &ContainerId,
         name: &ContainerName,
-    ) -> Vec<AsyncFd<OwnedFd>> {
+    ) -> Vec<RegisteredEvent> {
         loop {
             let (inner, watched) = (self.inner.clone(), name.clone());
             let watched = blocking(move || inner.containers.watch_limits(&watched)).await;
             let watched = match watched {
-                Ok(watched) => watched.and_then(|all| all.into_iter().map(register).collect()),
+                Ok(watched) => {
+                    watched.and_then(|all| all.into_iter().map(RegisteredEvent::new).collect())
+                }
                 Err(panic) => Err(std::io::Error::other(panic)),
             };
             match watched {

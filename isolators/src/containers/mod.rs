@@ -35,6 +35,7 @@ use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed};
 use crate::launcher::{Launcher, LauncherOptions};
+use crate::limit_event::LimitEvent;
 use crate::shortage::again;
 use crate::status::{self, ExitRecord, StatusError};
 use crate::sys::{KillPayload, send_kill_request};
@@ -285,10 +286,10 @@ impl Containers {
         status::read_record(&self.runtime_dir(name))
     }
 
-    /// Descriptors that become readable when the container may have run into a limit while it goes
-    /// on: a child was killed for want of memory, say. Then ask [`Containers::limitation`]. Empty where
+    /// Returns events which say that the container may have run into a limit while it goes on: a child
+    /// was killed for want of memory, say. Then ask [`Containers::limitation`]. Empty where
     /// nothing can be watched; to be armed anew after a restart.
-    pub fn watch_limits(&self, name: &ContainerName) -> io::Result<Vec<OwnedFd>> {
+    pub fn watch_limits(&self, name: &ContainerName) -> io::Result<Vec<LimitEvent>> {
         let groups = self.groups(name);
         let watched = self
             .isolators

@@ -7,10 +7,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::{Isolator, IsolatorOptions, Observed, UsageSource};
 use crate::cgroup::{
@@ -20,6 +19,7 @@ use crate::cgroup::{
 use crate::demand::{Demand, Limit};
 use crate::isolator::ContainerSpec;
 use crate::launcher::LaunchIsolation;
+use crate::limit_event::LimitEvent;
 use crate::usage::{ContainerUsage, MemoryUsage};
 
 const LIMIT_MIN_BYTES: u64 = 32 << 20;
@@ -171,7 +171,7 @@ impl Isolator for Memory {
         Ok(())
     }
 
-    fn watch(&self, groups: &Groups) -> io::Result<Option<OwnedFd>> {
+    fn watch(&self, groups: &Groups) -> io::Result<Option<LimitEvent>> {
         let Some(group) = groups.of(Controller::Memory) else {
             return Ok(None);
         };
@@ -201,21 +201,21 @@ impl Isolator for Memory {
 }
 
 /// v1: an eventfd that the kernel signals on every out-of-memory condition in the group.
-fn watch_v1(group: &GroupDir) -> io::Result<OwnedFd> {
+fn watch_v1(group: &GroupDir) -> io::Result<LimitEvent> {
     let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let control = File::open(group.dir.join("memory.oom_control"))?;
     let line = format!("{} {}", event.as_fd().as_raw_fd(), control.as_raw_fd());
     // The kernel keeps what it needs of the control file; ours may be closed.
     std::fs::write(group.dir.join("cgroup.event_control"), line)?;
-    Ok(event.into())
+    Ok(LimitEvent::Count(event.into()))
 }
 
-/// v2: `memory.events` is modified when one of its counters is.
-fn watch_v2(group: &GroupDir) -> io::Result<OwnedFd> {
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    let file = group.dir.join("memory.events");
-    inotify.add_watch(&file, AddWatchFlags::IN_MODIFY)?;
-    Ok(inotify.into())
+/// v2: the kernel notifies readers of `memory.events` when one of its counters changes.
+fn watch_v2(group: &GroupDir) -> io::Result<LimitEvent> {
+    let event = LimitEvent::File(File::open(group.dir.join("memory.events"))?);
+    // A file that was never read reports an event at once.
+    event.take()?;
+    Ok(event)
 }
 
 fn oom_kills_v1(source: &UsageSource<'_>, group: &GroupDir) -> Option<u64> {
@@ -336,6 +336,19 @@ mod tests {
             mem_limit: limit,
             ..Demand::default()
         }
+    }
+
+    #[test]
+    fn watching_v2_takes_no_inotify_instance() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let group = dir.path().join("memory.events");
+        std::fs::write(group, "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n").expect("written");
+        let memory = Memory::new(IsolatorOptions::default());
+        let event = memory.watch(&groups(Version::V2, dir.path()));
+        let event = event.expect("watched").expect("an event");
+        let link = format!("/proc/self/fd/{}", event.as_fd().as_raw_fd());
+        let target = std::fs::read_link(link).expect("a link");
+        assert!(target.ends_with("memory.events"), "{}", target.display());
     }
 
     #[test]

@@ -38,13 +38,13 @@ mod unlinked;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use crate::cgroup::{Controller, Files, GroupDir, Groups, KnobError, KnobWrite};
 use crate::demand::{Demand, Limit};
 use crate::identity::ProcessIdentity;
 use crate::launcher::LaunchIsolation;
+use crate::limit_event::LimitEvent;
 use crate::usage::ContainerUsage;
 
 pub use crate::device_rule::{DeviceKind, DeviceRule, DeviceRuleError};
@@ -152,9 +152,9 @@ pub trait Isolator: fmt::Debug + Send + Sync {
     /// read all, see [`UsageSource::all`].
     fn local_usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
-    /// A descriptor that becomes readable (or reports an error) when the container may have run into
-    /// one of this isolator's limits. To be armed anew for a container of an earlier agent.
-    fn watch(&self, _groups: &Groups) -> io::Result<Option<OwnedFd>> {
+    /// Returns the event which says that the container may have run into one of this isolator's limits. To be armed
+    /// anew for a container of an earlier agent.
+    fn watch(&self, _groups: &Groups) -> io::Result<Option<LimitEvent>> {
         Ok(None)
     }
 

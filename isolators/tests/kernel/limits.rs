@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Test;
-use crate::test_node::{TestNode, same, wait_pidfd};
+use crate::test_node::{TestNode, same, wait_event};
 
 pub(crate) const TESTS: &[(&str, Test)] = tests![
     memory_over_the_limit_is_killed_and_told,
@@ -96,7 +96,7 @@ fn an_oom_is_seen_while_the_task_goes_on(test_node: &TestNode) -> Result<(), Fai
     same(watched.len(), 1)?;
     same(test_node.limitation(&spec), None)?;
     std::fs::write(&gate, "\n")?;
-    wait_pidfd(&watched[0])?;
+    wait_event(&watched[0])?;
     test_node.eventually("a counted kill", || test_node.limitation(&spec).is_some())?;
     test_node.destroy(&spec, &launched)
 }

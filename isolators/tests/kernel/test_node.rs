@@ -13,7 +13,7 @@ use meseta_isolators::cgroup::Groups;
 use meseta_isolators::{
     Command, ContainerName, ContainerSpec, ContainerUsage, Containers, Controller, Credentials,
     Demand, Destination, DestroyOptions, ExitCause, ExitRecord, Host, Inside, Isolation, Isolator,
-    LaunchError, LaunchStep, Launched, Limitation, NodeOptions, Options, TaskIsolation,
+    LaunchError, LaunchStep, Launched, LimitEvent, Limitation, NodeOptions, Options, TaskIsolation,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
@@ -433,6 +433,18 @@ fn processes_naming(folder: &str) -> Vec<String> {
 }
 
 /// Waits for the end of a process.
+pub(crate) fn wait_event(event: &LimitEvent) -> Result<(), Failed> {
+    let flags = match event.is_priority() {
+        true => PollFlags::POLLPRI,
+        false => PollFlags::POLLIN,
+    };
+    let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+    match poll(&mut [PollFd::new(event.as_fd(), flags)], patience)? {
+        0 => Err(format!("no event within {PATIENCE:?}").into()),
+        _ => Ok(event.take()?),
+    }
+}
+
 pub(crate) fn wait_pidfd(pidfd: &OwnedFd) -> Result<(), Failed> {
     let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
     match poll(
