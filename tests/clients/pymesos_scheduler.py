@@ -12,6 +12,7 @@ from addict import Dict
 from pymesos import MesosSchedulerDriver, Scheduler
 
 SHORT, LONG = 15, 5
+CPUS, MEM_MB = 0.1, 16
 PATIENCE_SECS = 60
 ENDED = {"TASK_FINISHED", "TASK_FAILED", "TASK_KILLED", "TASK_LOST", "TASK_ERROR"}
 
@@ -44,7 +45,7 @@ class Watcher(Scheduler):
                 self.offers += 1
                 # Half of what is left for each offer, so that it takes several.
                 count = (len(self.wanted) + 1) // 2 if len(self.wanted) > 4 else len(self.wanted)
-                for _ in range(count):
+                for _ in range(min(count, self.places(offer))):
                     name, command = self.wanted.pop(0)
                     tasks.append(self.task(offer, name, command))
                 self.changed.notify_all()
@@ -57,6 +58,13 @@ class Watcher(Scheduler):
                     self.changed.notify_all()
 
     @staticmethod
+    def places(offer):
+        """The number of tasks for which this offer has enough CPUs and memory."""
+        have = {r.name: r.scalar.value for r in offer.resources if r.type == "SCALAR"}
+        # Less than a thousandth is a sum of fractions.
+        return int(min((have.get("cpus", 0) + 1e-4) / CPUS, have.get("mem", 0) / MEM_MB))
+
+    @staticmethod
     def task(offer, name, command):
         task = Dict()
         task.task_id.value = name
@@ -64,8 +72,8 @@ class Watcher(Scheduler):
         task.agent_id.value = offer.agent_id.value
         task.command.value = command
         task.resources = [
-            dict(name="cpus", type="SCALAR", scalar={"value": 0.1}),
-            dict(name="mem", type="SCALAR", scalar={"value": 16}),
+            dict(name="cpus", type="SCALAR", scalar={"value": CPUS}),
+            dict(name="mem", type="SCALAR", scalar={"value": MEM_MB}),
         ]
         return task
 

@@ -7,6 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -34,24 +35,47 @@ pub fn leave() -> anyhow::Result<()> {
     ip(&["link", "set", "lo", "up"])
 }
 
-/// Runs a test where loopback is `::1` alone, in a network namespace that only its thread, and all that it starts, see.
-///
-/// Every part of the harness takes the address of [`loopback`], and daemons take it by default.
+/// Runs a test in a network namespace that only its thread, and all that it starts, see: no other test has its ports.
 ///
 /// # Panics
 /// The namespace cannot be made, or the test panics.
-pub fn with_ipv6_alone(test: fn()) {
-    let thread = std::thread::Builder::new().name("ipv6".to_owned());
+pub fn alone(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name("network".to_owned());
     let body = move || {
         leave().expect("a network namespace");
-        ip(&["address", "delete", "127.0.0.1/8", "dev", "lo"]).expect("no IPv4");
-        assert_eq!(loopback(), IpAddr::from(Ipv6Addr::LOCALHOST));
         test();
     };
     let ended = thread.spawn(body).expect("a thread").join();
     if let Err(panic) = ended {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Runs a test where loopback is `::1` alone, in a network namespace of its own.
+///
+/// Every part of the harness takes the address of [`loopback`], and daemons take it by default.
+///
+/// # Panics
+/// The namespace cannot be made, or the test panics.
+pub fn with_ipv6_alone(test: fn()) {
+    alone(move || {
+        ip(&["address", "delete", "127.0.0.1/8", "dev", "lo"]).expect("no IPv4");
+        assert_eq!(loopback(), IpAddr::from(Ipv6Addr::LOCALHOST));
+        test();
+    });
+}
+
+/// Whether this process can give each test a network namespace of its own.
+pub fn can_be_alone() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let made = || {
+            std::thread::spawn(leave)
+                .join()
+                .is_ok_and(|made| made.is_ok())
+        };
+        unless_root().or_else(|| unless_installed("ip")).is_none() && made()
+    })
 }
 
 /// Why this machine has no namespace for [`with_ipv6_alone`].

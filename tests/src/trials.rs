@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use crate::{Missing, daemon};
+use crate::{Missing, daemon, network};
 
 /// How many tests that only wait are run at once.
 const WAITING_AT_ONCE: usize = 6;
+
+/// How many other tests are run at once, where each has a network of its own.
+const AT_ONCE: usize = 3;
 
 /// A test: its name, what it needs of the machine, what it does.
 pub type Scenario = (&'static str, fn() -> Missing, fn());
@@ -37,24 +40,39 @@ pub fn anywhere() -> Missing {
     None
 }
 
-/// Runs what the command line names of these groups, each test as `GROUP::NAME`: first those of `waiting` side by side,
-/// which hardly use the machine and judge nothing of it, then the others one at a time.
-pub fn run(groups: &[(&str, &[Scenario])], waiting: &[&str]) -> ExitCode {
+/// Runs the tests that the command line names, each as `GROUP::NAME`: first those of `waiting` side by side, which hardly
+/// use the machine and judge nothing of it; then some at a time, where each can have a network of its own; at last the
+/// groups of `measuring` one test at a time, since a limit can be judged only when nothing else wants the machine.
+///
+/// # Panics
+/// A name in `waiting` or `measuring` is that of no test or group.
+pub fn run(groups: &[(&str, &[Scenario])], waiting: &[&str], measuring: &[&str]) -> ExitCode {
     daemon::keep_umask_for_daemons();
+    for name in measuring {
+        let known = groups.iter().any(|(group, _)| group == name);
+        assert!(known, "{name} is the name of a group");
+    }
     let all = groups
         .iter()
         .flat_map(|(group, all)| all.iter().map(|scenario| trial(group, *scenario)));
-    let (side_by_side, alone): (Vec<_>, Vec<_>) =
+    let (side_by_side, rest): (Vec<_>, Vec<_>) =
         all.partition(|trial| waiting.contains(&trial.name()));
     assert_eq!(
         side_by_side.len(),
         waiting.len(),
         "each of {waiting:?} is the name of a test"
     );
-    let together = run_with(side_by_side, WAITING_AT_ONCE);
-    // What a limit does can only be judged when nothing else wants the machine.
-    let alone = run_with(alone, 1);
-    if together && alone {
+    let group = |trial: &Trial| trial.name().split("::").next().map(str::to_owned);
+    let (alone, rest): (Vec<_>, Vec<_>) = rest
+        .into_iter()
+        .partition(|trial| group(trial).is_some_and(|group| measuring.contains(&group.as_str())));
+    let at_once = if network::can_be_alone() { AT_ONCE } else { 1 };
+    let results = [
+        run_with(side_by_side, WAITING_AT_ONCE),
+        run_with(rest, at_once),
+        run_with(alone, 1),
+    ];
+    if results == [true; 3] {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(101)
@@ -81,7 +99,11 @@ fn trial(group: &str, (path, missing, body): Scenario) -> Trial {
     Trial::ignorable_test(name, move || match missing() {
         Some(reason) => Ok::<_, Failed>(Completion::ignored_with(format!("not run: {reason}"))),
         None => {
-            body();
+            if network::can_be_alone() {
+                network::alone(body);
+            } else {
+                body();
+            }
             Ok(Completion::Completed)
         }
     })

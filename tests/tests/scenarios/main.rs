@@ -117,6 +117,22 @@ const WAITING: &[&str] = &[
     "starved::an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task",
 ];
 
+/// Groups whose tests judge how much a task gets, or how soon something happens: each of their tests has the machine alone.
+const MEASURING: &[&str] = &[
+    "bursting",
+    "connections",
+    "enforcement",
+    "estimating",
+    "hostile_peers",
+    "limits",
+    "metrics",
+    "odd_tasks",
+    "overbearing",
+    "oversubscription",
+    "resizing",
+    "returned_memory",
+];
+
 fn main() -> ExitCode {
     if let Some(code) = probe::run_if_requested()
         .or_else(filter::run_if_requested)
@@ -187,5 +203,5 @@ fn main() -> ExitCode {
         policies,
         returned_memory
     ];
-    trials::run(groups, WAITING)
+    trials::run(groups, WAITING, MEASURING)
 }

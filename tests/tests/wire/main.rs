@@ -35,5 +35,5 @@ fn main() -> ExitCode {
         recorded::inverse_offers,
         recorded::pages
     ];
-    trials::run(groups, &[])
+    trials::run(groups, &[], &[])
 }
