@@ -6,11 +6,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::{Missing, daemon, network};
 
-/// How many tests that only wait are run at once.
-const WAITING_AT_ONCE: usize = 6;
-
-/// How many other tests are run at once, where each has a network of its own.
-const AT_ONCE: usize = 3;
+/// How many tests are run at once, where each has a network of its own: they wait for most of their time.
+const AT_ONCE: usize = 5;
 
 /// A test: its name, what it needs of the machine, what it does.
 pub type Scenario = (&'static str, fn() -> Missing, fn());
@@ -40,39 +37,39 @@ pub fn anywhere() -> Missing {
     None
 }
 
-/// Runs the tests that the command line names, each as `GROUP::NAME`: first those of `waiting` side by side, which hardly
-/// use the machine and judge nothing of it; then some at a time, where each can have a network of its own; at last the
-/// groups of `measuring` one test at a time, since a limit can be judged only when nothing else wants the machine.
+/// Runs the tests that the command line names, each as `GROUP::NAME`: first some at once, where each can have a network of
+/// its own; then those of the groups `measuring`, but for the tests `waiting`, one at a time, since a limit can be judged
+/// only when nothing else wants the machine.
 ///
 /// # Panics
-/// A name in `waiting` or `measuring` is that of no test or group.
-pub fn run(groups: &[(&str, &[Scenario])], waiting: &[&str], measuring: &[&str]) -> ExitCode {
+/// A name in `measuring` or `waiting` is that of no group or test.
+pub fn run(groups: &[(&str, &[Scenario])], measuring: &[&str], waiting: &[&str]) -> ExitCode {
     daemon::keep_umask_for_daemons();
     for name in measuring {
         let known = groups.iter().any(|(group, _)| group == name);
         assert!(known, "{name} is the name of a group");
     }
-    let all = groups
-        .iter()
-        .flat_map(|(group, all)| all.iter().map(|scenario| trial(group, *scenario)));
-    let (side_by_side, rest): (Vec<_>, Vec<_>) =
-        all.partition(|trial| waiting.contains(&trial.name()));
+    let (mut at_once, mut alone, mut found) = (vec![], vec![], 0);
+    for (group, scenarios) in groups {
+        for scenario in *scenarios {
+            let trial = trial(group, *scenario);
+            let is_waiting = waiting.contains(&trial.name());
+            found += usize::from(is_waiting);
+            if measuring.contains(group) && !is_waiting {
+                alone.push(trial);
+            } else {
+                at_once.push(trial);
+            }
+        }
+    }
     assert_eq!(
-        side_by_side.len(),
+        found,
         waiting.len(),
         "each of {waiting:?} is the name of a test"
     );
-    let group = |trial: &Trial| trial.name().split("::").next().map(str::to_owned);
-    let (alone, rest): (Vec<_>, Vec<_>) = rest
-        .into_iter()
-        .partition(|trial| group(trial).is_some_and(|group| measuring.contains(&group.as_str())));
-    let at_once = if network::can_be_alone() { AT_ONCE } else { 1 };
-    let results = [
-        run_with(side_by_side, WAITING_AT_ONCE),
-        run_with(rest, at_once),
-        run_with(alone, 1),
-    ];
-    if results == [true; 3] {
+    let threads = if network::can_be_alone() { AT_ONCE } else { 1 };
+    let (at_once, alone) = (run_with(at_once, threads), run_with(alone, 1));
+    if at_once && alone {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(101)
