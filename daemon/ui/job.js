@@ -51,7 +51,7 @@ export function Job({ name, subscription }) {
       <${Instances} tasks=${job.tasks} subscription=${subscription} /></section>
     ${volumesOf(job).length > 0 && html`<section><h2>Volumes</h2><${Volumes} volumes=${volumesOf(job)} subscription=${subscription} /></section>`}
     ${history && html`<section><h2>Versions</h2><${Versions} versions=${history.versions} /></section>`}
-    ${history && job.actions.length > 0 && html`<section><h2>Change it</h2><${Changes} at=${at} job=${job} history=${history} /></section>`}
+    ${history && job.actions.length > 0 && html`<section><h2>Change it</h2><${Changes} at=${at} job=${{ ...job, full: name }} history=${history} /></section>`}
     <section><h2>What happened</h2><${Events} caption="What happened" events=${events} subscription=${subscription} /></section>
     <section><h2>On the command line</h2>
       <${Command} text="meseta job status ${word(name)}" />
@@ -156,7 +156,7 @@ function idOf(job, index) {
 
 /** The changes that the job's state admits, of those that its reader may make. */
 function changes(at, job, history, withVolumes) {
-  const name = word(job.name);
+  const name = word(job.full);
   const earlier = history.versions.filter((one) => !one.current).map((one) => String(one.version)).reverse();
   const lost = `The job and its versions are forgotten${volumesOf(job).length > 0 ? ", and its volumes destroyed with what is in them" : ""}.`;
   const change = (action, body) => send("POST", `${at}/${action}`, body);

@@ -27,8 +27,12 @@ export function Jobs({ subscription }) {
     const text = `${job.name} ${job.kind} ${job.role} ${job.state} ${job.why}`.toLowerCase();
     return wanted.every((word) => text.includes(word));
   });
+  const inRoles = new Map();
+  value.jobs.forEach(({ name }) => inRoles.set(name, (inRoles.get(name) ?? 0) + 1));
+  /** The name is the job's alone in its role. */
+  const full = (job) => (inRoles.get(job.name) > 1 ? `${job.role}/${job.name}` : job.name);
   const columns = [
-    { label: "Job", value: (job) => job.name, cell: (job) => html`<a href=${link("job", job.name)}>${job.name}</a>` },
+    { label: "Job", value: (job) => job.name, cell: (job) => html`<a href=${link("job", full(job))}>${job.name}</a>` },
     { label: "State", value: rank, cell: (job) => html`<${State} name=${job.state} />` },
     { label: "Kind", value: (job) => job.kind, cell: (job) => job.kind },
     { label: "Role", value: (job) => job.role, cell: (job) => job.role },
@@ -42,7 +46,7 @@ export function Jobs({ subscription }) {
   return html`
     <${Connected} ...${subscription} />
     <${Filter} label="Filter" hint="name, kind, role, state" value=${filter} onInput=${setFilter} />
-    <${Table} caption="Jobs" columns=${columns} rows=${rows} id=${(job) => job.name}
+    <${Table} caption="Jobs" columns=${columns} rows=${rows} id=${(job) => `${job.role}/${job.name}`}
       empty=${filter ? "No job fits." : html`There are no jobs. <code>meseta run FILE</code> submits one.`} sorted=${{ label: "State" }} />`;
 }
 

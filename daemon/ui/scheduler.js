@@ -10,8 +10,8 @@ import { Stream } from "./stream.js";
 const PAGES = [["", "Jobs"], ["events", "Events"]];
 
 /** What of an event is shown: [subject, text, address]. */
-function told({ job, task_id: task, text }) {
-  return [job, task ? `${task} ${text}` : text, link("job", job)];
+function told({ job, role, task_id: task, text }) {
+  return [job, task ? `${task} ${text}` : text, link("job", role && role !== "*" ? `${role}/${job}` : job)];
 }
 
 function Events() {

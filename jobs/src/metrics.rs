@@ -246,7 +246,7 @@ fn gauge(name: &str, help: &str, values: Values) -> MetricFamily {
 
 /// Writes one series for each job with a failed task.
 fn job_failures(failures: &JobFailures) -> MetricFamily {
-    let metrics = failures.iter().map(|(job, count)| {
+    let metrics = failures.iter().map(|(job, role, count)| {
         let label = |name: &str, value: &str| {
             let mut label = LabelPair::default();
             label.set_name(name.to_owned());
@@ -255,7 +255,11 @@ fn job_failures(failures: &JobFailures) -> MetricFamily {
         };
         let mut counter = Counter::default();
         counter.set_value(to_f64(count));
-        let labels = vec![label("job_name", job), label("state", "task_failed")];
+        let labels = vec![
+            label("job_name", job),
+            label("role", role),
+            label("state", "task_failed"),
+        ];
         let mut metric = Metric::from_label(labels);
         metric.set_counter(counter);
         metric

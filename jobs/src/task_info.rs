@@ -126,6 +126,7 @@ fn environment(
     };
     let mut variables = BTreeMap::from([
         ("MESETA_JOB".to_owned(), spec.name.clone()),
+        ("MESETA_ROLE".to_owned(), spec.role.clone()),
         ("MESETA_TASK_ID".to_owned(), instance.task_id.clone()),
         ("MESETA_INDEX".to_owned(), instance.index.to_string()),
         ("MESETA_ATTEMPT".to_owned(), instance.attempt.to_string()),

@@ -8,6 +8,7 @@ use super::changes::update_of;
 use super::dealt::Dealt;
 use super::input::{Accepted, Refusal, Request};
 use super::job::{Job, Progress, Run};
+use super::names::plain;
 use super::records::{JobRecord, Key, Rollout, RunRecord, Stop, VersionRecord};
 use super::state::State;
 use super::view::Authorities;
@@ -23,7 +24,7 @@ const COUNT_MAX: u32 = 1_000_000;
 impl State {
     pub(super) fn carry_out(&mut self, request: Request) -> Result<Accepted, Refusal> {
         let name = match request {
-            Request::Submit(spec) => self.submit(*spec)?,
+            Request::Submit(spec) => self.submit(&spec.name.clone(), *spec)?,
             Request::Scale { name, count, purge } => self.scale(&name, count, purge)?,
             Request::Restart { name } => self.restart(&name)?,
             Request::Stop { name, purge } => self.stop(&name, purge)?,
@@ -38,7 +39,8 @@ impl State {
             Request::LookForOffers { role } => {
                 let version = self.look_for_offers(&role);
                 return Ok(Accepted {
-                    name: role,
+                    name: String::new(),
+                    role,
                     version,
                 });
             }
@@ -48,9 +50,17 @@ impl State {
                 request,
             } => return self.permitted(&name, seen.as_ref(), *request),
         };
-        let job = self.jobs.get(&name);
-        let version = job.map(|job| job.record.target).unwrap_or_default();
-        Ok(Accepted { name, version })
+        Ok(self.accepted(&name))
+    }
+
+    /// A job as a client that has changed it sees it.
+    fn accepted(&self, key: &str) -> Accepted {
+        let job = self.jobs.get(key);
+        Accepted {
+            name: plain(key).to_owned(),
+            role: job.map(|job| job.role().to_owned()).unwrap_or_default(),
+            version: job.map(|job| job.record.target).unwrap_or_default(),
+        }
     }
 
     fn permitted(
@@ -61,23 +71,29 @@ impl State {
     ) -> Result<Accepted, Refusal> {
         if self.authorities_of(name).as_ref() != seen {
             return Err(Refusal::Conflict(format!(
-                "{name:?} was submitted, purged, or changed in role or user at the same time: try again"
+                "{:?} was submitted, purged, or changed in role or user at the same time: try again",
+                plain(name)
             )));
         }
-        self.carry_out(request)
+        match request {
+            Request::Submit(spec) => {
+                let key = self.submit(name, *spec)?;
+                Ok(self.accepted(&key))
+            }
+            other => self.carry_out(other),
+        }
     }
 
     pub(super) fn job_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {
         let job = self.jobs.get_mut(name);
-        job.ok_or_else(|| Refusal::NotFound(name.to_owned()))
+        job.ok_or_else(|| Refusal::NotFound(plain(name).to_owned()))
     }
 
-    fn submit(&mut self, spec: JobSpec) -> Result<String, Refusal> {
-        let name = spec.name.clone();
-        self.check_submission(&spec)?;
+    fn submit(&mut self, name: &str, spec: JobSpec) -> Result<String, Refusal> {
+        self.check_submission(name, &spec)?;
         let (at, now) = (self.clock.at, self.clock.unix);
-        let Some(job) = self.jobs.get_mut(&name) else {
-            return self.create(spec);
+        let Some(job) = self.jobs.get_mut(name) else {
+            return self.create(name, spec);
         };
         let was_stopped = job.record.stop.is_some();
         let has_run = !job.is_service() && job.active_runs().next().is_none();
@@ -106,40 +122,42 @@ impl State {
                 if present.count != count {
                     set_count(job, count, at);
                 }
-                self.save(&name);
+                self.save(name);
                 if !is_same {
-                    self.event(&name, None, "changed without replacing an instance");
+                    self.event(name, None, "changed without replacing an instance");
                 } else if has_run || was_stopped {
-                    self.start_batch(&name);
+                    self.start_batch(name);
                 }
-                return Ok(name);
+                return Ok(name.to_owned());
             }
         }
-        self.make_room(&spec)?;
-        self.replace(&name, spec);
-        Ok(name)
+        self.make_room(name, &spec)?;
+        self.replace(name, spec);
+        Ok(name.to_owned())
     }
 
     /// # Errors
     /// Why a specification is not taken, whatever room is made for it.
-    pub(super) fn check_submission(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        self.check_no_purge(&spec.name)?;
-        self.check_same_volume(spec).map_err(Refusal::Conflict)?;
-        let present = self.jobs.get(&spec.name);
+    pub(super) fn check_submission(&self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
+        self.check_name(name, &spec.role)?;
+        self.check_no_purge(name)?;
+        self.check_same_volume(name, spec)
+            .map_err(Refusal::Conflict)?;
+        let present = self.jobs.get(name);
         if present.is_some_and(|job| same_kind(job, spec).is_none()) {
             return Err(Refusal::Conflict(format!(
                 "{:?} is of another kind: stop it with purge first, or take another name",
                 spec.name
             )));
         }
-        self.check_count(spec)
+        self.check_count(name, spec)
     }
 
-    /// The first of these jobs that would be refused, and why.
+    /// The first of these jobs, with their keys, that would be refused, and why.
     #[must_use]
-    pub fn first_refusal(&self, specs: &[JobSpec]) -> Option<(String, Refusal)> {
-        specs.iter().find_map(|spec| {
-            let refusal = self.check_submission(spec).err()?;
+    pub fn first_refusal(&self, specs: &[(String, JobSpec)]) -> Option<(String, Refusal)> {
+        specs.iter().find_map(|(key, spec)| {
+            let refusal = self.check_submission(key, spec).err()?;
             Some((spec.name.clone(), refusal))
         })
     }
@@ -150,15 +168,15 @@ impl State {
         let stop = self.jobs.get(name).and_then(|job| job.record.stop);
         match stop.is_some_and(|stop| stop.purge) {
             true => Err(Refusal::Conflict(format!(
-                "{name:?} is being purged, and is there until its tasks have ended: try again when it is gone"
+                "{:?} is being purged, and is there until its tasks have ended: try again when it is gone",
+                plain(name)
             ))),
             false => Ok(()),
         }
     }
 
-    fn create(&mut self, spec: JobSpec) -> Result<String, Refusal> {
-        self.make_room(&spec)?;
-        let name = spec.name.clone();
+    fn create(&mut self, name: &str, spec: JobSpec) -> Result<String, Refusal> {
+        self.make_room(name, &spec)?;
         let target = 1;
         let version = VersionRecord {
             spec: Arc::new(spec),
@@ -181,15 +199,17 @@ impl State {
             sizes: BTreeMap::new(),
             last_due: self.clock.unix,
             dealt: Dealt::default(),
+            is_named_in_role: true,
+            born: self.meta.generation,
         };
-        let mut job = Job::new(&name, record);
+        let mut job = Job::new(name, record);
         job.progress.at = self.clock.at;
         job.begin_dealt();
-        self.jobs.insert(name.clone(), job);
-        self.save(&name);
-        self.event(&name, None, format!("version {target} submitted"));
-        self.start_batch(&name);
-        Ok(name)
+        self.jobs.insert(name.to_owned(), job);
+        self.save(name);
+        self.event(name, None, format!("version {target} submitted"));
+        self.start_batch(name);
+        Ok(name.to_owned())
     }
 
     /// Makes another specification, for which there is room, the one to run.
@@ -274,6 +294,7 @@ impl State {
         self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         if !job.is_service() {
+            let name = plain(name);
             let text = format!("{name:?} is no service: change its count in its file");
             return Err(Refusal::Conflict(text));
         }
@@ -308,12 +329,14 @@ impl State {
     ) -> Result<String, Refusal> {
         let job = self.job_mut(name)?;
         let Some(volume) = job.volumes.get(&index) else {
+            let name = plain(name);
             let text = format!("instance {index} of {name:?} has no volume");
             return Err(Refusal::Conflict(text));
         };
         if let Some(other) = volume_id.filter(|id| *id != volume.id) {
             return Err(Refusal::Conflict(format!(
-                "the volume of instance {index} of {name:?} is {:?} by now, not {other:?}: it is left as it is",
+                "the volume of instance {index} of {:?} is {:?} by now, not {other:?}: it is left as it is",
+                plain(name),
                 volume.id
             )));
         }
@@ -326,14 +349,14 @@ impl State {
         self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         let Some(spec) = job.spec().map(|spec| JobSpec::clone(spec)) else {
-            return Err(Refusal::NotFound(name.to_owned()));
+            return Err(Refusal::NotFound(plain(name).to_owned()));
         };
         let is_running = job.is_cron() && job.active_runs().next().is_some();
         match is_running {
             true => self.check_size(&self.sizes(), (name, &spec.role), u64::from(spec.count))?,
-            false => self.check_count(&spec)?,
+            false => self.check_count(name, &spec)?,
         }
-        self.make_room(&spec)?;
+        self.make_room(name, &spec)?;
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
             // The run that starts now is in its place.
@@ -369,8 +392,10 @@ impl State {
         let count = count.map(|spec| spec.count);
         if let Some(spec) = job.spec_of(version) {
             let spec = Arc::new(with_count(spec, count.unwrap_or(spec.count)));
-            self.check_same_volume(&spec).map_err(Refusal::Conflict)?;
-            self.check_count(&spec)?;
+            self.check_name(name, &spec.role)?;
+            self.check_same_volume(name, &spec)
+                .map_err(Refusal::Conflict)?;
+            self.check_count(name, &spec)?;
             if let Some(version) = self.job_mut(name)?.record.versions.get_mut(&version)
                 && version.spec.count != spec.count
             {
@@ -384,10 +409,10 @@ impl State {
 
     /// Whether there may be as many tasks as a job has from when it is submitted: those of a schedule are counted when
     /// its runs start.
-    fn check_count(&self, spec: &JobSpec) -> Result<(), Refusal> {
+    fn check_count(&self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
         match &spec.kind {
             Kind::Service(_) | Kind::Batch(_) => {
-                let job = (&*spec.name, &*spec.role);
+                let job = (name, &*spec.role);
                 self.check_size(&self.sizes(), job, u64::from(spec.count))
             }
             Kind::Cron(_) => Ok(()),

@@ -170,18 +170,32 @@ impl State {
         self.event(name, None, text);
     }
 
+    /// Why a job may not go back by itself to a version, if that is so.
+    fn may_not_return(&self, name: &str, version: u64) -> Option<String> {
+        let spec = self.jobs.get(name)?.spec_of(version)?;
+        let refusal = self.check_name(name, &spec.role).err()?;
+        Some(refusal.to_string())
+    }
+
     fn update_failed(&mut self, name: &str, why: String) {
-        let Some(job) = self.jobs.get_mut(name) else {
+        let Some(job) = self.jobs.get(name) else {
             return;
         };
         let target = job.record.target;
         let reverts = update_of(job).is_some_and(|update| update.auto_revert);
         let stable = job.record.stable.filter(|stable| *stable != target);
-        let Some(rollout) = &mut job.record.rollout else {
-            return;
-        };
         // Where the last good version itself fails there is nothing to go back to.
         let back = stable.filter(|_| reverts);
+        let prevented = back.and_then(|back| self.may_not_return(name, back));
+        let back = back.filter(|_| prevented.is_none());
+        let why = match prevented {
+            Some(prevented) => format!("{why}; it is not taken back: {prevented}"),
+            None => why,
+        };
+        let job = self.jobs.get_mut(name);
+        let Some(rollout) = job.and_then(|job| job.record.rollout.as_mut()) else {
+            return;
+        };
         let text = format!("the update to version {target} has failed: {why}");
         if back.is_none() {
             rollout.halted = Some(why);
@@ -196,10 +210,11 @@ impl State {
 
     /// Whether all that a job starts after is there.
     pub(super) fn may_start(&self, name: &str) -> bool {
-        let after = self.jobs.get(name).and_then(Job::spec);
-        let after = after.map(|spec| spec.after.as_slice()).unwrap_or_default();
-        after.iter().all(|other| {
-            let other = self.jobs.get(other);
+        let Some(spec) = self.jobs.get(name).and_then(Job::spec) else {
+            return true;
+        };
+        spec.after.iter().all(|other| {
+            let other = self.job_before(spec, other);
             other.is_some_and(|other| other.is_satisfied(self.clock.at))
         })
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use meseta_resources::HostPort;
 
 use super::job::{Job, Task};
+use super::names::plain;
 use super::state::State;
 use crate::spec::JobSpec;
 
@@ -21,6 +22,7 @@ thread_local! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discovered {
     pub job: String,
+    /// The role in which the job has its name.
     pub role: String,
     pub task_id: String,
     pub hostname: String,
@@ -37,7 +39,7 @@ impl State {
         }
         let healthy_after = job.healthy_after(task.name.version);
         let ports = task.record.ports.iter().map(|(name, port)| Discovered {
-            job: job.name.clone(),
+            job: plain(&job.name).to_owned(),
             role: job.role().to_owned(),
             task_id: id.to_owned(),
             hostname: task.record.hostname.clone(),
@@ -56,7 +58,7 @@ impl State {
         let mut addresses: BTreeMap<String, String> = BTreeMap::new();
         let mut bytes = 0;
         let variables = self.variables_after(spec);
-        for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {
+        for job in self.jobs_before(spec) {
             let mut tasks: Vec<&Task> = job.tasks.values().collect();
             tasks.sort_by_key(|task| task.name.index);
             for task in tasks {
@@ -66,7 +68,8 @@ impl State {
                 for (port, number) in &task.record.ports {
                     let address = HostPort::new(task.record.hostname.as_str(), *number).to_string();
                     let variable = variables.get(&(&*job.name, &**port)).cloned();
-                    let variable = variable.unwrap_or_else(|| addresses_variable(&job.name, port));
+                    let variable =
+                        variable.unwrap_or_else(|| addresses_variable(plain(&job.name), port));
                     bytes += address.len() + variable.len();
                     if bytes > ADDRESSES_BYTES_MAX {
                         return addresses;
@@ -84,14 +87,20 @@ impl State {
 }
 
 impl State {
+    /// The jobs that a job starts after, as far as there are such.
+    fn jobs_before<'a>(&'a self, spec: &'a JobSpec) -> impl Iterator<Item = &'a Job> {
+        let names = spec.after.iter();
+        names.filter_map(|name| self.job_before(spec, name))
+    }
+
     /// The variable of each port of the jobs that a job starts after. Where two have one name, as `a-b` and `a.b` do, that of
     /// the later in the list ends with its number.
     fn variables_after<'a>(&'a self, spec: &'a JobSpec) -> BTreeMap<(&'a str, &'a str), String> {
         let (mut variables, mut taken) = (BTreeMap::new(), BTreeSet::new());
-        for job in spec.after.iter().filter_map(|name| self.jobs.get(name)) {
+        for job in self.jobs_before(spec) {
             let ports = job.spec().map(|spec| spec.task.ports.as_slice());
             for port in ports.unwrap_or_default() {
-                let name = addresses_variable(&job.name, port);
+                let name = addresses_variable(plain(&job.name), port);
                 let numbered = (2..).map(|number| format!("{name}_{number}"));
                 let mut names = std::iter::once(name.clone()).chain(numbered);
                 if let Some(free) = names.find(|name| !taken.contains(name)) {

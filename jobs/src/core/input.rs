@@ -71,9 +71,10 @@ pub struct RefusedAccept {
     pub why: String,
 }
 
-/// A change that a client wants.
+/// A change that a client wants. `name` is the key of a job: see [`State::key_for`](super::State::key_for).
 #[derive(Clone, Debug)]
 pub enum Request {
+    /// Alone, of the job whose key is its name; in [`Self::Permitted`], of the job that this one names.
     Submit(Box<JobSpec>),
     Scale {
         name: String,
@@ -127,6 +128,8 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     pub name: String,
+    /// The role in which the name is the job's.
+    pub role: String,
     pub version: u64,
 }
 
@@ -221,7 +224,7 @@ pub struct Event {
     pub time: u64,
     pub job: String,
     /// The job's role at that time, which decides who sees the event: the name may be another role's by now.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,

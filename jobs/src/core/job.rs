@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::failure::Failure;
 use super::input::{Event, Refusal};
+use super::names::plain;
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
 use super::task_name::TaskName;
 use super::tasks::Tasks;
@@ -34,6 +35,7 @@ pub(super) const KILL_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Job {
+    /// Its key: see [`super::names`].
     pub(super) name: String,
     pub(super) record: JobRecord,
     /// What of its versions was written.
@@ -561,7 +563,8 @@ impl Job {
         };
         let stable = record.stable.filter(|stable| *stable != record.target);
         let Some(version) = version.or(stable).or_else(|| earlier().copied()) else {
-            let text = format!("{:?} has no version before {}", self.name, record.target);
+            let name = plain(&self.name);
+            let text = format!("{name:?} has no version before {}", record.target);
             return Err(Refusal::Conflict(text));
         };
         self.check_version(version)?;
@@ -578,7 +581,7 @@ impl Job {
         let known: Vec<_> = versions.keys().map(u64::to_string).collect();
         let text = format!(
             "{:?} has no version {version}; known are {}",
-            self.name,
+            plain(&self.name),
             known.join(", ")
         );
         Err(Refusal::Invalid(text))

@@ -13,6 +13,7 @@ use super::input::{Effect, Record};
 use super::job::{Job, KILL_PAUSE, KillReason, Killing, Phase, Task};
 use super::outbox::Deferred;
 use super::records::Key;
+use super::roles::top_of;
 use super::state::State;
 use super::task_name::TaskName;
 
@@ -53,7 +54,7 @@ impl Strays {
 /// A job with kills that are due.
 #[derive(Clone, Debug)]
 struct Due {
-    /// None of the tasks that nothing here knows: they have a share as a role has.
+    /// The role at the top of its tree. None of the tasks that nothing here knows: they have a share as a role has.
     role: Option<String>,
     job: String,
     kills: usize,
@@ -94,7 +95,7 @@ impl State {
             let job = self.jobs.get(&name)?;
             let kills = job.tasks.values().filter(|task| is_due(task, at)).count();
             (kills > 0).then(|| Due {
-                role: Some(job.role().to_owned()),
+                role: Some(top_of(job.role()).to_owned()),
                 job: name,
                 kills,
                 pressed: job.pressed,
@@ -141,7 +142,13 @@ impl State {
             let Some((task_id, agent_id)) = self.strays.waiting.pop_first() else {
                 break;
             };
-            if let Ok(name) = task_id.parse::<TaskName>() {
+            let name = task_id.parse::<TaskName>().ok();
+            // A job that has taken the name since has nothing to do with it.
+            let is_its_own = |name: &TaskName| {
+                let job = self.jobs.get(&name.job);
+                job.is_none_or(|job| job.record.born <= name.generation)
+            };
+            if let Some(name) = name.filter(is_its_own) {
                 let text = "killed: it was replaced, or its job is gone";
                 self.event(&name.job, Some(&task_id), text);
             }

@@ -15,6 +15,7 @@ use super::job::{Phase, Task, Wanted, WantedGroup};
 use super::outbox::Deferred;
 use super::pool::{FRAMING_BYTES, Pool, Work};
 use super::records::{Key, TaskRecord};
+use super::roles::top_of;
 use super::spread::REFUSE_MEANWHILE;
 use super::state::{Collector, Rest, State, Tried};
 use super::task_name::TaskName;
@@ -55,9 +56,14 @@ impl State {
             let offers = by_role.entry(held.offer.role.clone()).or_default();
             offers.push(held.offer.clone());
         }
-        // No role takes the time of others.
-        let work = self.step_work_max / by_role.len().max(1);
+        // No role takes the time of others, also not by many roles below it.
+        let mut trees: BTreeMap<String, usize> = BTreeMap::new();
+        for role in by_role.keys() {
+            *trees.entry(top_of(role).to_owned()).or_default() += 1;
+        }
+        let of_tree = self.step_work_max / trees.len().max(1);
         for (role, offers) in by_role {
+            let work = of_tree / trees.get(top_of(&role)).copied().unwrap_or(1);
             self.answer_role(&role, offers, Work::new(work.max(ROLE_WORK_MIN)));
         }
         self.end_spread_waits();

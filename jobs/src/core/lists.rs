@@ -57,7 +57,7 @@ impl VolumePlace {
     fn of(volume: &VolumeView) -> Self {
         match volume.state {
             RELEASING => Self::Releasing(volume.volume_id.clone()),
-            _ => Self::OfJob(volume.job.clone(), volume.index),
+            _ => Self::OfJob(volume.key.clone(), volume.index),
         }
     }
 }

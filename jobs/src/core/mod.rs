@@ -3,7 +3,7 @@
 //! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which
 //! [`versions`] can be large; [`commands`] takes requests as far as there is [`room`], [`updates`] the states of tasks, [`runs`] starts and ends batches,
 //! of which some indexes are [`waiting`] and some times of a schedule are [`dealt`] with, [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
-//! turn, [`roles`] asks for offers of what is in [`demand`], [`launch`] answers them out of a [`pool`] with the [`next_ports`] of each agent, [`seen_offers`] remembers them for a [`plan`], [`view`] shows it, with the [`quotas`] that are in the way, [`lists`] a part of all jobs at a
+//! turn, [`names`] are unique in a role, [`roles`] asks for offers of what is in [`demand`], [`launch`] answers them out of a [`pool`] with the [`next_ports`] of each agent, [`seen_offers`] remembers them for a [`plan`], [`view`] shows it, with the [`quotas`] that are in the way, [`lists`] a part of all jobs at a
 //! time, [`discovery`] where it is. [`spread`] knows the agents that are not offered. The [`tasks`] of a job are in two orders. A [`failure`]
 //! is one line, and [`why_not`] says what is in the way. [`changes`] concern running instances or not; [`promotion`] is of canaries.
 //! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
@@ -23,6 +23,7 @@ mod job;
 mod kills;
 mod launch;
 mod lists;
+mod names;
 mod next_ports;
 mod outbox;
 mod plan;
@@ -60,6 +61,7 @@ pub use input::{
     Request,
 };
 pub use lists::{DiscoveredPlace, Tally, VolumeParts, VolumePlace};
+pub use names::{JobName, NamedJob};
 pub use plan::{PlaceView, PlanView};
 pub use quotas::{Quotas, RoleQuota};
 pub use records::RestoreError;

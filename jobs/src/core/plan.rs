@@ -50,13 +50,13 @@ pub struct PlaceView {
 }
 
 impl State {
-    /// Plans a job without changing anything, where these quotas are known.
+    /// Plans a job, by its key, without changing anything, where these quotas are known.
     #[must_use]
-    pub fn plan(&self, spec: &JobSpec, quotas: &Quotas) -> PlanView {
-        match self.check_submission(spec) {
-            Ok(()) => self.plan_taken(spec, quotas),
+    pub fn plan(&self, name: &str, spec: &JobSpec, quotas: &Quotas) -> PlanView {
+        match self.check_submission(name, spec) {
+            Ok(()) => self.plan_taken(name, spec, quotas),
             Err(refusal) => PlanView {
-                changes: self.changes(spec),
+                changes: self.changes(name, spec),
                 fits: 0,
                 wants: spec.count as usize,
                 runs: 0,
@@ -68,9 +68,9 @@ impl State {
     }
 
     /// The same of a job that would be taken.
-    fn plan_taken(&self, spec: &JobSpec, quotas: &Quotas) -> PlanView {
+    fn plan_taken(&self, name: &str, spec: &JobSpec, quotas: &Quotas) -> PlanView {
         let mut offers = self.seen_in(&spec.role);
-        let placed = self.staying(spec);
+        let placed = self.staying(name, spec);
         let wants = (spec.count as usize).saturating_sub(placed.len());
         let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
         let mut fit = |hostname: &str, agent_id: &str| {
@@ -78,17 +78,17 @@ impl State {
             *places.entry(place).or_default() += 1;
         };
         // Instances return to their volumes; the others find room in what is left.
-        let returning = self.returning(spec, &placed);
+        let returning = self.returning(name, spec, &placed);
         for (job, volume) in &returning {
             if fits_on_volume(job, spec, volume, &mut offers) {
                 fit(&volume.record.hostname, &volume.record.agent_id);
             }
         }
-        if let Some(obstacle) = self.no_room_beside(spec, &offers) {
+        if let Some(obstacle) = self.no_room_beside(name, spec, &offers) {
             let limited = quotas.in_the_way(spec, Change::default);
             let limited = limited.map(|limited| limited.text);
             return PlanView {
-                changes: self.changes(spec),
+                changes: self.changes(name, spec),
                 fits: 0,
                 wants,
                 runs: placed.len(),
@@ -97,7 +97,7 @@ impl State {
                 may_be_limited: true,
             };
         }
-        self.give_back(spec, &mut offers);
+        self.give_back(name, spec, &mut offers);
         let others = wants.saturating_sub(returning.len());
         let most = Work::new(STEP_WORK_MAX).tasks_max(spec, offers.len());
         let placements = placement::place(spec, &placed, &offers, others.min(most));
@@ -115,16 +115,16 @@ impl State {
             true => {
                 let change = || Change {
                     more,
-                    freed: self.freed_of_quota(spec),
+                    freed: self.freed_of_quota(name, spec),
                 };
                 let limited = may_be_limited.then(|| quotas.in_the_way(spec, change));
                 self.in_the_way(spec, &placed, &offers, limited.flatten())
             }
             false => Vec::new(),
         };
-        let present = self.jobs.get(&spec.name);
+        let present = self.jobs.get(name);
         if present.is_none_or(Job::is_before_its_start) {
-            obstacles.extend(self.waits_for(spec));
+            obstacles.extend(self.waits_for(name, spec));
         }
         let places = places.into_iter();
         let places = places.map(|((hostname, agent_id), tasks)| PlaceView {
@@ -133,7 +133,7 @@ impl State {
             tasks,
         });
         PlanView {
-            changes: self.changes(spec),
+            changes: self.changes(name, spec),
             fits,
             wants,
             runs: placed.len(),
@@ -144,8 +144,8 @@ impl State {
     }
 
     /// The volumes to which instances would return.
-    fn returning(&self, spec: &JobSpec, staying: &[Placed]) -> Vec<(&Job, &Volume)> {
-        let job = self.jobs.get(&spec.name);
+    fn returning(&self, name: &str, spec: &JobSpec, staying: &[Placed]) -> Vec<(&Job, &Volume)> {
+        let job = self.jobs.get(name);
         let job = job.filter(|_| spec.volume.is_some() && staying.is_empty());
         let volumes = job.into_iter().flat_map(|job| {
             let volumes = job.volumes.range(..spec.count);
@@ -156,12 +156,12 @@ impl State {
 
     /// Why a service that runs cannot be replaced though each of its instances would find room: none of them may end before
     /// another one runs, and no offer has room beside them.
-    fn no_room_beside(&self, spec: &JobSpec, offers: &[Offer]) -> Option<String> {
+    fn no_room_beside(&self, name: &str, spec: &JobSpec, offers: &[Offer]) -> Option<String> {
         let Kind::Service(service) = &spec.kind else {
             return None;
         };
-        let job = self.jobs.get(&spec.name).filter(|_| self.is_connected)?;
-        let is_replaced = self.given_back(spec).next().is_some();
+        let job = self.jobs.get(name).filter(|_| self.is_connected)?;
+        let is_replaced = self.given_back(name, spec).next().is_some();
         let runs = job.healthy(self.clock.at) > 0 && job.record.stop.is_none();
         if !is_replaced || !runs || service.update.max_unavailable > 0 || offers.is_empty() {
             return None;
@@ -173,8 +173,8 @@ impl State {
     }
 
     /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
-    fn give_back(&self, spec: &JobSpec, offers: &mut [Offer]) {
-        for (agent_id, of_task) in self.given_back(spec) {
+    fn give_back(&self, name: &str, spec: &JobSpec, offers: &mut [Offer]) {
+        for (agent_id, of_task) in self.given_back(name, spec) {
             let mut offers = offers.iter_mut();
             if let Some(offer) = offers.find(|offer| offer.agent_id == agent_id) {
                 offer.resources += &placement::requested(of_task);
@@ -183,10 +183,10 @@ impl State {
     }
 
     /// The same as far as it counts in the role of the new tasks.
-    fn freed_of_quota(&self, spec: &JobSpec) -> ResourceQuantities {
+    fn freed_of_quota(&self, name: &str, spec: &JobSpec) -> ResourceQuantities {
         let mut freed = ResourceQuantities::default();
-        if self.role_of(&spec.name) == Some(&spec.role) {
-            for (_, of_task) in self.given_back(spec) {
+        if self.role_of(name) == Some(&spec.role) {
+            for (_, of_task) in self.given_back(name, spec) {
                 freed += &placement::counted_by_quota(of_task);
             }
         }
@@ -194,8 +194,12 @@ impl State {
     }
 
     /// The tasks that a submission replaces: where each is, and what it was launched by.
-    fn given_back(&self, spec: &JobSpec) -> impl Iterator<Item = (&str, &JobSpec)> {
-        let job = self.jobs.get(&spec.name).filter(|_| spec.volume.is_none());
+    fn given_back<'a>(
+        &'a self,
+        name: &str,
+        spec: &'a JobSpec,
+    ) -> impl Iterator<Item = (&'a str, &'a JobSpec)> {
+        let job = self.jobs.get(name).filter(|_| spec.volume.is_none());
         job.into_iter().flat_map(|job| {
             let kept = job.concerns_no_task(spec).then_some(job.record.target);
             let tasks = job.tasks.values();
@@ -249,16 +253,17 @@ impl State {
     }
 
     /// For which jobs one waits before it starts, if there are any.
-    pub(super) fn waits_for(&self, spec: &JobSpec) -> Option<String> {
+    pub(super) fn waits_for(&self, key: &str, spec: &JobSpec) -> Option<String> {
         let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at);
-        let missing = spec.after.iter();
-        let missing = missing.filter(|name| self.jobs.get(*name).filter(is_satisfied).is_none());
+        let before = spec.after.iter();
+        let before = before.map(|name| (name, self.job_before(spec, name)));
+        let missing = before.filter(|(_, job)| job.filter(is_satisfied).is_none());
         let mut left = AFTER_LOOKED_MAX;
-        let missing = missing.map(|name| match self.jobs.get(name) {
+        let missing = missing.map(|(name, job)| match job {
             None => format!("{name}, of which there is no job yet"),
             Some(job) if self.state_of(job) == "failed" => format!("{name}, which has failed"),
             Some(job) if job.record.stop.is_some() => format!("{name}, which is stopped"),
-            Some(_) if self.is_after(name, &spec.name, &mut left) => {
+            Some(job) if self.is_after(job, key, &mut left) => {
                 format!("{name}, which itself starts after {}", spec.name)
             }
             Some(_) => name.clone(),
@@ -268,21 +273,25 @@ impl State {
     }
 
     /// Whether a job starts after another one, or after one that does, as far as that is found in so many looks.
-    fn is_after(&self, name: &str, other: &str, left: &mut usize) -> bool {
+    fn is_after(&self, job: &Job, other: &str, left: &mut usize) -> bool {
         // The nearest first: those that wait for each other are mostly few.
-        let (mut found, mut open) = (BTreeSet::new(), VecDeque::from([name]));
-        while let Some(name) = open.pop_front() {
-            if name == other {
+        let (mut found, mut open) = (BTreeSet::new(), VecDeque::from([job]));
+        while let Some(job) = open.pop_front() {
+            if job.name == other {
                 return true;
             }
-            let spec = self.jobs.get(name).and_then(Job::spec);
-            for name in spec.into_iter().flat_map(|spec| &spec.after) {
+            let Some(spec) = job.spec() else {
+                continue;
+            };
+            for name in &spec.after {
                 if *left == 0 {
                     return false;
                 }
                 *left -= 1;
-                if found.insert(name.as_str()) {
-                    open.push_back(name);
+                if let Some(before) = self.job_before(spec, name)
+                    && found.insert(&before.name)
+                {
+                    open.push_back(before);
                 }
             }
         }
@@ -294,8 +303,8 @@ impl State {
     }
 
     /// Where the tasks are that a submission leaves as they are: those of a service's version that it does not change.
-    fn staying(&self, spec: &JobSpec) -> Vec<Placed> {
-        let job = self.jobs.get(&spec.name);
+    fn staying(&self, name: &str, spec: &JobSpec) -> Vec<Placed> {
+        let job = self.jobs.get(name);
         let job = job.filter(|job| job.concerns_no_task(spec));
         let tasks = job.into_iter().flat_map(|job| {
             let of_target = |task: &&Task| task.name.version == job.record.target;
@@ -333,8 +342,8 @@ impl State {
         limit.chain(told).take(OBSTACLES_MAX).collect()
     }
 
-    fn changes(&self, spec: &JobSpec) -> Vec<String> {
-        let Some(present) = self.jobs.get(&spec.name).and_then(|job| job.spec()) else {
+    fn changes(&self, name: &str, spec: &JobSpec) -> Vec<String> {
+        let Some(present) = self.jobs.get(name).and_then(|job| job.spec()) else {
             return vec![format!("job {:?} is new", spec.name)];
         };
         let (Ok(before), Ok(after)) =

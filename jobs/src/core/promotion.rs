@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::input::Refusal;
 use super::job::Job;
+use super::names::plain;
 use super::service;
 use super::state::State;
 use crate::spec::Kind;
@@ -27,7 +28,7 @@ impl State {
 /// # Errors
 /// The update of a job has no canaries that could be promoted, or some are not healthy yet.
 fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
-    let (name, rollout) = (&job.name, job.record.rollout.as_ref());
+    let (name, rollout) = (plain(&job.name), job.record.rollout.as_ref());
     let refused = |text: String| Err(Refusal::Conflict(text));
     let Some(rollout) = rollout else {
         return refused(format!("{name:?} is not being updated"));

@@ -84,6 +84,12 @@ pub(super) struct JobRecord {
     /// All of its times that were dealt with, also those that lie ahead of a clock that was set back.
     #[serde(default, skip_serializing_if = "Dealt::is_empty")]
     pub(super) dealt: Dealt,
+    /// Names in `after` without a role are of its own role. Before, names were unique in the scheduler.
+    #[serde(default)]
+    pub(super) is_named_in_role: bool,
+    /// The generation of the store when the job was submitted: tasks of earlier ones were of another job.
+    #[serde(default)]
+    pub(super) born: u32,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

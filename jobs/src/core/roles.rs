@@ -36,6 +36,8 @@ pub(super) struct Roles {
     by_name: BTreeMap<String, Role>,
     /// Since when the gang that keeps offers back does so, or the last one did.
     collecting_since: Duration,
+    /// When a gang of a role at the top, or of one below it, kept offers back last.
+    collected: BTreeMap<String, Duration>,
     /// When it is looked next which roles may be forgotten.
     forget_at: Duration,
     /// The update that is under way.
@@ -200,14 +202,22 @@ impl Roles {
     }
 
     /// Whether a gang of a role that could begin to keep offers back may: not before one of a role that could as well and
-    /// has waited for longer.
+    /// has waited for longer. The gangs of all roles below one at the top wait as those of this one role; among them their
+    /// own role decides.
     pub(super) fn may_collect(&self, at: Duration, name: &str) -> bool {
-        let Some(collected) = self.by_name.get(name).map(|role| role.collected) else {
+        let Some(role) = self.by_name.get(name) else {
             return true;
         };
         let claims = |role: &Role| role.is_taken() && role.claims_until > at;
         let mut others = self.by_name.iter().filter(|(_, role)| claims(role));
-        !others.any(|(other, role)| (role.collected, &**other) < (collected, name))
+        let own = self.order(name, role);
+        !others.any(|(other, role)| self.order(other, role) < own)
+    }
+
+    /// The order in which gangs keep offers back: since when the tree of a role has waited, and the role itself.
+    fn order<'a>(&self, name: &'a str, role: &Role) -> (Duration, Duration, &'a str) {
+        let of_tree = self.collected.get(top_of(name)).copied();
+        (of_tree.unwrap_or(role.collected), role.collected, name)
     }
 
     /// A gang of a role could have begun to keep offers back, and was refused that.
@@ -229,6 +239,7 @@ impl Roles {
             role.collected = at;
             role.claims_until = Duration::ZERO;
         }
+        self.collected.insert(top_of(name).to_owned(), at);
     }
 
     /// No gang keeps offers back any more: those that have waited meanwhile, while they may have been offered nothing, have
@@ -395,6 +406,11 @@ impl Roles {
     }
 }
 
+/// The role at the top of the tree that a role is in.
+pub(super) fn top_of(role: &str) -> &str {
+    role.split_once('/').map_or(role, |(top, _)| top)
+}
+
 impl Role {
     fn is_taken(&self) -> bool {
         self.standing == Standing::Taken
@@ -511,6 +527,9 @@ impl State {
         let of_tasks: BTreeSet<&str> = versions.map(|version| &*version.spec.role).collect();
         let is_needed = |name: &str| demand.contains_key(name) || of_tasks.contains(name);
         self.roles.by_name.retain(|name, _| is_needed(name));
+        let trees = self.roles.by_name.keys().map(|name| top_of(name));
+        let trees: BTreeSet<&str> = trees.collect();
+        self.roles.collected.retain(|top, _| trees.contains(&**top));
     }
 
     /// The master has answered an update of the roles.
@@ -618,6 +637,34 @@ mod tests {
         roles.subscribed(&with(&[]));
         settle(&mut roles, at(1), &["a"]);
         assert_eq!(roles.taken(), set(&["b"]));
+    }
+
+    #[test]
+    fn gangs_of_nested_roles_wait_as_those_of_their_top_role() {
+        let mut roles = roles(&["a/x", "a/y", "b"]);
+        settle(&mut roles, at(0), &[]);
+        for (second, name) in [(1, "a/x"), (2, "b")] {
+            roles.began_to_collect(at(second), name);
+            roles.ended_to_collect(at(second));
+            roles.collected(at(second), name);
+        }
+        for name in ["a/x", "a/y", "b"] {
+            roles.refused_to_collect(at(3), name);
+        }
+        // Of the tree that has waited longest, the role that has.
+        let next = |roles: &Roles| {
+            let may = ["a/x", "a/y", "b"].into_iter();
+            may.filter(|name| roles.may_collect(at(4), name))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(next(&roles), ["a/y"]);
+        roles.began_to_collect(at(4), "a/y");
+        roles.collected(at(4), "a/y");
+        for name in ["a/x", "b"] {
+            roles.refused_to_collect(at(4), name);
+        }
+        // `a/x` has waited longer than `b`, but its tree has not.
+        assert_eq!(next(&roles), ["b"]);
     }
 
     #[test]

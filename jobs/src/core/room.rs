@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::input::Refusal;
 use super::job::Job;
+use super::roles::top_of;
 use super::state::State;
 use crate::spec::{JobSpec, Kind};
 
@@ -23,9 +24,9 @@ struct Excess {
 impl State {
     /// Lets there be room for a job, or for one more version of one that there is: batches of its role that are complete
     /// are forgotten where it is needed, the oldest first.
-    pub(super) fn make_room(&mut self, spec: &JobSpec) -> Result<(), Refusal> {
-        let jobs = self.jobs_beyond(spec);
-        let bytes = self.bytes_beyond(spec);
+    pub(super) fn make_room(&mut self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
+        let jobs = self.jobs_beyond(name, spec);
+        let bytes = self.bytes_beyond(name, spec);
         let mut left = Excess {
             jobs: jobs.as_ref().map_or(0, |(beyond, _)| *beyond),
             bytes: bytes.as_ref().map_or(0, |(beyond, _)| *beyond),
@@ -34,7 +35,7 @@ impl State {
             return Ok(());
         }
         let mut forgotten = Vec::new();
-        for job in self.oldest_complete(spec) {
+        for job in self.oldest_complete(name, spec) {
             if left.jobs == 0 && left.bytes == 0 {
                 break;
             }
@@ -57,19 +58,19 @@ impl State {
     }
 
     /// How many jobs too many its role has with a new one, and why it may have no more.
-    fn jobs_beyond(&self, spec: &JobSpec) -> Option<(usize, String)> {
-        if self.jobs.contains_key(&spec.name) {
+    fn jobs_beyond(&self, name: &str, spec: &JobSpec) -> Option<(usize, String)> {
+        if self.jobs.contains_key(name) {
             return None;
         }
-        let role = &spec.role;
-        let in_role = |job: &&Job| job.role() == role;
+        let role = top_of(&spec.role);
+        let in_role = |job: &&Job| top_of(job.role()) == role;
         let of_role = self.jobs.values().filter(in_role).count();
         let of_others = self.jobs.len() - of_role;
         let most = self.jobs_max.saturating_sub(of_others) / 2;
         let beyond = (of_role + 1).saturating_sub(most);
         let why = || {
             format!(
-                "role {role:?} has {of_role} jobs, and may have {most} at the moment: half of what other roles leave of \
+                "role {role:?} has {of_role} jobs with the roles below it, and may have {most} at the moment: half of what other roles leave of \
                  {}; stop some with purge",
                 self.jobs_max
             )
@@ -78,11 +79,12 @@ impl State {
     }
 
     /// How many bytes too many the specifications of its role have with a new one, and why they may have no more.
-    fn bytes_beyond(&self, spec: &JobSpec) -> Option<(usize, String)> {
-        let is_in_role = |job: &Job| job.role() == spec.role;
+    fn bytes_beyond(&self, name: &str, spec: &JobSpec) -> Option<(usize, String)> {
+        let role = top_of(&spec.role);
+        let is_in_role = |job: &Job| top_of(job.role()) == role;
         let (mut of_role, mut of_others) = (spec.stored_bytes() + spec.pattern_bytes(), 0);
-        for (name, job) in &self.jobs {
-            let is_own = *name == spec.name;
+        for (key, job) in &self.jobs {
+            let is_own = key == name;
             let bytes = match is_own {
                 true => job.spec_bytes() - job.bytes_to_go(),
                 false => job.spec_bytes(),
@@ -96,9 +98,10 @@ impl State {
         let beyond = of_role.saturating_sub(most);
         let why = || {
             format!(
-                "the specifications of role {:?} would have {of_role} bytes with their versions, and may have {most} at the \
-                 moment: half of what other roles leave of {}; stop some jobs with purge, or fetch what is large with `uris`",
-                spec.role, self.spec_bytes_max
+                "the specifications of role {role:?} and the roles below it would have {of_role} bytes with their versions, \
+                 and may have {most} at the moment: half of what other roles leave of {}; stop some jobs with purge, or \
+                 fetch what is large with `uris`",
+                self.spec_bytes_max
             )
         };
         (beyond > 0).then(|| (beyond, why()))
@@ -106,17 +109,21 @@ impl State {
 
     /// The other batches of a job's role that have been complete for a while, that for longest first, and that neither it
     /// nor another job starts after.
-    fn oldest_complete(&self, new: &JobSpec) -> impl Iterator<Item = &Job> {
+    fn oldest_complete(&self, name: &str, new: &JobSpec) -> impl Iterator<Item = &Job> {
         let specs = self.jobs.values().filter_map(Job::spec).map(|spec| &**spec);
         let specs = specs.chain([new]);
-        let needed: BTreeSet<&String> = specs.flat_map(|spec| &spec.after).collect();
+        let needed = specs.flat_map(|spec| {
+            let before = spec.after.iter();
+            before.filter_map(|name| self.job_before(spec, name))
+        });
+        let needed: BTreeSet<&String> = needed.map(|job| &job.name).collect();
         let complete = self.jobs.values().filter_map(|job| {
             let spec = job.spec().filter(|spec| spec.role == new.role)?;
             let is_batch = matches!(spec.kind, Kind::Batch(_)) && job.record.stop.is_none();
             let over = job.record.over.last()?;
             let is_old = over.ended.saturating_add(FORGOTTEN_AFTER) <= self.clock.unix;
             let is_complete = is_batch && job.is_satisfied(self.clock.at);
-            let may_go = is_complete && is_old && job.name != new.name;
+            let may_go = is_complete && is_old && job.name != name;
             (may_go && !needed.contains(&job.name)).then_some((over.ended, &job.name))
         });
         let complete: BTreeSet<_> = complete.collect();

@@ -1,10 +1,12 @@
 //! The tasks of all jobs together, and whether there may be more.
 //!
-//! Invariant: those of one role are as many at most as are left for others.
+//! Invariant: those of one role at the top, with the roles below it, are as many at most as are left for others.
 
 use std::collections::BTreeMap;
 
 use super::input::Refusal;
+use super::names::plain;
+use super::roles::top_of;
 use super::state::State;
 
 /// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
@@ -14,17 +16,18 @@ const TASKS_MAX: u64 = 2_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     all: u64,
+    /// Of the roles at the top, those of the roles below with them.
     by_role: BTreeMap<String, u64>,
 }
 
 impl Sizes {
     fn of(&self, role: &str) -> u64 {
-        self.by_role.get(role).copied().unwrap_or_default()
+        self.by_role.get(top_of(role)).copied().unwrap_or_default()
     }
 
     /// A job of a role has another size now.
     pub(super) fn change(&mut self, role: &str, before: u64, after: u64) {
-        let of_role = self.by_role.entry(role.to_owned()).or_default();
+        let of_role = self.by_role.entry(top_of(role).to_owned()).or_default();
         *of_role = (*of_role + after).saturating_sub(before);
         self.all = (self.all + after).saturating_sub(before);
     }
@@ -49,7 +52,7 @@ impl State {
     ) -> Result<(), Refusal> {
         let present = self.jobs.get(name);
         let (its_role, its_size) = present.map_or((role, 0), |job| (job.role(), job.size()));
-        let is_in_role = its_role == role;
+        let is_in_role = top_of(its_role) == top_of(role);
         if present.is_some() && is_in_role && tasks <= its_size {
             return Ok(());
         }
@@ -65,8 +68,10 @@ impl State {
             return Ok(());
         }
         Err(Refusal::Conflict(format!(
-            "role {role:?} would have {of_role} tasks with those of {name:?}, and may have {most} at the moment: half of \
-             what other roles leave of {TASKS_MAX}; lower `count`, or stop other jobs of the role"
+            "role {:?} and the roles below it would have {of_role} tasks with those of {:?}, and may have {most} at the \
+             moment: half of what other roles leave of {TASKS_MAX}; lower `count`, or stop other jobs of the role",
+            top_of(role),
+            plain(name)
         )))
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::input::Refusal;
 use super::job::Job;
 use super::launch::placed_of;
+use super::names::plain;
 use super::state::State;
 use crate::placement::{self, Offer, Place, Placed, SpreadValues, Why};
 use crate::spec::{JobSpec, Rule};
@@ -226,10 +227,10 @@ impl State {
     /// room.
     pub(super) fn rebalance(&mut self, name: &str) -> Result<String, Refusal> {
         let at = self.clock.at;
-        let unknown = || Refusal::NotFound(name.to_owned());
+        let unknown = || Refusal::NotFound(plain(name).to_owned());
         let job = self.jobs.get(name).ok_or_else(unknown)?;
         let spec = job.spec().ok_or_else(unknown)?;
-        let refused = |text: &str| Err(Refusal::Conflict(format!("{name:?} {text}")));
+        let refused = |text: &str| Err(Refusal::Conflict(format!("{:?} {text}", plain(name))));
         if !job.is_service() || !spec.is_spread() {
             return refused("is no service with `spread`: nothing of it can be rebalanced");
         }

@@ -11,6 +11,7 @@ use super::commands::JOBS_MAX;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
 use super::kills::{KILLS_MAX, Strays};
+use super::names::plain;
 use super::next_ports::NextPorts;
 use super::outbox::{Deferred, Outbox};
 use super::pool::{AcceptLimits, STEP_WORK_MAX};
@@ -221,6 +222,7 @@ impl State {
                 None => return Err(orphan(&Key::Version { job, number })),
             }
         }
+        self.name_in_roles();
         let at = self.clock.at;
         for (name, run, index, mut slot) in stored.slots {
             let job = self.jobs.get_mut(&name);
@@ -564,7 +566,7 @@ impl State {
         let task = task_id.and_then(|id| self.task(id));
         let event = Event {
             time: self.clock.unix.as_secs(),
-            job: job.to_owned(),
+            job: plain(job).to_owned(),
             role: self.role_of(job).map(str::to_owned),
             task_id: task_id.map(str::to_owned),
             agent_id: task.map(|task| task.record.agent_id.clone()),

@@ -29,20 +29,24 @@ const FAILED_JOBS_MAX: usize = 1_000;
 /// Stands for all jobs beyond.
 const OTHER_JOBS: &str = "";
 
-/// Numbers of failed tasks by job.
+/// Numbers of failed tasks by job and role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobFailures(BTreeMap<String, u64>);
+pub struct JobFailures(BTreeMap<(String, String), u64>);
 
 impl JobFailures {
     /// Counts a task of a job that has failed; under `OTHER_JOBS` if too many jobs are known.
-    pub fn add(&mut self, job: &str) {
-        let has_room = self.0.len() < FAILED_JOBS_MAX || self.0.contains_key(job);
-        let job = if has_room { job } else { OTHER_JOBS };
-        *self.0.entry(job.to_owned()).or_default() += 1;
+    pub fn add(&mut self, job: &str, role: &str) {
+        let job = (job.to_owned(), role.to_owned());
+        let has_room = self.0.len() < FAILED_JOBS_MAX || self.0.contains_key(&job);
+        let others = || (OTHER_JOBS.to_owned(), OTHER_JOBS.to_owned());
+        let job = if has_room { job } else { others() };
+        *self.0.entry(job).or_default() += 1;
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.0.iter().map(|(job, count)| (job.as_str(), *count))
+    /// The names of the jobs, their roles, and how many tasks of each have failed.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        let all = self.0.iter();
+        all.map(|((job, role), count)| (job.as_str(), role.as_str(), *count))
     }
 }
 
@@ -89,12 +93,15 @@ mod tests {
     fn failures_of_many_jobs_are_bounded() {
         let mut failures = JobFailures::default();
         for number in 0..2_000 {
-            failures.add(&format!("job{number}"));
-            failures.add("job1");
+            failures.add(&format!("job{number}"), "r");
+            failures.add("job1", "r");
         }
-        let all: BTreeMap<&str, u64> = failures.iter().collect();
+        let all = failures
+            .iter()
+            .map(|(job, role, count)| ((job, role), count));
+        let all: BTreeMap<(&str, &str), u64> = all.collect();
         assert_eq!(all.len(), FAILED_JOBS_MAX + 1);
-        assert_eq!(all["job1"], 2_001);
-        assert_eq!(all[OTHER_JOBS], 1_000);
+        assert_eq!(all[&("job1", "r")], 2_001);
+        assert_eq!(all[&(OTHER_JOBS, OTHER_JOBS)], 1_000);
     }
 }

@@ -7,6 +7,7 @@ use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_statu
 use super::failure::{self, Failure};
 use super::input::Effect;
 use super::job::{Job, KillReason, Phase, Task};
+use super::names::plain;
 use super::outbox::Deferred;
 use super::records::{Key, Outcome};
 use super::state::State;
@@ -291,7 +292,8 @@ impl State {
             End::Succeeded => self.totals.succeeded += 1,
             End::Failed if is_fault => {
                 self.totals.failed += 1;
-                self.job_failures.add(name.job.as_str());
+                let role = job.role().to_owned();
+                self.job_failures.add(plain(&name.job), &role);
             }
             End::Failed => {}
             End::Lost => self.totals.lost += 1,

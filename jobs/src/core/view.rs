@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::input::{Event, Refusal};
 use super::job::{Job, Phase, Task};
+use super::names::plain;
 use super::quotas::Quotas;
 use super::state::State;
 use super::tasks::TaskOrder;
@@ -18,6 +19,10 @@ use crate::spec::{JobSpec, Kind};
 /// A job, as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobView {
+    /// What the core knows the job by.
+    #[serde(skip)]
+    pub key: String,
+    /// Unique in its role.
     pub name: String,
     pub kind: &'static str,
     pub role: String,
@@ -78,6 +83,9 @@ pub struct UpdateView {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VolumeView {
     pub volume_id: String,
+    /// What the core knows the job by.
+    #[serde(skip)]
+    pub key: String,
     pub job: String,
     pub role: String,
     pub index: u32,
@@ -255,7 +263,7 @@ impl State {
         name: &str,
         version: Option<u64>,
     ) -> Result<(u64, Authority), Refusal> {
-        let unknown = || Refusal::NotFound(name.to_owned());
+        let unknown = || Refusal::NotFound(plain(name).to_owned());
         let job = self.jobs.get(name).ok_or_else(unknown)?;
         let version = job.revert_version(version)?;
         let spec = job.spec_of(version).ok_or_else(unknown)?;
@@ -271,7 +279,7 @@ impl State {
         name: &str,
         version: Option<u64>,
     ) -> Result<(u64, Arc<JobSpec>), Refusal> {
-        let unknown = || Refusal::NotFound(name.to_owned());
+        let unknown = || Refusal::NotFound(plain(name).to_owned());
         let job = self.jobs.get(name).ok_or_else(unknown)?;
         let number = version.unwrap_or(job.record.target);
         job.check_version(number)?;
@@ -337,7 +345,8 @@ impl State {
             .flatten()
             .filter(|slot| slot.failures > 0 && !slot.has_finished);
         JobView {
-            name: job.name.clone(),
+            key: job.name.clone(),
+            name: plain(&job.name).to_owned(),
             kind,
             role,
             version: job.record.target,
@@ -471,7 +480,8 @@ pub(super) fn view_of(volume: &Volume, state: &'static str) -> VolumeView {
     let record = &volume.record;
     VolumeView {
         volume_id: volume.id.clone(),
-        job: record.job.clone(),
+        key: record.job.clone(),
+        job: plain(&record.job).to_owned(),
         role: record.role.clone(),
         index: record.index,
         agent_id: record.agent_id.clone(),

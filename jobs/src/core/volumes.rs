@@ -367,8 +367,8 @@ impl State {
 
     /// # Errors
     /// The job has volumes that are other than this specification says.
-    pub(super) fn check_same_volume(&self, spec: &JobSpec) -> Result<(), String> {
-        let (Some(wanted), Some(job)) = (&spec.volume, self.jobs.get(&spec.name)) else {
+    pub(super) fn check_same_volume(&self, name: &str, spec: &JobSpec) -> Result<(), String> {
+        let (Some(wanted), Some(job)) = (&spec.volume, self.jobs.get(name)) else {
             return Ok(());
         };
         for (index, volume) in &job.volumes {

@@ -47,7 +47,7 @@ impl State {
     fn why_waiting(&self, job: &Job, quotas: &Quotas) -> String {
         let at = self.clock.at;
         let spec = job.spec().filter(|_| job.is_before_its_start());
-        if let Some(waits) = spec.and_then(|spec| self.waits_for(spec)) {
+        if let Some(waits) = spec.and_then(|spec| self.waits_for(&job.name, spec)) {
             return waits;
         }
         let is_broken = job.record.broken || job.broken_runs().next().is_some();

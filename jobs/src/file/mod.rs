@@ -134,7 +134,7 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
             break;
         }
         let spec = read::job(job, &mut mistakes);
-        if !names.insert(spec.name.clone()) {
+        if !names.insert((spec.role.clone(), spec.name.clone())) {
             let message = format!("two jobs have the name \"{}\"", spec.name);
             mistakes.add(job.at, message, "rename one of the two");
         }

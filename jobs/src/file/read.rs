@@ -13,7 +13,7 @@ use super::fields::JOB;
 use super::mistake::Collector;
 use super::tree::Node;
 use super::view::View;
-use crate::spec::{GANG_MAX, JobSpec, NAME_CHARS_MAX, is_name};
+use crate::spec::{GANG_MAX, JobSpec, NAME_CHARS_MAX, name_in};
 
 /// Jobs that one starts after at most: the addresses of each are gathered for its launches.
 const AFTER_MAX: usize = 256;
@@ -23,10 +23,9 @@ const JOB_BYTES_MAX: usize = 128 * 1024;
 /// Reads the whole job. What it gives is of use only when no mistake was added.
 pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
     let file = View::new(&JOB, node);
-    let name = name(&file, mistakes);
+    let (name, role) = name_and_role(&file, mistakes);
     let mut spec = JobSpec {
         kind: life::kind(&file, mistakes),
-        role: role(&file, mistakes),
         count: file.integer("count").unwrap_or(1),
         priority: file
             .integer("priority")
@@ -34,12 +33,13 @@ pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
             .unwrap_or_default(),
         task: task::template(&file, mistakes),
         constraints: layout::constraints(&file, mistakes),
-        after: after(&file, &name, mistakes),
+        after: after(&file, (&role, &name), mistakes),
         gang: life::gang(&file),
         best_effort: file.flag("best_effort"),
         volume: layout::volume(&file, mistakes),
         labels: file.text_map("labels"),
         name,
+        role,
     };
     if spec.gang.is_some() && spec.count > GANG_MAX {
         let message = format!("a gang cannot have {} tasks", spec.count);
@@ -93,14 +93,22 @@ fn check_volume(spec: &JobSpec, file: &View<'_>, mistakes: &mut Collector) {
 const NAME_CURE: &str =
     "write 1 to 100 of `a-z`, `0-9`, `-` and `.`, beginning with a letter or digit";
 
-fn name(file: &View<'_>, mistakes: &mut Collector) -> String {
+/// The name of the job and its role. A role before the name is that of the job, or where the job is in another one, the role
+/// that it is moved from: then it stays before the name.
+fn name_and_role(file: &View<'_>, mistakes: &mut Collector) -> (String, String) {
     let name = file.text("name").unwrap_or_default();
-    if !is_name(&name) {
+    if name_in(&name).is_none() {
         let shown: String = name.chars().take(NAME_CHARS_MAX).collect();
         let message = format!("\"{shown}\" is no name of a job");
         mistakes.add(file.place("name"), message, NAME_CURE);
     }
-    name
+    let role = role(file, mistakes);
+    match name.rsplit_once('/') {
+        Some((before, alone)) if before == role || !file.has("role") => {
+            (alone.to_owned(), before.to_owned())
+        }
+        _ => (name, role),
+    }
 }
 
 fn role(file: &View<'_>, mistakes: &mut Collector) -> String {
@@ -115,17 +123,19 @@ fn role(file: &View<'_>, mistakes: &mut Collector) -> String {
     role
 }
 
-fn after(file: &View<'_>, name: &str, mistakes: &mut Collector) -> Vec<String> {
+fn after(file: &View<'_>, (role, name): (&str, &str), mistakes: &mut Collector) -> Vec<String> {
     let names = file.texts("after");
     if !is_within(AFTER_MAX, "after", names.len(), file, mistakes) {
         return Vec::new();
     }
     let (mut jobs, mut seen) = (Vec::new(), HashSet::new());
+    let own = format!("{role}/");
     for (at, job) in names {
+        let job = job.strip_prefix(&own).map_or(job.clone(), str::to_owned);
         let is_first = seen.insert(job.clone());
         if job == name {
             mistakes.add(at, "a job cannot wait for itself", "remove it from `after`");
-        } else if !is_name(&job) {
+        } else if name_in(&job).is_none() {
             mistakes.add(at, format!("\"{job}\" is no name of a job"), NAME_CURE);
         } else if !is_first {
             let message = format!("`after` has \"{job}\" twice");

@@ -1,5 +1,6 @@
 //! Jobs over HTTP: submitted, planned and changed.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -7,9 +8,10 @@ use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
 use serde::{Deserialize, Serialize};
 
+use super::names::{self, Target};
 use super::routes::ROUTES;
 use super::{Context, Permitted, Reply, permission, shown};
-use crate::core::{Accepted, Authorities, Authority, Quotas, Refusal, Request, State};
+use crate::core::{Accepted, Authorities, Authority, JobName, Quotas, Refusal, Request, State};
 use crate::file::{self, Mistakes, Submission};
 use crate::spec::JobSpec;
 
@@ -79,12 +81,18 @@ pub(super) async fn answer(permitted: Permitted) -> Result<Reply, Reply> {
     let is_read = permitted.request.method() != Method::POST;
     match (is_read, below.as_slice()) {
         (true, []) => shown::list(permitted).await,
-        (true, [name]) => shown::job(permitted, name).await,
-        (true, [name, "history"]) => shown::history(permitted, name).await,
-        (true, [name, "file"]) => shown::job_file(permitted, name).await,
+        (true, [name @ .., "history"]) if !name.is_empty() => {
+            shown::history(permitted, &names::of_path(name)).await
+        }
+        (true, [name @ .., "file"]) if !name.is_empty() => {
+            shown::job_file(permitted, &names::of_path(name)).await
+        }
+        (true, name) => shown::job(permitted, &names::of_path(name)).await,
         (false, []) => submit(permitted).await,
         (false, ["plan"]) => plan(permitted).await,
-        (false, [name, action]) => change(permitted, name, action).await,
+        (false, [name @ .., action]) if !name.is_empty() => {
+            change(permitted, &names::of_path(name), action).await
+        }
         _ => {
             let text = format!("{path} is not answered to this method");
             Err(Reply::error(StatusCode::NOT_FOUND, &text))
@@ -104,18 +112,25 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         Submission::Job(spec) => (vec![*spec], false),
         Submission::Jobs(specs) => (specs, true),
     };
+    let beside = specs.iter().map(|spec| {
+        let JobName { name, .. } = JobName::read(&spec.name);
+        (spec.role.clone(), name)
+    });
+    let beside: HashSet<(String, String)> = beside.collect();
     let mut permitted = Vec::new();
     for spec in specs {
         let authority = Authority::of(&spec);
         permission::run(&caller.approver, &authority, &context.user)?;
-        let seen = seen(&context, &spec.name).await?;
-        if let Some(seen) = &seen {
+        let target = Target::of(&context, &caller, spec, &beside).await?;
+        if let Some(seen) = &target.seen {
             permission::replace(&caller.approver, &authority, seen, &context.user)?;
         }
-        permitted.push((spec, seen));
+        permitted.push(target);
     }
     // None is taken where it is known already that another one is refused.
-    let specs: Vec<JobSpec> = permitted.iter().map(|(spec, _)| spec.clone()).collect();
+    let specs = permitted.iter();
+    let specs = specs.map(|target| (target.key.clone(), target.spec.clone()));
+    let specs: Vec<(String, JobSpec)> = specs.collect();
     if let Some((name, refusal)) = (context.handle)
         .read(move |state| state.first_refusal(&specs))
         .await?
@@ -130,10 +145,10 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         });
     }
     let mut jobs = Vec::new();
-    for (spec, seen) in permitted {
+    for Target { key, seen, spec } in permitted {
         let name = spec.name.clone();
         let request = Request::Permitted {
-            name: name.clone(),
+            name: key,
             seen,
             request: Box::new(Request::Submit(Box::new(spec))),
         };
@@ -163,11 +178,11 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         ..
     } = permitted;
     let spec = read_file(&context, &caller, request, file::from_text).await?;
-    permission::change(&caller.approver, &Authority::of(&spec))?;
+    let Target { key, spec, .. } = Target::of(&context, &caller, spec, &HashSet::new()).await?;
     look_for_offers(&context, &spec.role).await;
     let planned = |quotas: Quotas| {
-        let spec = spec.clone();
-        move |state: &State| (state.authorities_of(&spec.name), state.plan(&spec, &quotas))
+        let (key, spec) = (key.clone(), spec.clone());
+        move |state: &State| (state.authorities_of(&key), state.plan(&key, &spec, &quotas))
     };
     let (mut present, mut plan) = context.handle.read(planned(Quotas::default())).await?;
     if plan.may_be_limited {
@@ -220,18 +235,19 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         request,
         ..
     } = permitted;
-    let seen = seen(&context, name).await?;
+    let key = names::find(&context, &caller, name).await?;
+    let seen = seen(&context, &key).await?;
     let seen = seen.ok_or_else(|| Reply::no_job(name))?;
     permission::change(&caller.approver, &seen.present)?;
     let (parts, body) = request.into_parts();
     let bodies = &context.bodies;
     let read_whole = bodies.read(&caller, &parts.headers, body, CHANGE_BYTES_MAX);
     let (body, _charge) = read_whole.await?;
-    let mut request = request_of(name, action, &body)?;
+    let mut request = request_of(&key, action, &body)?;
     match &mut request {
         Request::Stop { .. } => {}
         Request::Revert { version, .. } => {
-            let (wanted, asked) = (name.to_owned(), *version);
+            let (wanted, asked) = (key.clone(), *version);
             let target = move |state: &State| state.revert_target(&wanted, asked);
             let (target, authority) = context.handle.read(target).await??;
             permission::run(&caller.approver, &authority, &context.user)?;
@@ -245,7 +261,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         }
     }
     let request = Request::Permitted {
-        name: name.to_owned(),
+        name: key,
         seen: Some(seen),
         request: Box::new(request),
     };

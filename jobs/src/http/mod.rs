@@ -1,7 +1,7 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
 //! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`bodies`] and [`file_reader`] read their files,
-//! [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read, [`quotas`]
+//! [`names`] finds the job that is meant, [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read, [`quotas`]
 //! what the master is asked for them.
 //! Invariant: no handler runs before its request is authenticated; who may run in a role, and as the user of its tasks, may
 //! change its jobs, who may view a role sees them.
@@ -9,6 +9,7 @@
 mod bodies;
 mod file_reader;
 mod jobs;
+mod names;
 mod openapi;
 mod permission;
 mod quotas;

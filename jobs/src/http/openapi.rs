@@ -171,6 +171,7 @@ mod tests {
             message: text(),
         };
         let volume = VolumeView {
+            key: String::new(),
             volume_id: text(),
             job: text(),
             role: text(),
@@ -191,7 +192,7 @@ mod tests {
         let event = Event {
             time: 1,
             job: text(),
-            role: None,
+            role: Some("r".to_owned()),
             task_id: Some(text()),
             agent_id: Some(text()),
             text: text(),
@@ -222,6 +223,7 @@ mod tests {
         check("Event", &event);
         check("PlaceView", &place);
         let job = JobView {
+            key: String::new(),
             name: text(),
             kind: "service",
             role: text(),
@@ -269,6 +271,7 @@ mod tests {
         check(
             "Accepted",
             &Accepted {
+                role: String::new(),
                 name: text(),
                 version: 1,
             },

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::shown::ListWriter;
 use super::{Permitted, Reply, openapi, sees};
-use crate::core::{Discovered, Event, State};
+use crate::core::{Discovered, Event, JobName, State};
 use crate::metrics::{self, Measures};
 
 /// Events that one reader may be behind before the stream waits for it.
@@ -38,7 +38,7 @@ pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
         ..
     } = permitted;
     let events = context.handle.events();
-    let wanted = query.get("job").map(str::to_owned);
+    let wanted = query.get("job").map(JobName::read);
     let (queue, lines) = mpsc::channel(STREAM_QUEUE_MAX);
     let shutdown = context.shutdown.clone();
     let body = stream_body(lines, shutdown.clone());
@@ -52,7 +52,7 @@ pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
             let Some(event) = event else {
                 return;
             };
-            if wanted.as_ref().is_some_and(|job| *job != event.job) {
+            if wanted.as_ref().is_some_and(|job| !is_of(&event, job)) {
                 continue;
             }
             if !is_seen(&caller, &event) {
@@ -106,6 +106,12 @@ impl Stream {
         line.push(b'\n');
         self.queue.send(line.into()).await.is_ok()
     }
+}
+
+/// Whether an event is of a job with this name.
+fn is_of(event: &Event, wanted: &JobName) -> bool {
+    let JobName { role, name } = wanted;
+    *name == event.job && (role.is_none() || *role == event.role)
 }
 
 /// Whether a caller may see the jobs of the role that the event's job had.

@@ -16,7 +16,7 @@ static LIST: &[Route] = &[
         jobs::PATH,
         &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
-        "jobs; below it `plan`, `NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history`, `NAME/file` (`version`) and `NAME/ACTION` (scale, restart, stop, revert, promote, rebalance, release)",
+        "jobs; below it `plan`, `NAME` or `ROLE/NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history`, `NAME/file` (`version`) and `NAME/ACTION` (scale, restart, stop, revert, promote, rebalance, release)",
     )
     .filters_reads()
     .body(file::FILE_BYTES_MAX, Some(BodyType::Json)),

@@ -8,7 +8,7 @@ use meseta_daemon::query::Query;
 use serde::Serialize;
 
 use super::jobs::Nothing;
-use super::{Permitted, Reply, permission};
+use super::{Permitted, Reply, names, permission};
 use crate::core::{Authority, JobView, NoPlace, Quotas, State, TaskOrder, VolumeParts, VolumeView};
 use crate::file;
 
@@ -86,7 +86,7 @@ pub(super) async fn list(permitted: Permitted) -> Result<Reply, Reply> {
         let looked = move |state: &State| state.jobs_behind(last.as_deref());
         let (some, next) = turn.look(&context.handle, looked).await?;
         turn = next;
-        last = some.last().map(|job: &JobView| job.name.clone());
+        last = some.last().map(|job: &JobView| job.key.clone());
         jobs.extend(some.into_iter().filter(|job| permitted.sees(&job.role)));
         if last.is_none() {
             return turn.answer_with(List { jobs }).await;
@@ -124,8 +124,10 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     } = &permitted;
     let page = Page::of(query)?;
     let is_brief = query.get("tasks") == Some("false");
+    let turn = context.readers.turn(caller).await?;
+    let (key, turn) = names::find_in_turn((context, caller), turn, name).await?;
     let look = |quotas: Option<Quotas>| {
-        let wanted = name.to_owned();
+        let wanted = key.clone();
         move |state: &State| {
             // What waits is looked at with the quotas: it may have very many tasks.
             if quotas.is_none()
@@ -143,7 +145,6 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
             Ok(found.map(|(job, authorities)| (job, authorities, tasks)))
         }
     };
-    let turn = context.readers.turn(caller).await?;
     let (mut found, mut turn) = turn.look(&context.handle, look(None)).await?;
     if let Err(role) = &found {
         if !permitted.sees(role) {
@@ -172,7 +173,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     let mut json = ListWriter::of(&shown, "tasks")?;
     let mut left = page.limit;
     while left > 0 {
-        let (wanted, most) = (name.to_owned(), left.min(TASKS_PER_LOOK));
+        let (wanted, most) = (key.clone(), left.min(TASKS_PER_LOOK));
         let role = shown.job.role.clone();
         let looked = move |state: &State| state.task_views((&wanted, Some(&role)), behind, most);
         let ((views, next), then) = turn.look(&context.handle, looked).await?;
@@ -189,9 +190,9 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
 }
 
 pub(super) async fn history(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
-    let wanted = name.to_owned();
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
+    let (wanted, turn) = names::find_in_turn((context, &permitted.caller), turn, name).await?;
     let looked = move |state: &State| {
         let role = state.role_of(&wanted)?.to_owned();
         Some((role, state.history(&wanted)?))
@@ -218,9 +219,10 @@ pub(super) async fn job_file(permitted: Permitted, name: &str) -> Result<Reply, 
             Reply::error(http::StatusCode::BAD_REQUEST, &text)
         })
     });
-    let (version, wanted) = (version.transpose()?, name.to_owned());
+    let version = version.transpose()?;
     let context = &permitted.context;
     let turn = context.readers.turn(&permitted.caller).await?;
+    let (wanted, turn) = names::find_in_turn((context, &permitted.caller), turn, name).await?;
     let looked = move |state: &State| {
         let authority = state.authorities_of(&wanted)?.present;
         Some((authority, state.version(&wanted, version)))

@@ -355,6 +355,120 @@ async fn body_without_permission_is_not_read() {
     }
 }
 
+/// Two tenants with a job of one name.
+#[tokio::test]
+async fn tenants_know_nothing_of_each_others_jobs() {
+    let clock = Clock::new();
+    let mut state = empty_state(clock);
+    for (id, role) in [(1, "ads"), (2, "ops")] {
+        let text =
+            format!(r#"{{ "name": "web", "role": "{role}", "task": {{ "command": "true" }} }}"#);
+        let spec = crate::file::from_text(&text).expect("a job");
+        let request = Change::Permitted {
+            name: state.key_for(&spec, None).expect("a key"),
+            seen: None,
+            request: Box::new(Change::Submit(Box::new(spec))),
+        };
+        state.step(clock.now(), Input::Request { id, request });
+    }
+    let (_role, context) = scheduler_of(state, Role::Leading, Fence::never());
+    let acls = r#"{ "permissive": false,
+        "register_frameworks": [
+            { "principals": { "values": ["ann"] }, "roles": { "values": ["ads"] } },
+            { "principals": { "values": ["bob"] }, "roles": { "values": ["qa"] } },
+            { "principals": { "values": ["root"] }, "roles": { "type": "ANY" } }],
+        "view_roles": [
+            { "principals": { "values": ["ann"] }, "roles": { "values": ["ads"] } },
+            { "principals": { "values": ["bob"] }, "roles": { "values": ["qa", "ops"] } },
+            { "principals": { "values": ["root"] }, "roles": { "type": "ANY" } }] }"#;
+    let acls = meseta_access::Acls::parse(acls).expect("ACLs");
+    let rules = meseta_access::Authorizer::new(acls, false);
+    let caller = |principal: &str| Caller {
+        approver: rules.approver(Some(principal.to_owned())),
+        ..file_reader::tests::caller(principal)
+    };
+    let asked = async |principal: &str, method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.body(Body::empty()).expect("a request");
+        let reply = jobs::answer(Permitted {
+            context: Arc::clone(&context),
+            caller: caller(principal),
+            query: Query::of(request.uri()),
+            request,
+        });
+        let reply = reply.await.unwrap_or_else(|refusal| refusal).response();
+        let status = reply.status();
+        let body = axum::body::to_bytes(reply.into_body(), 1 << 20).await;
+        let body = String::from_utf8(body.expect("a body").into()).expect("text");
+        (status.as_u16(), body)
+    };
+    for (principal, name, expected) in [
+        ("ann", "web", 200),
+        ("ann", "ads/web", 200),
+        ("ann", "ads%2Fweb", 200),
+        ("ann", "ops/web", 404),
+        ("bob", "web", 200),
+        ("bob", "ops%2Fweb", 200),
+        ("bob", "ads/web", 404),
+        ("root", "web", 409),
+        ("root", "ops/web", 200),
+    ] {
+        for part in ["", "/history"] {
+            let path = format!("/v1/jobs/{name}{part}");
+            let (status, body) = asked(principal, Method::GET, &path).await;
+            assert_eq!(status, expected, "{principal} {path} {body}");
+            if status == 409 {
+                assert!(body.contains("write one of ads/web, ops/web"), "{body}");
+            }
+        }
+    }
+    // A hidden job is answered as one that is not there, and one that is seen says what is missing.
+    for action in ["stop", "restart", "no-such-thing"] {
+        let path = |name: &str| format!("/v1/jobs/{name}/{action}");
+        let (hidden, text) = asked("bob", Method::POST, &path("ads/web")).await;
+        let (missing, of_missing) = asked("bob", Method::POST, &path("ads/none")).await;
+        assert_eq!((hidden, missing), (404, 404));
+        assert_eq!(text.replace("web", "none"), of_missing);
+        assert_eq!(asked("bob", Method::POST, &path("web")).await.0, 403);
+    }
+    let target = async |principal: &str, name: &str, after: &str| {
+        let text = format!(
+            r#"{{ "name": "{name}", "role": "qa", "after": ["{after}"], "task": {{ "command": "true" }} }}"#
+        );
+        let spec = crate::file::from_text(&text).expect("a job");
+        let (caller, beside) = (caller(principal), std::collections::HashSet::new());
+        let target = names::Target::of(&context, &caller, spec, &beside);
+        let target = target.await.map_err(|reply| reply.status().as_u16());
+        target.map(|target| {
+            (
+                target.key,
+                target.seen.is_some(),
+                target.spec.after[0].clone(),
+            )
+        })
+    };
+    let new = |key: &str, after: &str| Ok((key.to_owned(), false, after.to_owned()));
+    assert_eq!(target("bob", "web", "db").await, new("web@qa", "db"));
+    assert_eq!(
+        target("bob", "proxy", "web").await,
+        new("proxy@qa", "ops/web")
+    );
+    assert_eq!(
+        target("bob", "proxy", "ops/web").await,
+        new("proxy@qa", "ops/web")
+    );
+    assert_eq!(target("bob", "proxy", "qa/db").await, new("proxy@qa", "db"));
+    // Whether or not there is such a job.
+    assert_eq!(target("bob", "proxy", "ads/web").await, Err(403));
+    assert_eq!(target("bob", "proxy", "ads/none").await, Err(403));
+    assert_eq!(target("bob", "ads/web", "db").await, Err(403));
+    assert_eq!(target("bob", "ads/none", "db").await, Err(403));
+    assert_eq!(target("ann", "web", "db").await, Err(403));
+    assert_eq!(target("root", "proxy", "web").await, Err(400));
+    let moved = target("root", "ads/web", "db").await;
+    assert_eq!(moved, Ok(("web@ads".to_owned(), true, "db".to_owned())));
+}
+
 #[tokio::test]
 async fn file_of_a_version_is_inspected() {
     let (_role, context) = scheduler_of(state_of(1), Role::Leading, Fence::never());

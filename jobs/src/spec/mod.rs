@@ -38,10 +38,22 @@ pub fn is_name(text: &str) -> bool {
         && text.chars().all(|c| is_plain(c) || matches!(c, '-' | '.'))
 }
 
+/// The name that a file gives to a job, without the role before it; nothing where it is no name.
+#[must_use]
+pub fn name_in(text: &str) -> Option<&str> {
+    let (role, name) = match text.rsplit_once('/') {
+        Some((role, name)) => (Some(role), name),
+        None => (None, text),
+    };
+    let is_role = role.is_none_or(|role| meseta_resources::Role::new(role).is_ok());
+    Some(name).filter(|name| is_role && is_name(name))
+}
+
 /// One job: what runs, how often, where, and what happens when it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Unique in the scheduler: 1 to 100 of `a-z`, `0-9`, `-`, `.`; begins with a letter or digit.
+    /// Unique in its role: 1 to 100 of `a-z`, `0-9`, `-`, `.`; begins with a letter or digit. A file that moves a job from
+    /// another role has that role and a slash before it, as it is submitted and not as it is stored.
     pub name: String,
     pub kind: Kind,
     /// The role whose share the tasks are taken from.
@@ -52,7 +64,8 @@ pub struct JobSpec {
     pub priority: u8,
     pub task: TaskTemplate,
     pub constraints: Vec<Constraint>,
-    /// Jobs of this scheduler that must be healthy (service) or have succeeded (batch) before this one starts.
+    /// Jobs of this scheduler that must be healthy (service) or have succeeded (batch) before this one starts: of its own
+    /// role, or of the role that is written before the name.
     pub after: Vec<String>,
     /// All tasks or none.
     pub gang: Option<Gang>,

@@ -7,7 +7,8 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use meseta_daemon::client::{Call, Client, Error, Reply};
 use meseta_daemon::tls::DaemonKind;
-use meseta_jobs::spec::is_name;
+use meseta_jobs::spec::name_in;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::super::address::base_with;
@@ -16,6 +17,8 @@ use crate::terminal;
 
 /// Where schedulers listen unless they are told otherwise.
 pub(super) const SCHEDULER_PORT: u16 = 5070;
+/// What is escaped in a name, as the slash between a role and the name of a job.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 /// Schedulers that a request is sent on to, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
 
@@ -40,12 +43,12 @@ enum Asked {
     NoLeader(Reply),
 }
 
-/// The path of a job, if it can be one's name.
+/// The path of a job, if it can be one's name, with its role before it or not.
 pub(super) fn path(name: &str) -> anyhow::Result<String> {
-    if !is_name(name) {
+    if name_in(name).is_none() {
         bail!("{name:?} is no name of a job; `meseta jobs` lists them");
     }
-    Ok(format!("/v1/jobs/{name}"))
+    Ok(format!("/v1/jobs/{}", utf8_percent_encode(name, ESCAPED)))
 }
 
 /// The path of the job file of a version.
@@ -228,7 +231,9 @@ mod tests {
     #[test]
     fn only_a_name_has_a_path() {
         assert_eq!(path("web.1").unwrap(), "/v1/jobs/web.1");
-        for name in ["", "a/history", "../x", "A b"] {
+        assert_eq!(path("ads/eu/web").unwrap(), "/v1/jobs/ads%2Feu%2Fweb");
+        assert_eq!(path("*/web").unwrap(), "/v1/jobs/%2A%2Fweb");
+        for name in ["", "a/", "/web", "../x", "a b/x", "A b"] {
             let told = path(name).unwrap_err().to_string();
             assert!(told.contains("`meseta jobs` lists them"), "{told}");
         }

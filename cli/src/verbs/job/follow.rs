@@ -148,7 +148,7 @@ fn say_why(scheduler: &Scheduler, (name, version): (&str, u64), job: &Value) {
     stderr::say_last(scheduler, job);
     let history = api::path(name).and_then(|path| scheduler.get(&format!("{path}/history")));
     let failure = history.ok();
-    let failure = failure.and_then(|history| last_failure(&history, name, version));
+    let failure = failure.and_then(|history| last_failure(&history, version));
     failure.iter().for_each(|line| terminal::say(line));
 }
 
@@ -156,12 +156,13 @@ fn say_why(scheduler: &Scheduler, (name, version): (&str, u64), job: &Value) {
 const FAILURES: [&str; 2] = ["failed", "killed: its run took too long"];
 
 /// The last task of this version that has failed, by the history of its job, and why.
-pub(super) fn last_failure(history: &Value, name: &str, version: u64) -> Option<String> {
-    let prefix = format!("{name}.{version}.");
+pub(super) fn last_failure(history: &Value, version: u64) -> Option<String> {
+    let version = version.to_string();
     let mut events = items(history, "events").iter().rev();
     let failure = events.find(|event| {
         let what = text(event, "text");
-        text(event, "task_id").starts_with(&prefix)
+        // `JOB.VERSION.RUN.INDEX.ATTEMPT`.
+        text(event, "task_id").rsplit('.').nth(3) == Some(&*version)
             && FAILURES.iter().any(|begin| what.starts_with(begin))
     })?;
     Some(format!(
@@ -186,6 +187,7 @@ pub(super) fn follow(
     let mut away_since: Option<Instant> = None;
     let is_over = |(since, timeout): &(Instant, Duration)| since.elapsed() >= *timeout;
     let mut path = api::path(name)?;
+    let shown = name.strip_prefix("*/").unwrap_or(name);
     if !is_json {
         // What is said needs no list of tasks, of which there may be very many.
         path += "?tasks=false";
@@ -213,7 +215,7 @@ pub(super) fn follow(
                 if let Some((_, timeout)) = timeout.filter(is_over) {
                     if !is_json {
                         terminal::say(&format!(
-                            "{name} is not there after {timeout:?}, and goes on: {}",
+                            "{shown} is not there after {timeout:?}, and goes on: {}",
                             progress.last.as_deref().unwrap_or_default()
                         ));
                         say_why(scheduler, (name, version), &job);
@@ -222,7 +224,7 @@ pub(super) fn follow(
                 }
             }
             Err(error) if progress.last.is_some() && is_missing(&error) => {
-                if let Some(gone) = progress.gone(name) {
+                if let Some(gone) = progress.gone(shown) {
                     bail!(gone);
                 }
             }

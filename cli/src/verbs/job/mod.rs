@@ -221,7 +221,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         let version = version.context("the scheduler does not say which version the job is now")?;
         // A cron job waits for its time; there is nothing to follow.
         if !options.detach && !matches!(spec.kind, Kind::Cron(_)) {
-            followed.push((&spec.name, version));
+            followed.push((full_name(spec, &submitted), version));
         } else if options.json {
             terminal::print_json(&submitted)?;
         } else {
@@ -229,12 +229,22 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
         }
     }
     for (name, version) in followed {
-        let ended = follow::follow(&scheduler, (name, version), timeout, options.json)?;
+        let ended = follow::follow(&scheduler, (&name, version), timeout, options.json)?;
         if ended != ExitCode::SUCCESS {
             return Ok(ended);
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name that is the job's alone: with its role where that is not the default one.
+fn full_name(spec: &JobSpec, submitted: &Value) -> String {
+    let role = submitted.get("role").and_then(Value::as_str);
+    let name = submitted.get("name").and_then(Value::as_str);
+    match (role, name) {
+        (Some(role), Some(name)) => format!("{role}/{name}"),
+        _ => spec.name.clone(),
+    }
 }
 
 /// Submits all jobs of a file at once, so that none is taken where another one is refused; gives the answer to each.

@@ -137,9 +137,9 @@ fn a_failure_is_told_with_its_reason() {
         event("sum.2.0.0.1".into(), "failed (of another version)"),
         json!({"text": "failed as a whole"}),
     ];
-    let told = last_failure(&json!({ "events": events }), "sum", 1);
+    let told = last_failure(&json!({ "events": events }), 1);
     assert_eq!(told.as_deref(), Some("task sum.1.0.1.1 failed (exit 2)"));
-    assert_eq!(last_failure(&json!({"events": []}), "sum", 1), None);
+    assert_eq!(last_failure(&json!({"events": []}), 1), None);
 }
 
 /// It was asked for again for half a minute.

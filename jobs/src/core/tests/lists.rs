@@ -100,7 +100,7 @@ fn a_volume_that_is_released_between_two_parts_is_listed_once() {
         world.state.volumes_behind(list.behind.as_ref(), most)
     };
     listed.extend(list.take(read(&world, &list, 3), 3, |_| true));
-    let (name, purge) = (listed[0].job.clone(), true);
+    let (name, purge) = (listed[0].key.clone(), true);
     world.request(Request::Stop { name, purge });
     world.sync();
     while world.deliver() {}

@@ -5,6 +5,7 @@ mod bounds;
 mod gangs;
 mod lists;
 mod lost_agents;
+mod names;
 mod offers;
 mod overlaps;
 mod reasons;
@@ -144,7 +145,7 @@ fn only_task(world: &World, name: &str) -> String {
 
 /// A plan where no quotas are known.
 fn plan_of(world: &World, spec: &JobSpec) -> PlanView {
-    world.state.plan(spec, &Quotas::default())
+    world.state.plan(&spec.name, spec, &Quotas::default())
 }
 
 /// Anything at all may happen next, but no agent goes away unless that is said.

@@ -51,16 +51,26 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
         count: 6,
         ..spec.clone()
     };
-    assert_eq!(world.state.plan(&larger, &quota(4, 4)).obstacles, [text]);
+    assert_eq!(
+        world
+            .state
+            .plan(&larger.name, &larger, &quota(4, 4))
+            .obstacles,
+        [text]
+    );
     // Another version has what the one before it had, where its instances may end before.
     let mut spec_of_other = changed(&spec, "another");
-    let other = world.state.plan(&spec_of_other, &quota(4, 4));
+    let other = world
+        .state
+        .plan(&spec_of_other.name, &spec_of_other, &quota(4, 4));
     assert_eq!((other.fits, &*other.obstacles[0]), (0, text));
     let Kind::Service(service) = &mut spec_of_other.kind else {
         panic!("a service");
     };
     service.update.max_unavailable = 1;
-    let other = world.state.plan(&spec_of_other, &quota(4, 4));
+    let other = world
+        .state
+        .plan(&spec_of_other.name, &spec_of_other, &quota(4, 4));
     assert_eq!((other.fits, &*other.obstacles), (4, &[text.to_owned()][..]));
     // A limit that is in nobody's way is none of the reasons.
     let job = world.state.job_alone("web", &quota(5, 4)).expect("a job");
@@ -86,7 +96,7 @@ fn revocable_cpus_of_a_version_that_is_replaced_free_nothing_of_the_quota() {
     world.state.step(now, Input::Offers(vec![offer]));
     assert_eq!(world.state.task_count("array"), 1);
     spec.best_effort = false;
-    let plan = world.state.plan(&spec, &quota(4, 4));
+    let plan = world.state.plan(&spec.name, &spec, &quota(4, 4));
     let text = "role 'r' has 4 cpus of its limit of 4, and a task needs 1";
     assert_eq!((plan.fits, &*plan.obstacles), (0, &[text.to_owned()][..]));
 }
@@ -99,7 +109,7 @@ fn what_returns_to_its_volume_takes_no_more_of_the_quota() {
     world.calm(30, None);
     let mut larger = changed(&database(2), "another");
     larger.task.requests.insert("cpus".to_owned(), 4.0);
-    let plan = world.state.plan(&larger, &quota(8, 1));
+    let plan = world.state.plan(&larger.name, &larger, &quota(8, 1));
     assert_eq!((plan.fits, plan.wants), (1, 2), "{plan:?}");
     assert!(!plan.obstacles[0].contains("limit"), "{plan:?}");
 }

@@ -72,7 +72,7 @@ pub(in crate::file) static JOB: Section = Section {
         text(
             "name",
             Presence::Required,
-            "Unique in the scheduler: 1 to 100 of `a-z`, `0-9`, `-` and `.`; begins with a letter or digit.",
+            "Unique in its role: 1 to 100 of `a-z`, `0-9`, `-` and `.`; begins with a letter or digit. `ROLE/NAME` moves the job from that role.",
         ),
         field(
             "kind",
@@ -101,7 +101,7 @@ pub(in crate::file) static JOB: Section = Section {
             "after",
             Form::Texts,
             Presence::Default("[]"),
-            "Jobs that must be healthy (service) or have succeeded (batch) before this one starts.",
+            "Jobs that must be healthy (service) or have succeeded (batch) before this one starts: `NAME` of the own role, else of the only role with one; or `ROLE/NAME`.",
         ),
         field(
             "best_effort",

@@ -1,0 +1,241 @@
+//! The names of jobs: a name is unique in its role, so that `web` of the role `ads` is `ads/web`.
+//!
+//! The core knows a job by its key, which never changes: the name, in a role other than `*` with the role behind it, as
+//! `web@ads`. The ids of tasks and volumes begin with the key, and so do the records of the store. A job that was stored
+//! before names were unique in roles has its name alone for its key, in whichever role it is.
+//! Invariant: no two jobs with one name are in one role, and the key of a new job says nothing of jobs in other roles.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::input::Refusal;
+use super::job::Job;
+use super::state::State;
+use crate::spec::JobSpec;
+
+/// Stands between the name and the role in a key.
+const ROLE_MARK: char = '@';
+/// Stands before the number that tells a key from that of another job.
+const NUMBER_MARK: char = '~';
+/// Bytes of a role in a key at most: ids of tasks are names of directories, which have 255.
+const ROLE_BYTES_MAX: usize = 100;
+/// The role whose jobs have their name alone for their key.
+const DEFAULT_ROLE: &str = "*";
+
+/// The name of a job as a client writes it: `web`, or `ads/web` with its role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobName {
+    pub role: Option<String>,
+    pub name: String,
+}
+
+impl JobName {
+    /// Reads a name: what is behind the last slash is the name, what is before it the role.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let (role, name) = match text.rsplit_once('/') {
+            Some((role, name)) => (Some(role.to_owned()), name),
+            None => (None, text),
+        };
+        Self {
+            role,
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.role {
+            Some(role) => write!(f, "{role}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// One of the jobs that have a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedJob {
+    pub key: String,
+    pub role: String,
+}
+
+/// The name of the job with this key, without its role.
+pub(super) fn plain(key: &str) -> &str {
+    let end = key.find([ROLE_MARK, NUMBER_MARK]);
+    end.map_or(key, |end| &key[..end])
+}
+
+/// The key of a new job.
+fn key_of(role: &str, name: &str) -> Result<String, Refusal> {
+    if role == DEFAULT_ROLE {
+        return Ok(name.to_owned());
+    }
+    let mut key = format!("{name}{ROLE_MARK}");
+    let before = key.len();
+    for byte in role.bytes() {
+        match byte {
+            b'/' => key.push('+'),
+            b'-' | b'_' | b'.' => key.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => key.push(char::from(byte)),
+            // Writing to a text never fails.
+            _ => drop(write!(key, "={byte:02X}")),
+        }
+    }
+    if key.len() - before > ROLE_BYTES_MAX {
+        return Err(Refusal::Invalid(format!(
+            "role {role:?} is too long for the ids of tasks: {ROLE_BYTES_MAX} letters and digits at most"
+        )));
+    }
+    Ok(key)
+}
+
+impl State {
+    /// The jobs that have this name, each in a role of its own.
+    fn of_name<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, &'a Job)> {
+        let marked = |mark: char| {
+            // Behind all keys that begin with the name and the mark.
+            let end = char::from_u32(u32::from(mark) + 1).unwrap_or(char::MAX);
+            self.jobs
+                .range(format!("{name}{mark}")..format!("{name}{end}"))
+        };
+        let alone = self.jobs.get_key_value(name);
+        let all = alone.into_iter();
+        let all = all.chain(marked(ROLE_MARK)).chain(marked(NUMBER_MARK));
+        all.map(|(key, job)| (key.as_str(), job))
+    }
+
+    /// The same for those who look whether they may see them.
+    #[must_use]
+    pub fn jobs_named(&self, name: &str) -> Vec<NamedJob> {
+        let named = self.of_name(name).map(|(key, job)| NamedJob {
+            key: key.to_owned(),
+            role: job.role().to_owned(),
+        });
+        named.collect()
+    }
+
+    /// The key of the job with this name in a role.
+    #[must_use]
+    pub fn key_in(&self, role: &str, name: &str) -> Option<&str> {
+        let mut named = self.of_name(name);
+        named.find_map(|(key, job)| (job.role() == role).then_some(key))
+    }
+
+    /// The key of the job that a submission is of: of the one in its role, else of the one that it moves from another role,
+    /// else a new one.
+    ///
+    /// # Errors
+    /// The role is too long for a new key.
+    pub fn key_for(&self, spec: &JobSpec, moves_from: Option<&str>) -> Result<String, Refusal> {
+        let present = self.key_in(&spec.role, &spec.name);
+        let moved = || self.key_in(moves_from?, &spec.name);
+        if let Some(present) = present.or_else(moved) {
+            return Ok(present.to_owned());
+        }
+        let key = key_of(&spec.role, &spec.name)?;
+        // A job that has moved, or was stored before names had roles, may have the key.
+        let numbered = (2..).map(|number: u32| format!("{key}{NUMBER_MARK}{number}"));
+        let mut keys = std::iter::once(key.clone()).chain(numbered);
+        let free = keys.find(|key| !self.jobs.contains_key(key));
+        Ok(free.unwrap_or(key))
+    }
+
+    /// # Errors
+    /// Another job than the one with this key has the name in the role.
+    pub(super) fn check_name(&self, key: &str, role: &str) -> Result<(), Refusal> {
+        let name = plain(key);
+        match self.key_in(role, name) {
+            Some(other) if other != key => Err(Refusal::Conflict(format!(
+                "role {role:?} has another job {name:?} by now: stop it with purge first"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names the role of jobs in `after` where it was left out, and is another one: before, names were unique in the scheduler.
+    pub(super) fn name_in_roles(&mut self) {
+        let mut changes = Vec::new();
+        for (key, job) in &self.jobs {
+            let versions = job.record.versions.iter();
+            for (number, version) in versions.filter(|_| !job.record.is_named_in_role) {
+                let after: Vec<String> = version
+                    .spec
+                    .after
+                    .iter()
+                    .map(|name| self.qualified(&version.spec, name))
+                    .collect();
+                if after != version.spec.after {
+                    changes.push((key.clone(), *number, after));
+                }
+            }
+        }
+        for (key, number, after) in changes {
+            let job = self.jobs.get_mut(&key);
+            if let Some(version) = job.and_then(|job| job.record.versions.get_mut(&number)) {
+                version.spec = Arc::new(JobSpec {
+                    after,
+                    ..JobSpec::clone(&version.spec)
+                });
+            }
+        }
+        let jobs = self.jobs.values_mut();
+        for job in jobs.filter(|job| !job.record.is_named_in_role) {
+            job.record.is_named_in_role = true;
+            self.outbox.write_all(job.records());
+        }
+    }
+
+    /// A name in `after` with its role, where the only job of the name is in another role.
+    fn qualified(&self, spec: &JobSpec, after: &str) -> String {
+        let mut named = self.of_name(after);
+        match (named.next(), named.next()) {
+            (Some((_, job)), None) if job.role() != spec.role => format!("{}/{after}", job.role()),
+            _ => after.to_owned(),
+        }
+    }
+
+    /// The job that another one names in `after`: without a role, one of its own role.
+    pub(super) fn job_before(&self, spec: &JobSpec, after: &str) -> Option<&Job> {
+        let JobName { role, name } = JobName::read(after);
+        let key = self.key_in(role.as_deref().unwrap_or(&spec.role), &name)?;
+        self.jobs.get(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_has_the_role_and_fits_a_file_name() {
+        for (role, expected) in [
+            ("*", "web.1"),
+            ("ads", "web.1@ads"),
+            ("ads/eu-1", "web.1@ads+eu-1"),
+            ("a+b", "web.1@a=2Bb"),
+            ("a@b~c", "web.1@a=40b=7Ec"),
+        ] {
+            let key = key_of(role, "web.1").expect("a key");
+            assert_eq!((&*key, plain(&key)), (expected, "web.1"));
+        }
+        assert!(key_of(&"r".repeat(ROLE_BYTES_MAX), "web").is_ok());
+        assert!(key_of(&"r".repeat(ROLE_BYTES_MAX + 1), "web").is_err());
+        assert_eq!(plain("web~2"), "web");
+    }
+
+    #[test]
+    fn name_is_behind_the_last_slash() {
+        for (text, role, name) in [
+            ("web", None, "web"),
+            ("ads/web", Some("ads"), "web"),
+            ("ads/eu/web", Some("ads/eu"), "web"),
+            ("*/web", Some("*"), "web"),
+        ] {
+            let read = JobName::read(text);
+            assert_eq!((read.role.as_deref(), &*read.name), (role, name));
+            assert_eq!(read.to_string(), text);
+        }
+    }
+}
