@@ -106,7 +106,7 @@ impl State {
         all.map(|(key, job)| (key.as_str(), job))
     }
 
-    /// The same for those who look whether they may see them.
+    /// The same with their roles, which decide whether a reader may see them.
     #[must_use]
     pub fn jobs_named(&self, name: &str) -> Vec<NamedJob> {
         let named = self.of_name(name).map(|(key, job)| NamedJob {
