@@ -67,6 +67,7 @@ use crate::oversubscription::{self, Configured, ServiceContext};
 use crate::service::Service;
 use crate::spec::LaunchSettings;
 use crate::spec::environment::AgentEnvironment;
+use crate::spec::user_switching::UserSwitching;
 
 /// What the process around the daemon gives it.
 #[derive(Debug)]
@@ -340,7 +341,7 @@ impl Node {
                         tokens: self.context.tokens.clone(),
                         ..task_environment(flags, &self.configuration, self.advertised)
                     },
-                    switch_user: flags.switch_user && privileged,
+                    user_switching: UserSwitching::from_flag(flags.switch_user, privileged),
                     rights,
                     logs: self.configuration.logs,
                     mount_disks: self.configuration.mount_disks(self.layout.work_dir()),

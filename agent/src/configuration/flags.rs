@@ -99,7 +99,8 @@ pub struct Flags {
     #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]
     pub registration_backoff_factor: Duration,
 
-    /// Run tasks as the user that the task or its framework names.
+    /// Run tasks as the user that the task or its framework names. An agent without the rights of root
+    /// refuses tasks of other users than its own; with false, all tasks run as the agent's user.
     #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true")]
     pub switch_user: bool,

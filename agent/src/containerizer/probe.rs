@@ -218,17 +218,15 @@ fn over_its_network(
     supervisor: &ProcessIdentity,
     run_probe: impl FnOnce(&TaskLife) -> ProbeResult + Send + 'static,
 ) -> ProbeResult {
-    let user = settings
-        .switch_user
-        .then(|| Credentials::lookup(&probe.user));
+    let user = settings.user_switching.credentials(&probe.user);
     let life = match supervisor.open() {
         Ok(Some(pidfd)) => TaskLife::of(pidfd),
         Ok(None) => return ProbeResult::NotRun(NoLook::TaskEnded.to_string()),
         Err(error) => return ProbeResult::NotRun(format!("failed to find its task: {error}")),
     };
-    match user.transpose() {
+    match user {
         Ok(user) => in_its_network(supervisor, life, user, run_probe),
-        Err(error) => ProbeResult::NotRun(chain(&error)),
+        Err(failure) => ProbeResult::NotRun(failure.into()),
     }
 }
 

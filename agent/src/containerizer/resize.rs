@@ -119,7 +119,7 @@ impl Containerizer {
             let context = volumes::VolumeContext::new(settings, &live.run, &live.container);
             volumes::make_ready(settings, &further)?;
             let volumes_requested = volumes::of_resources(layout, &volumes_requested)?;
-            let owner = volumes::owner(&context, settings.switch_user)?;
+            let owner = volumes::owner(&context, settings.user_switching.is_on())?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
             volumes::change(
                 containers,

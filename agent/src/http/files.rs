@@ -49,9 +49,10 @@ async fn on_disk<T: Send + 'static>(
     let sandboxes = Sandboxes::new(context.layout.clone(), snapshot.agent_id.clone());
     let containerizer = context.containerizer.get();
     let switches_user =
-        containerizer.is_some_and(|containerizer| containerizer.settings().switch_user);
+        containerizer.is_some_and(|containerizer| containerizer.settings().user_switching.is_on());
     let (reader, path) = (caller.approver.clone(), path.to_owned());
-    let read = context.file_reads.run(move || {
+    let place = place_of(&path).to_owned();
+    let read = context.file_reads.run_at(&place, move || {
         if reader.allows_everything() {
             return work(sandboxes);
         }

@@ -9,12 +9,14 @@
 //! environment.rs  the variables of a task
 //! isolation.rs    namespaces, capabilities, seccomp, shared memory
 //! rlimits.rs      resource limits of its processes
+//! user_switching.rs  the user that it runs as
 //! ```
 
 pub(crate) mod environment;
 pub(crate) mod isolation;
 mod rlimits;
 pub(crate) mod sandbox;
+pub(crate) mod user_switching;
 pub(crate) mod volumes;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ use crate::failure::Failure;
 use environment::{AgentEnvironment, task_environment};
 use rlimits::{rlimits_of, with_usual_limits};
 use sandbox::NestedSandbox;
+use user_switching::UserSwitching;
 
 /// What is the same for all containers of an agent.
 #[derive(Debug)]
@@ -42,8 +45,7 @@ pub(crate) struct LaunchSettings {
     pub(crate) layout: Layout,
     /// What all tasks are told.
     pub(crate) environment: AgentEnvironment,
-    /// `--switch_user`, and whether we could.
-    pub(crate) switch_user: bool,
+    pub(crate) user_switching: UserSwitching,
     /// What tasks may ask of their isolation.
     pub(crate) rights: TaskRights,
     /// What is kept of their output.
@@ -143,10 +145,7 @@ fn credentials(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
 ) -> Result<Option<Credentials>, Failure> {
-    let wanted = settings
-        .switch_user
-        .then(|| Credentials::lookup(&plan.user));
-    Ok(wanted.transpose()?)
+    settings.user_switching.credentials(&plan.user)
 }
 
 fn spec_in(
