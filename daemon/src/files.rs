@@ -1,8 +1,9 @@
 //! Files that are read for clients: on few threads, with little of each in memory, for those who take it.
 //!
-//! Entered through [`FileReads::run`] for one read and [`FileReads::body`] for a download. Invariants: readers have
-//! [`READS_AT_ONCE`] threads, whatever they do, so that other work which may block always finds some; no thread
-//! waits for a reader; a download has two pieces in memory, and is given up when nothing of it is taken for
+//! Entered through [`FileReads::run`] and [`FileReads::run_at`] for one read and [`FileReads::body`] for a download.
+//! Invariants: readers have [`READS_AT_ONCE`] threads, and [`STUCK_MAX`] more that wait for file systems which do not
+//! answer, so that other work which may block always finds some; a read ends within [`READ_MAX`] for its caller; no
+//! thread waits for a reader; a download has two pieces in memory, and is given up when nothing of it is taken for
 //! [`STALL_MAX`], or sooner for one who asks while there are too many; then one of the caller who has the most also
 //! makes room for one who has far fewer.
 
@@ -30,6 +31,12 @@ use crate::background;
 const READS_AT_ONCE: usize = 8;
 /// How long a read may wait for its turn.
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
+/// How long a read may take: longer than a busy disk, and shorter than the wait for a turn.
+pub const READ_MAX: Duration = Duration::from_secs(20);
+/// Threads that may wait for a file system which does not answer, beside those that read.
+const STUCK_MAX: usize = 64;
+/// The same for one place: with more, reads there fail at once.
+const STUCK_AT_PLACE_MAX: usize = 4;
 /// What is read of a download at a time, and how much of it is in memory.
 const CHUNK_BYTES: usize = 32 * 1024;
 const CHUNKS_AHEAD: usize = 2;
@@ -40,10 +47,14 @@ pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// The same while others ask for a download and there are too many.
 const STALL_MAX_CROWDED: Duration = Duration::from_secs(1);
 
-/// Too much is being read: to be asked again.
+/// Why a file was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Too many files are being read; try again")]
-pub struct TooManyReads;
+pub enum ReadsError {
+    #[error("Too many files are being read; try again")]
+    TooMany,
+    #[error("The file system of this path does not answer")]
+    NoAnswer,
+}
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -54,6 +65,51 @@ struct Inner {
     permits: Arc<Semaphore>,
     downloads_max: usize,
     downloads: Mutex<Downloads>,
+    stuck: Mutex<Stuck>,
+}
+
+/// Reads that nobody waits for any more, although their threads do.
+#[derive(Debug, Default)]
+struct Stuck {
+    total: usize,
+    places: BTreeMap<String, usize>,
+}
+
+/// The state of one read, which its thread and its waiter share.
+#[derive(Debug)]
+enum Reading {
+    UnderWay(#[expect(dead_code, reason = "held until the read is over")] OwnedSemaphorePermit),
+    GivenUp(#[expect(dead_code, reason = "held until the read is over")] StuckRead),
+    Over,
+}
+
+/// Counts one stuck read until it is dropped.
+#[derive(Debug)]
+struct StuckRead {
+    reads: FileReads,
+    place: String,
+}
+
+impl Drop for StuckRead {
+    fn drop(&mut self) {
+        let mut stuck = self.reads.stuck();
+        stuck.total -= 1;
+        if let Some(count) = stuck.places.get_mut(&self.place) {
+            *count -= 1;
+            if *count == 0 {
+                stuck.places.remove(&self.place);
+            }
+        }
+    }
+}
+
+/// Ends a read when its thread is done, or has panicked.
+struct ReadThread(Arc<Mutex<Reading>>);
+
+impl Drop for ReadThread {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Reading::Over;
+    }
 }
 
 impl Default for FileReads {
@@ -70,6 +126,7 @@ impl FileReads {
             permits: Arc::new(Semaphore::new(READS_AT_ONCE)),
             downloads_max,
             downloads: Mutex::default(),
+            stuck: Mutex::default(),
         }))
     }
 
@@ -77,22 +134,72 @@ impl FileReads {
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, TooManyReads> {
+    ) -> Result<T, ReadsError> {
+        self.run_at("", work).await
+    }
+
+    /// Does work that may block on one of the readers' threads. Fails at once if too many reads at this place are
+    /// stuck, so that a file system which does not answer takes no threads from readers of others.
+    pub async fn run_at<T: Send + 'static>(
+        &self,
+        place: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ReadsError> {
+        let at_place = self.stuck().places.get(place).copied();
+        if !place.is_empty() && at_place.is_some_and(|count| count >= STUCK_AT_PLACE_MAX) {
+            return Err(ReadsError::NoAnswer);
+        }
         let permit = self.0.permits.clone().acquire_owned();
         let Ok(Ok(permit)) = tokio::time::timeout(PERMIT_WAIT_MAX, permit).await else {
-            return Err(TooManyReads);
+            return Err(ReadsError::TooMany);
         };
+        let reading = Arc::new(Mutex::new(Reading::UnderWay(permit)));
+        let thread = ReadThread(reading.clone());
         let working = background::spawn(move || {
-            let done = work();
-            drop(permit);
-            done
+            let _thread = thread;
+            work()
         });
-        // It panicked, and that was logged.
-        working.await.map_err(|_| TooManyReads)
+        let (reads, place) = (self.clone(), place.to_owned());
+        // Apart, so that a read is given up in time although its caller has left.
+        let waiting = tokio::spawn(async move {
+            match tokio::time::timeout(READ_MAX, working).await {
+                // It panicked, and that was logged.
+                Ok(done) => done.map_err(|_| ReadsError::TooMany),
+                Err(_) => {
+                    reads.give_up(place, &reading);
+                    Err(ReadsError::NoAnswer)
+                }
+            }
+        });
+        waiting.await.unwrap_or(Err(ReadsError::TooMany))
+    }
+
+    /// Gives the turn of a stuck read to another reader, if there may be one more stuck thread.
+    fn give_up(&self, place: String, reading: &Mutex<Reading>) {
+        let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*reading, Reading::UnderWay(_)) {
+            return;
+        }
+        let mut stuck = self.stuck();
+        if stuck.total >= STUCK_MAX {
+            return;
+        }
+        stuck.total += 1;
+        *stuck.places.entry(place.clone()).or_default() += 1;
+        drop(stuck);
+        tracing::warn!(place, "a read is given up: its file system does not answer");
+        *reading = Reading::GivenUp(StuckRead {
+            reads: self.clone(),
+            place,
+        });
+    }
+
+    fn stuck(&self) -> MutexGuard<'_, Stuck> {
+        self.0.stuck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The beginning of a file as the body of an answer. The caller's connection is ended when nothing is taken of it.
-    pub fn body(&self, file: File, length: u64, caller: &Caller) -> Result<Body, TooManyReads> {
+    pub fn body(&self, file: File, length: u64, caller: &Caller) -> Result<Body, ReadsError> {
         let revoked = CancellationToken::new();
         let connection = caller.connection.clone();
         let download = Download {
@@ -102,7 +209,7 @@ impl FileReads {
             connection: connection.clone(),
         };
         let id = self.downloads().begin(download, self.0.downloads_max);
-        let id = id.ok_or(TooManyReads)?;
+        let id = id.ok_or(ReadsError::TooMany)?;
         let (sender, chunks) = mpsc::channel(1);
         let file_sender = FileSender {
             reads: self.clone(),
@@ -226,7 +333,7 @@ impl FileSender {
                     "it became shorter",
                 )),
                 Ok(read) => read,
-                Err(too_many_reads) => Err(io::Error::new(io::ErrorKind::TimedOut, too_many_reads)),
+                Err(error) => Err(io::Error::new(io::ErrorKind::TimedOut, error)),
             };
             let is_over = chunk.is_err();
             let chunk = chunk.map(|bytes| {
@@ -393,7 +500,7 @@ mod tests {
         let mut bodies: Vec<_> = (0..DOWNLOADS_MAX).map(|_| begin().unwrap()).collect();
         assert_eq!(
             begin().unwrap_err(),
-            TooManyReads,
+            ReadsError::TooMany,
             "nobody stands still yet"
         );
         tokio::time::sleep(STALL_MAX_CROWDED).await;
@@ -425,8 +532,12 @@ mod tests {
         let (greedy, other) = ("10.0.0.1:1", "10.0.0.2:1");
         let mut bodies: Vec<_> = (0..4).map(|_| begin(greedy).unwrap()).collect();
         let two = [begin(other).unwrap(), begin(other).unwrap()];
-        assert_eq!(begin(other).unwrap_err(), TooManyReads, "both have two");
-        assert_eq!(begin(greedy).unwrap_err(), TooManyReads);
+        assert_eq!(
+            begin(other).unwrap_err(),
+            ReadsError::TooMany,
+            "both have two"
+        );
+        assert_eq!(begin(greedy).unwrap_err(), ReadsError::TooMany);
         for body in two {
             assert!(taken(body).await.unwrap() == large);
         }
@@ -462,5 +573,44 @@ mod tests {
         for one in working {
             one.await.unwrap().unwrap();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hung_file_system_affects_its_readers_only() {
+        let reads = FileReads::default();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let hang = |place: &'static str| {
+            let (reads, released) = (reads.clone(), released.clone());
+            tokio::spawn(async move {
+                let work = move || {
+                    let _ = released.lock().unwrap().recv();
+                };
+                reads.run_at(place, work).await
+            })
+        };
+        // A caller who leaves gives its turn back too.
+        let left = hang("left");
+        tokio::task::yield_now().await;
+        left.abort();
+        let hung: Vec<_> = (0..READS_AT_ONCE - 1).map(|_| hang("hung")).collect();
+        while reads.0.permits.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::advance(READ_MAX).await;
+        for read in hung {
+            assert_eq!(read.await.unwrap(), Err(ReadsError::NoAnswer));
+        }
+        while reads.0.permits.available_permits() < READS_AT_ONCE {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(reads.run_at("hung", || ()).await, Err(ReadsError::NoAnswer));
+        assert_eq!(reads.run_at("left", || 1).await, Ok(1));
+        assert_eq!(reads.run_at("elsewhere", || 2).await, Ok(2));
+        drop(release);
+        while reads.stuck().total > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(reads.run_at("hung", || 3).await, Ok(3));
     }
 }

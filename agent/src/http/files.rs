@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
-use meseta_daemon::files::TooManyReads;
+use meseta_daemon::files::ReadsError;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use serde_json::{Value, json};
@@ -66,11 +66,24 @@ async fn on_disk<T: Send + 'static>(
         allowed.map_err(FilesError::Forbidden)?;
         work(sandboxes)
     });
-    read.await.map_err(crowded)?.map_err(Reply::from)
+    read.await.map_err(unread)?.map_err(Reply::from)
 }
 
-fn crowded(crowded: TooManyReads) -> Reply {
-    Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
+fn unread(error: ReadsError) -> Reply {
+    let status = match error {
+        ReadsError::TooMany => StatusCode::SERVICE_UNAVAILABLE,
+        ReadsError::NoAnswer => StatusCode::GATEWAY_TIMEOUT,
+    };
+    Reply::text(status, &error.to_string())
+}
+
+/// Returns the part of a path that names one run of an executor, or all of a path of another form. Files of one run may
+/// lie on a file system that does not answer, without harm to readers of other runs.
+fn place_of(path: &str) -> &str {
+    const RUNS: &str = "/runs/";
+    let run = path.find(RUNS).map(|at| at + RUNS.len());
+    let end = run.and_then(|run| Some(run + path.get(run..)?.find('/')?));
+    end.and_then(|end| path.get(..end)).unwrap_or(path)
 }
 
 /// As whom an executor ran in this very run, as long as that is remembered; one whose newest run has no sandbox yet, in
@@ -174,7 +187,7 @@ pub(super) async fn download(permitted: Permitted) -> Result<Reply, Reply> {
     let body = context
         .file_reads
         .body(file, size, caller)
-        .map_err(crowded)?;
+        .map_err(unread)?;
     Ok(Reply::file(name, size, body))
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use meseta_daemon::authentication::Caller;
-use meseta_daemon::files::TooManyReads;
+use meseta_daemon::files::ReadsError;
 use meseta_daemon::query::Query;
 use meseta_proto::mesos::v1::FileInfo;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub(super) async fn handle(permitted: Permitted, file_request: FileRequest) -> H
     content.await.map_err(crowded)
 }
 
-fn crowded(crowded: TooManyReads) -> Response {
+fn crowded(crowded: ReadsError) -> Response {
     text(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
 }
 
