@@ -35,6 +35,7 @@ use crate::spec::isolation::task_isolation;
 use crate::spec::sandbox::NestedSandbox;
 use crate::spec::{container_spec, isolated, spec_inside, volumes};
 use api_concurrency::ApiConcurrency;
+use found::StalledWrite;
 pub(crate) use found::{Attached, Found};
 use output::{Output, OutputReceiver, Stream};
 use pipes::{PipeFolder, Pipes, Source, pump};
@@ -81,6 +82,7 @@ struct Nested {
     /// Its own sandbox, if it has one.
     sandbox: Option<NestedSandbox>,
     input: tokio::sync::Mutex<Option<Input>>,
+    stalled_write: StalledWrite,
     /// Held by whoever is attached to the input.
     attached: Arc<tokio::sync::Mutex<()>>,
     output: Output,
@@ -292,6 +294,7 @@ impl NestedContainers {
             supervisor: launched.supervisor.clone(),
             sandbox: ends.sandbox,
             input: tokio::sync::Mutex::new(ends.input),
+            stalled_write: StalledWrite::default(),
             attached: Arc::default(),
             output: ends.output.clone(),
             ended,
@@ -508,6 +511,7 @@ impl NestedContainers {
             supervisor: ProcessIdentity::from_text("1 1 boot").expect("an identity"),
             sandbox: ends.sandbox,
             input: tokio::sync::Mutex::new(ends.input),
+            stalled_write: StalledWrite::default(),
             attached: Arc::default(),
             output: ends.output,
             ended,
@@ -693,6 +697,29 @@ mod tests {
         );
         assert!(removals.found().attach_input().await.is_ok());
         assert_eq!(found.wait().await.expect("it ended"), Some(0));
+    }
+
+    /// A client that was gone held the input of a container that does not read it until the container ended.
+    #[tokio::test(start_paused = true)]
+    async fn stalled_input_gives_way_to_another_client() {
+        let removals = Removals::new();
+        let (input, _read) = pipe::pipe().expect("a pipe");
+        let of_new = (&removals.plan.container, &*removals.plan.run);
+        let _running = removals.all.insert_running(of_new, "root", input);
+        let first = removals.found().attach_input().await.expect("attached");
+        let stalled = tokio::spawn(async move { first.write(&vec![b'x'; 1 << 20]).await });
+        while removals.found().nested.input.try_lock().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        let early = removals.found().attach_input().await;
+        assert!(matches!(early, Err(NestedError::Taken)), "{early:?}");
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+        let second = removals.found().attach_input().await;
+        assert!(second.is_ok(), "{second:?}");
+        let written = stalled.await.expect("no panic");
+        assert!(matches!(written, Err(NestedError::Taken)), "{written:?}");
+        drop(second);
+        assert!(removals.found().attach_input().await.is_ok());
     }
 
     /// A launch under the id of a task's container fails, and the sandbox is the task's.
