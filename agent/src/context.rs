@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use meseta_daemon::authentication::{Authentication, Caller};
 use meseta_daemon::build_info::BuildInfo;
-use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
@@ -21,6 +20,7 @@ use crate::byte_semaphore::ByteSemaphore;
 use crate::checkpoint::Layout;
 use crate::containerizer::Containerizer;
 use crate::core::{self, Snapshot};
+use crate::disk_report::DiskReport;
 use crate::executor_connections::ExecutorConnections;
 use crate::executor_tokens::ExecutorTokens;
 use crate::gc::Gc;
@@ -106,8 +106,7 @@ pub(crate) struct Context {
     pub(crate) file_reads: FileReads,
     /// How much is logged.
     pub(crate) verbosity: Verbosity,
-    /// How long the disk of the work directory has not answered.
-    pub(crate) disk_silence: DiskSilence,
+    pub(crate) disk_report: DiskReport,
 }
 
 impl Context {

@@ -38,6 +38,7 @@ pub mod core;
 mod descriptors;
 mod detect;
 mod directories;
+mod disk_report;
 mod executor_connections;
 mod executor_tokens;
 mod failure;

@@ -120,7 +120,7 @@ fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
     let revision = ("revision", build.commit.unwrap_or_default());
     let labels = [("version", build.version), revision];
     builder.add("meseta_agent_build_info", &labels, 1.0);
-    let silent = context.disk_silence.get().as_secs_f64();
+    let silent = context.disk_report.silence().as_secs_f64();
     builder.one("meseta_agent_disk_silent_seconds", silent);
     let uptime = context.started.elapsed().as_secs_f64();
     builder.one("meseta_agent_uptime_seconds", uptime);

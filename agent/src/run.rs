@@ -9,6 +9,7 @@ mod error;
 mod hierarchies;
 mod opening;
 pub(crate) mod serving;
+mod start_wait;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,6 +41,7 @@ pub use error::RunError;
 pub(crate) use hierarchies::narrow;
 use opening::open;
 use serving::context;
+use start_wait::StartWait;
 
 use crate::checkpoint::writer;
 use crate::checkpoint::{Image, Layout, VolumePlaces};
@@ -53,9 +55,8 @@ use crate::containerizer::{self, Containerizer};
 use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
-use crate::directories::{
-    RuntimeFolder, endpoint_path, publish_endpoint, remove_empty, take_work_dir,
-};
+use crate::directories::{RuntimeFolder, endpoint_path, publish_endpoint, remove_empty};
+use crate::disk_report::DiskReport;
 use crate::gc;
 use crate::handle::{Handle, Mailbox, mailbox};
 use crate::health::Health;
@@ -110,7 +111,10 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let configuration = configuration::read(&flags)?;
     configuration.misnamed().for_each(|text| warn!("{text}"));
     let oversubscription = Configured::read(&flags)?;
-    let (layout, _lock) = take_work_dir(&flags.work_dir)?;
+    let start_wait = StartWait::new(&flags.work_dir, &env.shutdown, DiskReport::default());
+    let Some((layout, _lock)) = start_wait.take_work_dir().await? else {
+        return Ok(());
+    };
     let listen = SocketAddr::new(flags.ip, flags.port);
     let listener = bind(listen)?;
     let address = local_address(&listener, listen)?;
@@ -180,7 +184,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let outcome = node.live(mailbox, master, stop).await;
     http_shutdown.cancel();
     let _ = serving.await;
-    let ended = outcome?;
+    let Some(ended) = outcome? else {
+        return Ok(());
+    };
     // What the agent has thawed as it ended is not to stand still until it is back.
     ended.containerizer.flush_throttle().await;
     // A container that lives on needs its groups and its folder; without one nothing is left over.
@@ -224,14 +230,20 @@ struct Node {
 }
 
 impl Node {
-    /// Recovers, registers, runs; returns when the core says that it is over.
+    /// Recovers, registers, runs; returns when the core says that it is over, or `None` if the start was told to end.
     async fn live(
         mut self,
         mailbox: Mailbox,
         master: MasterAddress,
         stop: Stop,
-    ) -> Result<Ended, RunError> {
-        let mut opened = open(&self.flags, &self.layout, &self.configuration).await?;
+    ) -> Result<Option<Ended>, RunError> {
+        let report = self.context.disk_report.clone();
+        let start_wait = StartWait::new(self.layout.work_dir(), &stop.shutdown, report.clone());
+        let opening = open(&self.flags, &self.layout, &self.configuration);
+        let Some(opened) = start_wait.wait_for("read the records", opening).await else {
+            return Ok(None);
+        };
+        let mut opened = opened?;
         opened.runtime_folder.note_port(self.address.port());
         let runtime_dir = opened.runtime_folder.path().to_owned();
         let places = opened.store.volume_places();
@@ -243,21 +255,15 @@ impl Node {
         let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
         // Whoever finds this file finds an agent whose start can no longer be refused.
         let work_dir = self.layout.work_dir().to_owned();
-        let publishing = publish_endpoint(work_dir, self.scheme, self.address).await?;
-        let silence = self.context.disk_silence.clone();
-        let writer = writer::start(opened.store, opened.first, silence)
+        let publishing = tokio::spawn(publish_endpoint(work_dir, self.scheme, self.address));
+        let publishing = start_wait.join("write the endpoint file", publishing);
+        let Some(publishing) = publishing.await? else {
+            return Ok(None);
+        };
+        let publishing = publishing?;
+        let writer = writer::start(opened.store, opened.first, report)
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
-        let dropped = self.context.dropped.clone();
-        let inputs = self.handle.inputs();
-        let reach = Reach::new(self.advertised.ip());
-        let links = Links::new(
-            master,
-            self.identity.clone(),
-            inputs,
-            dropped.clone(),
-            self.configuration.budgets,
-            (self.context.samples.clone(), reach),
-        );
+        let links = self.links(master);
         let streams = self.context.streams.clone();
         let service = Service::new(
             core,
@@ -268,7 +274,7 @@ impl Node {
             streams,
             self.context.gc.clone(),
             self.layout.clone(),
-            dropped,
+            self.context.dropped.clone(),
             self.configuration.budgets,
             clock,
         );
@@ -317,13 +323,13 @@ impl Node {
         }
         let _ = (monitoring.await, inspecting.await);
         remove_in_time(endpoint);
-        Ok(Ended {
+        Ok(Some(Ended {
             outcome: ready
                 .map(|()| reason)
                 .map_err(|failure| RunError::Containers(failure.into())),
             containerizer,
             runtime_dir,
-        })
+        }))
     }
 
     fn containerizer(
@@ -409,6 +415,18 @@ impl Node {
             disk_timeout: disk_timeout(self.flags.disk_timeout),
         };
         Ok(AgentCore::new(options, random_seed()))
+    }
+
+    fn links(&self, master: MasterAddress) -> Links {
+        let reach = Reach::new(self.advertised.ip());
+        Links::new(
+            master,
+            self.identity.clone(),
+            self.handle.inputs(),
+            self.context.dropped.clone(),
+            self.configuration.budgets,
+            (self.context.samples.clone(), reach),
+        )
     }
 
     /// Tells the core what was checkpointed and what became of it.

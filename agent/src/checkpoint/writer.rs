@@ -12,13 +12,14 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use meseta_daemon::disk_pulse::{DiskPulse, DiskSilence, SILENT_AFTER, SilenceWatch};
+use meseta_daemon::disk_pulse::{DiskPulse, SILENT_AFTER, SilenceWatch};
 use meseta_daemon::error_chain::chain;
 use tokio::sync::watch;
 use tracing::error;
 
 use super::disk_room::DiskRoom;
 use super::{DiskCondition, Lsn, Store, StoreError, Write};
+use crate::disk_report::DiskReport;
 
 /// Writes committed at once, so that a long queue does not hold the first one up.
 const BATCH_MAX: usize = 512;
@@ -35,7 +36,7 @@ pub(crate) struct Writer {
     queue: mpsc::Sender<(Lsn, Write)>,
     progress: watch::Receiver<Progress>,
     watch: SilenceWatch,
-    silence: DiskSilence,
+    report: DiskReport,
 }
 
 /// How far the thread is.
@@ -48,8 +49,8 @@ pub(crate) struct Progress {
 }
 
 /// Starts the thread, which makes what the start found necessary durable before anything else.
-/// Tells `silence` how long the disk has not answered.
-pub(crate) fn start(store: Store, first: Vec<Write>, silence: DiskSilence) -> io::Result<Writer> {
+/// Tells `report` how the disk is.
+pub(crate) fn start(store: Store, first: Vec<Write>, report: DiskReport) -> io::Result<Writer> {
     let (queue, writes) = mpsc::channel();
     let watch = SilenceWatch::new(store.pulse().clone(), Instant::now());
     let (done, progress) = watch::channel(Progress::default());
@@ -69,7 +70,7 @@ pub(crate) fn start(store: Store, first: Vec<Write>, silence: DiskSilence) -> io
         queue,
         progress,
         watch,
-        silence,
+        report,
     })
 }
 
@@ -85,7 +86,9 @@ impl Writer {
     pub(crate) fn now(&mut self) -> Progress {
         let progress = *self.progress.borrow_and_update();
         let silence = self.watch.look(Instant::now());
-        self.silence.set(silence);
+        self.report.set_silence(silence);
+        self.report
+            .set_removed(progress.disk == DiskCondition::Removed);
         let disk = match silence >= SILENT_AFTER {
             true => DiskCondition::Silent,
             false => progress.disk,

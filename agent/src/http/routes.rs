@@ -52,7 +52,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/health",
         |permitted| Box::pin(async move { health(&permitted.context) }),
-        "200 while the agent serves; 503 while its disk does not answer",
+        "200 while the agent serves; 503 while its disk does not answer or its work directory is removed",
     )
     .alone(),
     Route::open(
@@ -150,14 +150,10 @@ pub(crate) static ROUTES: routes::Routes<fn(Permitted) -> Answer> = routes::Rout
 
 /// Asks nobody: neither the core nor the disk.
 fn health(context: &Context) -> Result<Reply, Reply> {
-    match context.disk_silence.reported() {
+    match context.disk_report.problem(context.layout.work_dir()) {
         None => Ok(Reply::empty(StatusCode::OK)),
-        Some(silence) => {
-            let text = format!(
-                "The disk of the work directory {} has not answered for {} seconds.\n",
-                context.layout.work_dir().display(),
-                silence.as_secs()
-            );
+        Some(problem) => {
+            let text = format!("{problem}\n");
             Err(Reply::text(StatusCode::SERVICE_UNAVAILABLE, &text))
         }
     }

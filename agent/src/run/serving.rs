@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use meseta_daemon::authentication::Authentication;
 use meseta_daemon::build_info::BuildInfo;
-use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::files::FileReads;
 use meseta_daemon::server::CancellationToken;
 use meseta_daemon::verbosity::Verbosity;
@@ -23,6 +22,7 @@ use crate::clock::unix_now;
 use crate::configuration::flags::Flags;
 use crate::context::Context;
 use crate::descriptors::DescriptorShares;
+use crate::disk_report::DiskReport;
 use crate::executor_connections::ExecutorConnections;
 use crate::executor_tokens::ExecutorTokens;
 use crate::gc::Gc;
@@ -86,6 +86,6 @@ pub(crate) fn context(
         bodies: Shares::new(Budget::new(budgets.bodies()), CALLER_FLOOR_BYTES),
         answers: Shares::new(Budget::new(budgets.answers()), CALLER_FLOOR_BYTES),
         file_reads: FileReads::new(budgets.downloads_max()),
-        disk_silence: DiskSilence::default(),
+        disk_report: DiskReport::default(),
     }))
 }
