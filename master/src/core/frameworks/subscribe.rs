@@ -371,6 +371,7 @@ impl MasterCore {
         let generation = framework.generation;
         let timeout = framework.failover_timeout();
         self.discard_offers(&id);
+        self.recheck_drains_of(&id);
         let deactivated = self.allocator.deactivate_framework(&id);
         self.agreed("deactivating a framework", deactivated);
         self.publish_framework(&id, false);

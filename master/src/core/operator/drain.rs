@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
-use meseta_resources::AgentId;
+use meseta_resources::{AgentId, FrameworkId};
 
 use super::refused;
 use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
 use crate::core::state::deactivation::{Deactivation, Drain};
+use crate::core::state::framework::Link;
 use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
 
@@ -225,7 +226,7 @@ impl MasterCore {
             if !self.operator.deactivations.is_draining(&id) {
                 continue;
             }
-            if !self.agents.get(&id).is_some_and(|agent| agent.is_idle()) {
+            if !self.is_idle(&id) {
                 self.agents.watch(&id);
                 continue;
             }
@@ -246,6 +247,30 @@ impl MasterCore {
                 self.begin_going(None, id);
             } else {
                 self.store_deactivation(None, id, Some(deactivation));
+            }
+        }
+    }
+
+    /// Whether nothing of an agent is left to drain.
+    pub(in crate::core) fn is_idle(&self, id: &AgentId) -> bool {
+        let is_away = |framework: &FrameworkId| {
+            let framework = self.frameworks.get(framework);
+            framework.is_some_and(|framework| framework.link == Link::Disconnected)
+        };
+        let agent = self.agents.get(id);
+        agent.is_some_and(|agent| agent.is_idle(is_away))
+    }
+
+    /// A framework is away: what it does not acknowledge keeps no drain from ending.
+    pub(in crate::core) fn recheck_drains_of(&mut self, framework: &FrameworkId) {
+        let Some(framework) = self.frameworks.get(framework) else {
+            return;
+        };
+        let agents: Vec<AgentId> = framework.agents().keys().cloned().collect();
+        for id in agents {
+            if self.operator.deactivations.is_draining(&id) {
+                self.agents.watch(&id);
+                self.agents.invalidate(&id);
             }
         }
     }

@@ -17,7 +17,7 @@ use super::inverse_offers;
 use super::operation::OperationTable;
 use super::operation_usage::OperationUsage;
 use super::resource_size::{decoded_bytes, reserved_bytes};
-use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+use super::task::{ExecutorRecord, TaskRecord, TaskTable, is_terminal};
 use super::unknown_task_updates::UnknownTaskUpdates;
 use super::usage::Usage;
 use crate::core::ids::ConnectionId;
@@ -308,11 +308,13 @@ impl Agent {
         }
     }
 
-    /// Whether no task is here and nothing waits for an acknowledgement. An executor without tasks may stay for as long
-    /// as its framework likes.
+    /// Whether no task is here and nothing waits for an acknowledgement that may come: a framework that is away
+    /// acknowledges nothing. An executor without tasks may stay for as long as its framework likes.
     #[must_use]
-    pub(in crate::core) fn is_idle(&self) -> bool {
-        self.tasks.is_empty() && self.operations.is_empty()
+    pub(in crate::core) fn is_idle(&self, is_away: impl Fn(&FrameworkId) -> bool) -> bool {
+        let mut tasks = self.tasks.values();
+        self.operations.is_empty()
+            && tasks.all(|task| is_terminal(task.state) && is_away(&task.framework_id))
     }
 
     /// The executors of a framework here.

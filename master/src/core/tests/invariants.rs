@@ -214,7 +214,7 @@ impl MasterCore {
             let requested = self.operator.requested_deactivations.0.get(id);
             let is_noted = !requested.is_some_and(Deactivation::is_draining);
             let agent = self.agents.get(id);
-            let is_idle = agent.is_some_and(|agent| agent.is_idle() && !agent.removal_pending);
+            let is_idle = agent.is_some_and(|agent| !agent.removal_pending) && self.is_idle(id);
             assert!(
                 !is_idle || is_noted,
                 "agent {id} is drained but not marked DRAINED"

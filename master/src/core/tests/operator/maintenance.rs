@@ -306,6 +306,43 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
     assert_eq!(drain_state(&mut world, &node), Some(true));
 }
 
+/// Nobody acknowledges for a framework that is away, as that of `meseta execute --detach`.
+#[test]
+fn ended_task_of_absent_framework_keeps_no_drain_going() {
+    for leaves_first in [false, true] {
+        let (mut world, node) = drainable();
+        let mut info = plain();
+        info.failover_timeout = Some(3_600.0);
+        let scheduler = world.subscribe(info);
+        world.launch_next(&scheduler, "t", "cpus:1;mem:64");
+        if leaves_first {
+            world.lose_stream(&scheduler);
+        }
+        world.administer_done(drain(&node, false));
+        world.update(&node, &scheduler, "t", TaskState::TaskKilled, 1);
+        if !leaves_first {
+            assert_eq!(drain_state(&mut world, &node), Some(false));
+            world.lose_stream(&scheduler);
+        }
+        assert_eq!(drain_state(&mut world, &node), Some(true));
+    }
+}
+
+#[test]
+fn running_task_of_absent_framework_keeps_drain_going() {
+    let (mut world, node) = drainable();
+    let mut info = plain();
+    info.failover_timeout = Some(3_600.0);
+    let scheduler = world.subscribe(info);
+    world.launch_next(&scheduler, "t", "cpus:1;mem:64");
+    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+    world.administer_done(drain(&node, false));
+    world.lose_stream(&scheduler);
+    assert_eq!(drain_state(&mut world, &node), Some(false));
+    world.update(&node, &scheduler, "t", TaskState::TaskKilled, 2);
+    assert_eq!(drain_state(&mut world, &node), Some(true));
+}
+
 /// Its framework may keep it for as long as it likes.
 #[test]
 fn an_executor_without_tasks_keeps_no_agent_from_being_drained() {
