@@ -12,8 +12,10 @@ mod text;
 
 use std::collections::BTreeMap;
 
+use meseta_access::{Action, Approver};
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::descriptors;
+use meseta_daemon::verbosity::log_lines_left_out;
 use meseta_resources::{Resources, Role};
 
 use crate::checkpoint::DiskCondition;
@@ -37,13 +39,13 @@ pub(crate) async fn text(context: &Context, caller: &Caller) -> String {
     agent_metrics(&mut builder, context);
     let snapshot = context.snapshot().await.ok();
     if let Some(snapshot) = &snapshot {
-        core_metrics(&mut builder, snapshot);
+        core_metrics(&mut builder, snapshot, &caller.approver);
         revocable::write(&mut builder, context, snapshot);
     }
     let mut text = builder.into_text();
     if let Some(snapshot) = snapshot {
         let seen = permission::containers_of(snapshot, &caller.approver);
-        containers::write(&mut text, context, &seen);
+        containers::write(&mut text, context, &seen, &caller.approver);
     }
     text
 }
@@ -122,6 +124,8 @@ fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
     builder.add("meseta_agent_build_info", &labels, 1.0);
     let silent = context.disk_report.silence().as_secs_f64();
     builder.one("meseta_agent_disk_silent_seconds", silent);
+    let left_out = number(log_lines_left_out());
+    builder.one("meseta_agent_log_lines_left_out_total", left_out);
     let uptime = context.started.elapsed().as_secs_f64();
     builder.one("meseta_agent_uptime_seconds", uptime);
     let recovery = context.recovery.get().map(std::time::Duration::as_secs_f64);
@@ -207,7 +211,7 @@ fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
     builder.one("process_open_fds", host.own_fds.map(number));
 }
 
-fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
+fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot, approver: &Approver) {
     let registered = f64::from(u8::from(snapshot.state == State::Running));
     builder.one("meseta_agent_registered", registered);
     let writable = f64::from(u8::from(snapshot.disk == DiskCondition::Writable));
@@ -248,12 +252,19 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
         );
     }
     let roles = snapshot.executors().map(|executor| &executor.role);
-    out_of_memory(builder, &counters.tasks_out_of_memory, roles);
+    out_of_memory(builder, &counters.tasks_out_of_memory, roles, approver);
     let errors = number(counters.container_launch_errors);
     builder.one("meseta_agent_container_launch_errors_total", errors);
     let errors = count(counters.recovery_errors);
     builder.one("meseta_agent_recovery_errors_total", errors);
     resources(builder, &snapshot.resources, &snapshot.allocated());
+}
+
+/// The role as a label; empty where there is none or the reader may not view it.
+fn role_label<'a>(role: Option<&'a Role>, approver: &Approver) -> &'a str {
+    let name = role.map(Role::as_str);
+    let seen = name.filter(|name| approver.allows(Action::ViewRole, Some(name)));
+    seen.unwrap_or_default()
 }
 
 /// Also roles of executors whose tasks have not run out of memory: of a counter that begins with its first event nobody
@@ -262,11 +273,15 @@ fn out_of_memory<'a>(
     builder: &mut MetricsBuilder,
     counts: &BTreeMap<Option<Role>, u64>,
     roles: impl Iterator<Item = &'a Option<Role>>,
+    approver: &Approver,
 ) {
-    let mut all: BTreeMap<_, _> = roles.map(|role| (role, 0)).collect();
-    all.extend(counts.iter().map(|(role, tasks)| (role, *tasks)));
+    let mut all: BTreeMap<&str, u64> = roles
+        .map(|role| (role_label(role.as_ref(), approver), 0))
+        .collect();
+    for (role, tasks) in counts {
+        *all.entry(role_label(role.as_ref(), approver)).or_default() += tasks;
+    }
     for (role, tasks) in all {
-        let role = role.as_ref().map(Role::as_str).unwrap_or_default();
         builder.add(
             "meseta_agent_tasks_out_of_memory_total",
             &[("role", role)],
@@ -290,15 +305,20 @@ fn resources(builder: &mut MetricsBuilder, total: &Resources, allocated: &Resour
 /// The resources of a sort, in the units and with the labels that all daemons have.
 fn amounts(builder: &mut MetricsBuilder, total: &Resources, used: &Resources, revocable: &str) {
     for name in ["cpus", "mem", "disk", "gpus"] {
-        let scale = match name {
-            "mem" | "disk" => 1_048_576.0,
-            _ => 1.0,
-        };
+        let scale = unit(name);
         for (kind, resources) in [("total", total), ("used", used)] {
             let labels = [("resource", name), ("kind", kind), ("revocable", revocable)];
             let amount = scalar(resources, name) * scale;
             builder.add("meseta_agent_resource_amount", &labels, amount);
         }
+    }
+}
+
+/// By how much an amount of a resource grows that is told in the units of metrics: bytes for MB.
+fn unit(resource: &str) -> f64 {
+    match resource {
+        "mem" | "disk" => 1_048_576.0,
+        _ => 1.0,
     }
 }
 
@@ -387,10 +407,27 @@ mod tests {
         let counts = BTreeMap::from([(role("gone"), 2), (role("eng"), 1)]);
         let roles = [role("eng"), role("ads"), None, role("ads")];
         let mut builder = MetricsBuilder::default();
-        out_of_memory(&mut builder, &counts, roles.iter());
-        let expected = [("", 0), ("ads", 0), ("eng", 1), ("gone", 2)].map(|(role, tasks)| {
-            format!("meseta_agent_tasks_out_of_memory_total{{role=\"{role}\"}} {tasks}")
-        });
+        let approver = |rules: &str| {
+            let acls = meseta_access::Acls::parse(rules).expect("rules");
+            meseta_access::Authorizer::new(acls, false).approver(Some("ada".to_owned()))
+        };
+        let everything = approver(r#"{"permissive": true}"#);
+        out_of_memory(&mut builder, &counts, roles.iter(), &everything);
+        let series = |of: &[(&str, u64)]| -> Vec<String> {
+            let name = "meseta_agent_tasks_out_of_memory_total";
+            let of = of.iter();
+            of.map(|(role, tasks)| format!("{name}{{role=\"{role}\"}} {tasks}"))
+                .collect()
+        };
+        let expected = series(&[("", 0), ("ads", 0), ("eng", 1), ("gone", 2)]);
         assert_eq!(lines(builder), expected);
+        // Of roles that the reader may not view only the sum is told.
+        let some = approver(
+            r#"{"permissive": false, "view_roles": [
+                {"principals": {"values": ["ada"]}, "roles": {"values": ["ads"]}}]}"#,
+        );
+        let mut builder = MetricsBuilder::default();
+        out_of_memory(&mut builder, &counts, roles.iter(), &some);
+        assert_eq!(lines(builder), series(&[("", 3), ("ads", 0)]));
     }
 }

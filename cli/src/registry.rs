@@ -85,6 +85,10 @@ struct Stores {
 
     #[command(flatten)]
     etcd: EtcdFlags,
+
+    /// Use an etcd that anyone on its network may write to: one without TLS and authentication that is not on loopback.
+    #[arg(long)]
+    insecure: bool,
 }
 
 impl Stores {
@@ -94,7 +98,8 @@ impl Stores {
             std::panic::set_hook(Box::new(|_| ()));
         }
         let (work_dir, cluster) = (self.work_dir.clone(), self.cluster.clone());
-        Ok(Store::new(kind, work_dir, &self.etcd, cluster)?)
+        let etcd = &self.etcd;
+        Ok(Store::new(kind, work_dir, etcd, cluster, self.insecure)?)
     }
 }
 

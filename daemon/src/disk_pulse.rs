@@ -2,9 +2,10 @@
 //!
 //! The thread tells a [`DiskPulse`] when it begins to use the disk, each time that the disk has answered, and when it
 //! is done. The daemon looks at the pulse once a second through a [`SilenceWatch`], which adds up the time without an
-//! answer, and tells it to those who report it through a [`DiskSilence`]. Invariant: nobody here waits for the disk, and time in which the daemon's own process stood still is not
+//! answer, and tells it to those who report it through a [`DiskSilence`]; [`watch`] does so for as long as it is polled. Invariant: nobody here waits for the disk, and time in which the daemon's own process stood still is not
 //! counted as silence.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The most that one look adds to the silence. A longer gap between looks means that the daemon itself stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// The time between two looks of [`watch`].
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The heartbeat of the thread that uses the disk. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -107,6 +111,26 @@ impl DiskSilence {
     }
 }
 
+/// Looks once a second whether the disk answers, and keeps `silence` up. Calls `report` with `true` when the disk has not
+/// answered for [`SILENT_AFTER`], and with `false` when it answers again.
+pub async fn watch(pulse: DiskPulse, silence: DiskSilence, report: impl Fn(bool)) -> Infallible {
+    let mut watch = SilenceWatch::new(pulse, now());
+    let mut is_reported = false;
+    loop {
+        silence.set(watch.look(now()));
+        let is_silent = silence.reported().is_some();
+        if std::mem::replace(&mut is_reported, is_silent) != is_silent {
+            report(is_silent);
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// The time of the runtime, which tests move.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +171,28 @@ mod tests {
             assert!(silence < SILENT_AFTER, "{silence:?}");
             pulse.beat();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_and_its_end_are_reported_once() {
+        let (pulse, silence) = (DiskPulse::default(), DiskSilence::default());
+        let told = std::sync::Mutex::new(Vec::new());
+        let report = |is_silent| told.lock().unwrap().push(is_silent);
+        let steps = async {
+            pulse.begin();
+            tokio::time::sleep(29 * SECOND).await;
+            assert_eq!(silence.reported(), None);
+            tokio::time::sleep(10 * SECOND).await;
+            assert!(silence.reported().is_some());
+            pulse.end();
+            tokio::time::sleep(2 * SECOND).await;
+            assert_eq!(silence.get(), Duration::ZERO);
+        };
+        tokio::select! {
+            never = watch(pulse.clone(), silence.clone(), report) => match never {},
+            () = steps => {}
+        }
+        assert_eq!(*told.lock().unwrap(), [true, false]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 mod daemon_kind;
 mod principal_uri;
+mod server_proof;
 mod server_verifier;
 mod validity;
 
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::daemon_kind::DaemonKind;
 use self::daemon_kind::ExpectedServer;
 pub use self::principal_uri::principal_uri;
+pub use self::server_proof::ServerProof;
 pub use self::server_verifier::ShownCertificate;
 use self::server_verifier::{Judgement, ServerVerifier};
 use super::error_chain::chain;
@@ -205,6 +207,8 @@ struct Current {
     hosts: Arc<Vec<HostPattern>>,
     /// When it ends, since 1970: of those that go with it others may be believed without an authority that has ended.
     end: Option<Duration>,
+    /// Whether it says of which daemon it is.
+    is_marked: bool,
 }
 
 impl Current {
@@ -213,6 +217,7 @@ impl Current {
         Ok(Self {
             hosts: Arc::new(hosts_of(&chain)),
             end: chain.first().and_then(|own| validity::end(own)),
+            is_marked: chain.first().is_some_and(daemon_kind::is_marked),
             config: server(files, chain, key)?,
         })
     }
@@ -449,6 +454,11 @@ impl Served {
     /// The names in the certificate as it is now.
     pub(super) fn hosts(&self) -> Arc<Vec<HostPattern>> {
         Arc::clone(&self.current().hosts)
+    }
+
+    /// The file of the authorities whose certificates are believed; none where the system's are.
+    fn authorities(&self) -> Option<&Path> {
+        self.files.authorities.as_deref()
     }
 
     /// When the certificate as it is now ends, since 1970.

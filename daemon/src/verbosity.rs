@@ -4,8 +4,23 @@
 //! falls back. Invariant: the last request applies; the expiry of an earlier one does not end it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// The lines that the log of this process left out because too many of one cause came at once.
+static LINES_LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a line that the log leaves out.
+pub fn count_log_line_left_out() {
+    LINES_LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The number of lines that the log of this process left out.
+#[must_use]
+pub fn log_lines_left_out() -> u64 {
+    LINES_LEFT_OUT.load(Ordering::Relaxed)
+}
 
 /// Changes what is logged.
 pub type Apply = Arc<dyn Fn(u32) + Send + Sync>;

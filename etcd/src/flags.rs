@@ -68,8 +68,15 @@ impl EtcdFlags {
         Ok(ttl)
     }
 
-    /// How to reach etcd; reads the files, for the first time. `needed_by` is the flag that asks for etcd.
-    pub fn settings(&self, lease_ttl: Duration, needed_by: &str) -> Result<Settings, FlagError> {
+    /// How to reach etcd; reads the files, for the first time. `needed_by` is the flag that asks for etcd; `is_insecure` says
+    /// that the operator allows endpoints that anyone may write to.
+    pub fn settings(
+        &self,
+        lease_ttl: Duration,
+        needed_by: &str,
+        is_insecure: bool,
+    ) -> Result<Settings, FlagError> {
+        self.check_exposure(is_insecure)?;
         let given = self.etcd_endpoints.as_deref().unwrap_or_default();
         let endpoints = given
             .split(',')
@@ -92,7 +99,7 @@ impl EtcdFlags {
     /// Refuses endpoints by which others could take this cluster over. Whoever writes to etcd names the leader, to whom
     /// agents, schedulers and verbs then turn; so the rule for listening holds for etcd too: on loopback anything goes,
     /// elsewhere nothing without TLS and authentication, unless the operator says so (`is_insecure`).
-    pub fn check_exposure(&self, is_insecure: bool) -> Result<(), FlagError> {
+    fn check_exposure(&self, is_insecure: bool) -> Result<(), FlagError> {
         let given = self.etcd_endpoints.as_deref().unwrap_or_default();
         let endpoints = given.split(',').map(str::trim);
         let exposed = endpoints
@@ -250,7 +257,7 @@ mod tests {
                 "--etcd_ca_file=/no/file: failed to read /no/file",
             ),
         ] {
-            let error = flags(given).settings(Duration::from_secs(10), "--registry=etcd");
+            let error = flags(given).settings(Duration::from_secs(10), "--registry=etcd", true);
             let error = error.unwrap_err();
             let error = error.to_string();
             assert!(error.starts_with(expected), "{error}");
@@ -330,7 +337,7 @@ mod tests {
     fn endpoints_are_a_list() {
         let settings = flags(&["--etcd_endpoints=http://a:2379, http://b:2379,"]);
         let settings = settings
-            .settings(Duration::from_secs(8), "--store=etcd")
+            .settings(Duration::from_secs(8), "--store=etcd", true)
             .unwrap();
         assert_eq!(settings.endpoints, ["http://a:2379", "http://b:2379"]);
         assert_eq!(settings.call_timeout, Duration::from_secs(2));

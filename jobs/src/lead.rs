@@ -210,7 +210,7 @@ mod tests {
     use meseta_daemon::authentication::ClientIdentity;
     use meseta_etcd::leadership::election::LeaseTimes;
     use meseta_etcd::leadership::fence::BootTime;
-    use meseta_etcd::leadership::{Leader, Standing};
+    use meseta_etcd::leadership::{Leader, ProvenLeader, Standing};
     use meseta_etcd::testing::FakeEtcd;
 
     use super::*;
@@ -227,6 +227,7 @@ mod tests {
         let standing = Standing {
             role: of_role,
             fence: fence.clone(),
+            proven: ProvenLeader::any(),
         };
         let ends = Ends::new(Registration::default(), standing);
         let keys = store::etcd::keys("/m/");

@@ -19,7 +19,7 @@ use meseta_daemon::{hostname, tls, user, work_dir};
 use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
 use meseta_etcd::leadership::fence::BootTime;
 use meseta_etcd::leadership::presence::Presence;
-use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
+use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing};
 use meseta_etcd::store::Keys;
 use meseta_etcd::{Client, SettingsError as EtcdSettingsError};
 use meseta_proto::leader::is_host_port;
@@ -147,10 +147,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     };
     let stop = CancellationToken::new();
     let (role, of_role) = watch::channel(Role::Following(None));
-    let standing = Standing {
-        role: of_role,
-        fence: store.fence(),
-    };
+    let standing = standing(&flags, of_role, store.fence(), certificate.as_ref());
     let (leader, of_leader) = watch::channel(None);
     let ends = Ends::new(registration, standing.clone());
     let acting = Acting {
@@ -220,6 +217,21 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         let _unsent = started.send(Health { handle });
     }
     wait_for_end(&env.shutdown, driving, serving, &stop, &flags.work_dir).await
+}
+
+/// The standing of a scheduler that sends clients to a leader which proves by its certificate that it is a scheduler.
+fn standing(
+    flags: &Flags,
+    role: watch::Receiver<Role>,
+    fence: Fence,
+    served: Option<&Arc<tls::Served>>,
+) -> Standing {
+    let kind = tls::DaemonKind::Scheduler;
+    Standing {
+        proven: ProvenLeader::by_certificate(kind, served, flags.insecure, &role),
+        role,
+        fence,
+    }
 }
 
 /// Keeps the core told of the agents of the cluster.
@@ -305,8 +317,7 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
         }),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
-            flags.etcd.check_exposure(flags.insecure)?;
-            let settings = flags.etcd.settings(ttl, NEEDED_BY)?;
+            let settings = flags.etcd.settings(ttl, NEEDED_BY, flags.insecure)?;
             Ok(StoreOf::Several {
                 client: Client::new(settings)?,
                 keys: store::etcd::keys(&flags.etcd.etcd_prefix),

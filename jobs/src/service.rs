@@ -429,8 +429,8 @@ pub(crate) mod tests {
     use std::collections::BTreeSet;
 
     use meseta_daemon::disk_pulse::DiskSilence;
-    use meseta_etcd::leadership::Fence;
     use meseta_etcd::leadership::fence::BootTime;
+    use meseta_etcd::leadership::{Fence, ProvenLeader};
     use meseta_proto::mesos::v1::scheduler::Call;
     use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
     use meseta_proto::reconciler::ReconcileIntervals;
@@ -468,6 +468,7 @@ pub(crate) mod tests {
             Standing {
                 role,
                 fence: fence.clone(),
+                proven: ProvenLeader::any(),
             },
         );
         let opened = store::embedded::open(
@@ -558,7 +559,14 @@ pub(crate) mod tests {
         let state = with_tasks(clock, tasks);
         let (_role, role) = watch::channel(Role::Leading);
         let fence = Fence::never();
-        let ends = Ends::new(Registration::default(), Standing { role, fence });
+        let ends = Ends::new(
+            Registration::default(),
+            Standing {
+                role,
+                fence,
+                proven: ProvenLeader::any(),
+            },
+        );
         let dir = tempfile::tempdir().expect("a folder");
         let opened = store::embedded::open(
             &dir.path().join("jobs"),
@@ -780,7 +788,14 @@ pub(crate) mod tests {
     ) -> (Handle, mpsc::Sender<FromLink>, watch::Sender<u64>) {
         let (_role, role) = watch::channel(Role::Leading);
         let fence = Fence::never();
-        let ends = Ends::new(Registration::default(), Standing { role, fence });
+        let ends = Ends::new(
+            Registration::default(),
+            Standing {
+                role,
+                fence,
+                proven: ProvenLeader::any(),
+            },
+        );
         let (told, durable) = watch::channel(0);
         let store = Store::new(store::Writer::Stalled(durable));
         let clock = Clock::new();

@@ -13,7 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use meseta_daemon::authentication::Caller;
 use meseta_daemon::body::BodyError;
-use meseta_etcd::leadership::Role;
+use meseta_etcd::leadership::Elsewhere;
 use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::leader::LEADER;
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
@@ -25,7 +25,7 @@ use tonic::service::Routes;
 
 use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core::Answer;
-use crate::http::authentication;
+use crate::http::{UNPROVEN, authentication};
 
 /// One frame to an agent.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
@@ -88,18 +88,22 @@ async fn if_leading(
     if !request.uri().path().starts_with("/meseta.v1.") {
         return next.run(request).await;
     }
-    let status = match &*context.handle.standing.role.borrow() {
-        Role::Leading | Role::Suspended { .. } => None,
-        Role::Recovering => Some(Status::unavailable("This master is reading the registry")),
-        Role::Following(None) => Some(Status::unavailable("No master leads at the moment")),
-        Role::Following(Some(leader)) => {
-            let mut status = Status::unavailable(format!("{} leads", leader.address));
-            if let Ok(address) = leader.address.parse() {
-                status.metadata_mut().insert(LEADER, address);
+    let status = context
+        .handle
+        .standing
+        .elsewhere()
+        .map(|elsewhere| match elsewhere {
+            Elsewhere::Leader(leader) => {
+                let mut status = Status::unavailable(format!("{leader} leads"));
+                if let Ok(address) = leader.parse() {
+                    status.metadata_mut().insert(LEADER, address);
+                }
+                status
             }
-            Some(status)
-        }
-    };
+            Elsewhere::Unproven => Status::unavailable(UNPROVEN),
+            Elsewhere::Nobody => Status::unavailable("No master leads at the moment"),
+            Elsewhere::Recovering => Status::unavailable("This master is reading the registry"),
+        });
     match status {
         Some(status) => status.into_http(),
         None => next.run(request).await,

@@ -167,7 +167,7 @@ mod tests {
     use meseta_daemon::clock::Clock;
     use meseta_etcd::leadership::election::LeaseTimes;
     use meseta_etcd::leadership::fence::BootTime;
-    use meseta_etcd::leadership::{Leader, Standing};
+    use meseta_etcd::leadership::{Leader, ProvenLeader, Standing};
     use meseta_etcd::store::Meta;
     use meseta_etcd::testing::FakeEtcd;
     use prost::Message as _;
@@ -207,6 +207,7 @@ mod tests {
         let standing = Standing {
             role: told,
             fence: Fence::closed(),
+            proven: ProvenLeader::any(),
         };
         let (handle, inbox) = Handle::new(budgets, standing);
         (lead, handle, inbox)

@@ -22,7 +22,9 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, MetricFamily};
 use prometheus::{Counter, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
+use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::tls::Served;
+use meseta_daemon::verbosity::log_lines_left_out;
 use meseta_etcd::leadership::Role;
 use tokio::sync::watch;
 
@@ -52,6 +54,8 @@ pub(crate) struct Metrics {
     pub(crate) role: Option<watch::Receiver<Role>>,
     /// How long it took to read the registry at the start.
     pub(crate) registry_read: OnceLock<Duration>,
+    /// How long the disk of an embedded registry has not answered.
+    pub(crate) disk_silence: DiskSilence,
     /// What is served with, if connections are encrypted.
     pub(crate) certificate: Option<Arc<Served>>,
 }
@@ -93,6 +97,7 @@ impl Metrics {
         let mut families = families(measured, &self.role())?;
         let certificate = self.certificate.as_ref();
         families.extend(certificate_end(certificate.and_then(|one| one.end()))?);
+        families.extend(registry_silence(self.disk_silence.get())?);
         registry.register(Box::new(SnapshotCollector(families.into())))?;
         let mut text = Vec::new();
         TextEncoder::new().encode(&registry.gather(), &mut text)?;
@@ -266,6 +271,12 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
             1.0,
         )],
     )?;
+    families.counter(
+        "meseta_master_log_lines_left_out_total",
+        "Lines that are missing in the log because too many of one cause came at once.",
+        &[],
+        one(log_lines_left_out()),
+    )?;
     families.gauge(
         "process_start_time_seconds",
         "Start of the master since the Unix epoch.",
@@ -301,6 +312,17 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
         &[],
         some(own.threads),
     )
+}
+
+fn registry_silence(silence: Duration) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let mut families = Families(Vec::new());
+    families.gauge(
+        "meseta_master_registry_silent_seconds",
+        "How long the disk of the embedded registry has not answered; 0 while it answers. From 30 seconds on /health says so.",
+        &[],
+        one(silence.as_secs_f64()),
+    )?;
+    Ok(families.0)
 }
 
 fn certificate_end(end: Option<Duration>) -> Result<Vec<MetricFamily>, prometheus::Error> {

@@ -13,6 +13,7 @@ use meseta_daemon::advertised::advertised_ip;
 use meseta_daemon::authentication;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
+use meseta_daemon::disk_pulse::{self, DiskPulse, DiskSilence};
 use meseta_daemon::files::FileReads;
 use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::server::{self, CancellationToken};
@@ -22,12 +23,13 @@ use meseta_daemon::work_dir;
 use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
 use meseta_etcd::leadership::fence::BootTime;
 use meseta_etcd::leadership::presence::Presence;
-use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
+use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing};
 use meseta_etcd::store::{Cluster, Keys};
 use meseta_etcd::{Client, SettingsError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 use tower_http::services::ServeDir;
 
 use crate::budgets::Budgets;
@@ -147,7 +149,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         RegistryOf::One(_) => Fence::never(),
         RegistryOf::Several(_) => Fence::closed(),
     };
-    let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), Standing { role, fence });
+    let standing = standing(&flags, role, fence, certificate.as_ref());
+    let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), standing);
     let metrics = Arc::new(Metrics {
         registry: match &registry {
             RegistryOf::One(Kind::Embedded { work_dir }) => Some(registry::registry_path(work_dir)),
@@ -155,6 +158,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         },
         role: Some(handle.standing.role.clone()),
         registry_read: OnceLock::new(),
+        disk_silence: DiskSilence::default(),
         certificate: certificate.clone(),
     });
     let (masters_told, masters) = watch::channel(vec![identity.address()]);
@@ -214,6 +218,21 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         let _unsent = started.send(Health { handle });
     }
     wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
+}
+
+/// The standing of a master that sends clients to a leader which proves by its certificate that it is a master.
+fn standing(
+    flags: &Flags,
+    role: watch::Receiver<Role>,
+    fence: Fence,
+    served: Option<&Arc<tls::Served>>,
+) -> Standing {
+    let kind = tls::DaemonKind::Master;
+    Standing {
+        proven: ProvenLeader::by_certificate(kind, served, flags.insecure, &role),
+        role,
+        fence,
+    }
 }
 
 /// Has the certificate and the files of authentication read anew when they change.
@@ -287,7 +306,11 @@ impl Cores {
             sender.send_replace(lsn);
         });
         let begun = Instant::now();
-        let opening = tokio::task::spawn_blocking(move || registry::open(&kind, on_persisted));
+        let pulse = DiskPulse::default();
+        let watching = watch_disk(pulse.clone(), self.metrics.disk_silence.clone());
+        let watching = AbortOnDropHandle::new(tokio::spawn(watching));
+        let opening =
+            tokio::task::spawn_blocking(move || registry::open(&kind, pulse, on_persisted));
         let (recovered, registry) = opening.await.map_err(|_| RunError::Core)??;
         let service = self.start(
             begun,
@@ -300,8 +323,8 @@ impl Cores {
         );
         let _following = role.send_replace(Role::Leading);
         Ok(Box::pin(async move {
-            // Whoever asks for the role finds it for as long as the core runs.
-            let _role = role;
+            // Whoever asks for the role finds it for as long as the core runs, and how the disk is.
+            let (_role, _watching) = (role, watching);
             service.run(end).await;
             Ok(())
         }))
@@ -397,6 +420,17 @@ impl Cores {
     }
 }
 
+/// Keeps up how long the disk of the registry has not answered. Logs when it no longer does, and when it does again.
+async fn watch_disk(pulse: DiskPulse, silence: DiskSilence) {
+    let report = |is_silent| match is_silent {
+        true => tracing::error!(
+            "the disk of the registry does not answer: no agent or framework is admitted and no change is made until it does"
+        ),
+        false => tracing::info!("the disk of the registry answers again"),
+    };
+    match disk_pulse::watch(pulse, silence, report).await {}
+}
+
 /// Stops the servers first, then the core, so that no answer promises what is lost.
 async fn wait_for_end(
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -451,8 +485,8 @@ fn registry_of(flags: &Flags) -> Result<RegistryOf, RunError> {
         "in_memory" => Ok(RegistryOf::One(Kind::InMemory)),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
-            flags.etcd.check_exposure(flags.insecure)?;
-            let client = Client::new(flags.etcd.settings(ttl, NEEDED_BY)?)?;
+            let settings = flags.etcd.settings(ttl, NEEDED_BY, flags.insecure)?;
+            let client = Client::new(settings)?;
             Ok(RegistryOf::Several(Box::new(Candidacy {
                 client,
                 keys: Keys::new(&flags.etcd.etcd_prefix),

@@ -81,7 +81,20 @@ impl Authority {
         who: Option<(&str, &str)>,
         body: &str,
     ) -> Result<Answer, ureq::Error> {
-        let root = Certificate::from_pem(self.pem.as_bytes())?;
+        Client::new(self.pem.as_bytes()).ask(method, url, who, body)
+    }
+}
+
+/// A client that believes one authority and follows no redirection.
+#[derive(Debug)]
+pub struct Client {
+    agent: ureq::Agent,
+}
+
+impl Client {
+    /// Of the authority with this certificate, in PEM form.
+    pub fn new(authority: &[u8]) -> Self {
+        let root = Certificate::from_pem(authority).expect("a certificate");
         let tls = TlsConfig::builder()
             .root_certs(RootCerts::new_with_certs(&[root]))
             .build();
@@ -91,16 +104,44 @@ impl Authority {
             .timeout_global(Some(TIMEOUT))
             .tls_config(tls)
             .build();
-        let agent: ureq::Agent = config.into();
-        let mut request = ureq::http::Request::builder()
-            .method(method)
-            .uri(url)
-            .header("content-type", "application/json");
+        Self {
+            agent: config.into(),
+        }
+    }
+
+    /// GET or POST as a principal, over TLS.
+    pub fn ask(
+        &self,
+        method: &str,
+        url: &str,
+        who: Option<(&str, &str)>,
+        body: &str,
+    ) -> Result<Answer, ureq::Error> {
+        let mut headers = vec![("content-type", "application/json".to_owned())];
         if let Some((principal, secret)) = who {
-            request = request.header("authorization", basic::header(principal, secret.as_bytes()));
+            headers.push(("authorization", basic::header(principal, secret.as_bytes())));
+        }
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (*name, &**value))
+            .collect();
+        self.send(method, url, &headers, body)
+    }
+
+    /// A request with these headers and no others.
+    pub fn send(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Answer, ureq::Error> {
+        let mut request = ureq::http::Request::builder().method(method).uri(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let request = request.body(body.to_owned()).map_err(ureq::Error::from)?;
-        answer(agent.run(request)?)
+        answer(self.agent.run(request)?)
     }
 }
 

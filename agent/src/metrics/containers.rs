@@ -3,10 +3,11 @@
 //! A thousand containers have tens of thousands of series: their labels are escaped once each, and no
 //! message is built per series, which keeps a scrape short and the agent's memory where it was.
 
+use meseta_access::Approver;
 use meseta_isolators::Limit;
 
-use super::number;
 use super::text::{labels, write_head, write_value};
+use super::{number, role_label};
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::monitor::Sample;
@@ -163,18 +164,18 @@ const SERIES: &[Series] = &[
 ];
 
 /// Appends the families of all live containers that have a sample.
-pub(super) fn write(out: &mut String, context: &Context, snapshot: &Snapshot) {
+pub(super) fn write(out: &mut String, context: &Context, snapshot: &Snapshot, approver: &Approver) {
     let samples = context.samples.last();
     let live = snapshot.executors().filter(|executor| executor.is_live());
     let sampled: Vec<(String, &Sample)> = live
         .filter_map(|executor| {
             let sample = samples.get(&executor.key.container)?;
-            let role = executor.role.as_ref();
+            let role = role_label(executor.role.as_ref(), approver);
             let labels = labels(&[
                 ("container_id", executor.key.container.as_str()),
                 ("framework_id", executor.key.framework.as_str()),
                 ("executor_id", executor.key.executor.as_str()),
-                ("role", role.map(|role| role.as_str()).unwrap_or_default()),
+                ("role", role),
             ]);
             Some((labels, sample))
         })

@@ -59,7 +59,8 @@ meseta_agent_host_pressure_ratio Share of the last ten seconds that the machine 
 meseta_agent_host_cpus Processors online.
 meseta_agent_host_load Load average, by minutes.
 meseta_agent_host_memory_bytes The machine's memory, by kind.
-meseta_agent_tasks_out_of_memory_total Tasks that ended at a limit of memory, by the role of their executor; 0 of roles at work here.
+meseta_agent_tasks_out_of_memory_total Tasks that ended at a limit of memory, by the role of their executor; 0 of roles at work here. An empty role stands for those that the reader may not see.
+meseta_agent_log_lines_left_out_total Lines that are missing in the log because too many of one cause came at once.
 process_cpu_seconds_total CPU time of the agent itself.
 process_resident_memory_bytes Resident memory of the agent itself.
 process_open_fds Open file descriptors of the agent itself.

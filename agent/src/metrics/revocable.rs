@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use meseta_estimators::Level;
+use meseta_estimators::{Forecast, Level};
 
-use super::{MetricsBuilder, count, number, scalar};
+use super::{MetricsBuilder, count, number, scalar, unit};
 use crate::context::Context;
 use crate::core::Snapshot;
 use crate::oversubscription::{FAILURE_KINDS, PLUGIN_DETECTOR, Role};
@@ -25,12 +25,17 @@ const CORRECTIONS: [(&str, &str); 10] = [
     (PLUGIN_DETECTOR, "kill"),
 ];
 
+const FORECAST: &str = "meseta_agent_oversubscription_forecast_amount";
+const SLACK: &str = "meseta_agent_oversubscription_slack_amount";
+
 /// Those of oversubscription, in the same form as [`super::FAMILIES`].
 pub(super) const FAMILIES: &str = "\
 meseta_agent_revocable_resources Deprecated: meseta_agent_resource_amount. Oversubscribed resources, allocated and free, as reported to the master.
 meseta_agent_revocable_allocated Deprecated: meseta_agent_resource_amount. Oversubscribed resources that are allocated to live tasks.
-meseta_agent_oversubscribed_forecast The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed.
-meseta_agent_oversubscribed_slack Promised to regular work and not used by it now.
+meseta_agent_oversubscription_forecast_amount The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed; memory and disk in bytes.
+meseta_agent_oversubscription_slack_amount Promised to regular work and not used by it now; memory and disk in bytes.
+meseta_agent_oversubscribed_forecast Deprecated: meseta_agent_oversubscription_forecast_amount. The estimator's forecast (MB for mem and disk).
+meseta_agent_oversubscribed_slack Deprecated: meseta_agent_oversubscription_slack_amount. Promised to regular work and not used by it now (MB for mem and disk).
 meseta_agent_oversubscribed_stopped Whether the QoS controller lets nothing be offered.
 meseta_agent_oversubscribed_updates_total Totals of revocable resources told to the master.
 meseta_agent_revocable_throttle_cpus What all revocable work together may use; -1 when it is not held.
@@ -62,21 +67,7 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
             scalar(&held, name),
         );
     }
-    for forecast in &state.forecasts {
-        let name = ("name", forecast.resource);
-        for (quantity, value) in [
-            ("capacity", forecast.capacity),
-            ("promised", forecast.promised),
-            ("used", forecast.used),
-            ("peak", forecast.peak),
-            ("total", forecast.total),
-        ] {
-            let labels = [name, ("quantity", quantity)];
-            builder.add("meseta_agent_oversubscribed_forecast", &labels, value);
-        }
-        let slack = (forecast.promised - forecast.used).max(0.0);
-        builder.add("meseta_agent_oversubscribed_slack", &[name], slack);
-    }
+    forecasts(builder, &state.forecasts);
     let stopped = f64::from(u8::from(state.stopped.is_some()));
     builder.one("meseta_agent_oversubscribed_stopped", stopped);
     builder.one(
@@ -103,6 +94,30 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
             &labels,
             number(failures),
         );
+    }
+}
+
+/// In the units and with the labels that all daemons have, and as older versions have them.
+fn forecasts(builder: &mut MetricsBuilder, forecasts: &[Forecast]) {
+    for forecast in forecasts {
+        let (name, resource) = (("name", forecast.resource), ("resource", forecast.resource));
+        let scale = unit(forecast.resource);
+        for (quantity, value) in [
+            ("capacity", forecast.capacity),
+            ("promised", forecast.promised),
+            ("used", forecast.used),
+            ("peak", forecast.peak),
+            ("total", forecast.total),
+        ] {
+            let quantity = ("quantity", quantity);
+            let (family, labels) = (FORECAST, [resource, quantity]);
+            builder.add(family, &labels, value * scale);
+            let labels = [name, quantity];
+            builder.add("meseta_agent_oversubscribed_forecast", &labels, value);
+        }
+        let slack = (forecast.promised - forecast.used).max(0.0);
+        builder.add(SLACK, &[resource], slack * scale);
+        builder.add("meseta_agent_oversubscribed_slack", &[name], slack);
     }
 }
 

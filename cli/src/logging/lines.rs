@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use meseta_daemon::untrusted::{Excerpt, TEXT_BYTES_MAX, escaped_json, is_harmless};
+use meseta_daemon::verbosity::count_log_line_left_out;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -115,6 +116,7 @@ where
                 is_audit: target == AUDIT,
             };
             if !self.lock().admit(Instant::now(), cause, &fields.message) {
+                count_log_line_left_out();
                 return;
             }
         }
@@ -303,6 +305,7 @@ fn json(level: &Level, target: &str, fields: &Fields) -> String {
 
 #[cfg(test)]
 mod tests {
+    use meseta_daemon::verbosity::log_lines_left_out;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
@@ -424,9 +427,11 @@ mod tests {
             log.push_str(std::str::from_utf8(line).unwrap());
         });
         let subscriber = tracing_subscriber::registry().with(lines.clone());
+        let before = log_lines_left_out();
         tracing::subscriber::with_default(subscriber, || {
             (0..510).for_each(|number| tracing::info!(number, "noise"));
         });
+        assert!(log_lines_left_out() >= before + 10, "no metric of it");
         lines.report(Instant::now(), true);
         let log = log.lock().unwrap();
         let last = log.lines().last().unwrap();

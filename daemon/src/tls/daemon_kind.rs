@@ -48,6 +48,8 @@ pub(super) struct ExpectedServer {
     kind: DaemonKind,
     /// The hosts that the user named as such servers.
     named: Vec<ServerName<'static>>,
+    /// Whether a certificate without a mark is taken on any host.
+    takes_unmarked: bool,
 }
 
 /// Why a certificate that is good otherwise is not one of the expected server.
@@ -75,7 +77,19 @@ impl ExpectedServer {
     pub(super) fn new(kind: DaemonKind, named: &[String]) -> Self {
         let name = |address: &String| ServerName::try_from(host_of(address).to_owned()).ok();
         let named = named.iter().filter_map(name).collect();
-        Self { kind, named }
+        Self {
+            kind,
+            named,
+            takes_unmarked: false,
+        }
+    }
+
+    /// Servers that nobody named.
+    pub(super) fn on_any_host(kind: DaemonKind, takes_unmarked: bool) -> Self {
+        Self {
+            takes_unmarked,
+            ..Self::new(kind, &[])
+        }
     }
 
     /// Judges a certificate that is good otherwise.
@@ -96,15 +110,24 @@ impl ExpectedServer {
         }
         let is_for =
             |name: &ServerName<'_>| certificate.verify_is_valid_for_subject_name(name).is_ok();
-        let is_named = self.named.iter().any(is_for);
+        let is_named = self.takes_unmarked || self.named.iter().any(is_for);
         is_named
             .then_some(())
             .ok_or(WrongServer::Unmarked { expected })
     }
 }
 
+/// Whether a certificate has a mark of any kind.
+pub(super) fn is_marked(certificate: &CertificateDer<'_>) -> bool {
+    webpki::EndEntityCert::try_from(certificate).is_ok_and(|certificate| {
+        certificate
+            .valid_uri_names()
+            .any(|uri| uri.starts_with(PREFIX))
+    })
+}
+
 /// The host of an address.
-fn host_of(address: &str) -> &str {
+pub(super) fn host_of(address: &str) -> &str {
     let (_, address) = address
         .trim()
         .split_once("://")

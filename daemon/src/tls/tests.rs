@@ -478,6 +478,58 @@ async fn a_node_that_is_named_as_leader_is_sent_nothing() {
     }
 }
 
+/// A follower sent browsers and foreign clients to whatever address stood in etcd.
+#[tokio::test]
+async fn a_leaders_address_is_proven_by_its_certificate() {
+    let dir = TempDir::new().unwrap();
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let ca = ours.write(dir.path(), "ca.pem");
+    let (master, agent) = (Some(DaemonKind::Master), Some(DaemonKind::Agent));
+    let own = |name: &str, kind| {
+        let (certificate, key) = ours.sign_as(dir.path(), name, &["own.example"], kind, false);
+        let authorities = Some(ca.clone());
+        let served = Served::load(Files {
+            certificate,
+            key,
+            authorities,
+        });
+        ServerProof {
+            kind: DaemonKind::Master,
+            served: served.unwrap(),
+        }
+    };
+    let (marked, unmarked) = (own("own", master), own("old_own", None));
+    for (name, authority, hosts, kind, by_marked, by_unmarked) in [
+        ("master", &ours, "127.0.0.1", master, true, true),
+        ("by_name", &ours, "leader.example", master, true, true),
+        ("node", &ours, "127.0.0.1", agent, false, false),
+        ("old", &ours, "127.0.0.1", None, false, true),
+        (
+            "elsewhere",
+            &ours,
+            "elsewhere.example",
+            master,
+            false,
+            false,
+        ),
+        ("foreign", &theirs, "127.0.0.1", master, false, false),
+    ] {
+        let signed = authority.sign_as(dir.path(), name, &[hosts], kind, false);
+        let running = run(files(signed)).await;
+        for (proof, is_proven) in [(&marked, by_marked), (&unmarked, by_unmarked)] {
+            let address = running.address.to_string();
+            let proven = proof.prove(&address, "leader.example").await;
+            assert_eq!(proven.is_ok(), is_proven, "{name}: {proven:?}");
+        }
+    }
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = nobody.local_addr().unwrap().to_string();
+    drop(nobody);
+    for address in [&*address, "a b:1", ""] {
+        marked.prove(address, "x").await.expect_err(address);
+    }
+}
+
 #[tokio::test]
 async fn the_certificate_that_a_server_shows_is_recorded() {
     let dir = TempDir::new().unwrap();

@@ -65,7 +65,7 @@ async fn a_renewed_certificate_and_a_changed_password_are_used_without_a_restart
     let settings = parsed
         .unwrap()
         .flags
-        .settings(CALL_TIMEOUT, "--registry=etcd");
+        .settings(CALL_TIMEOUT, "--registry=etcd", true);
     let client = Client::new(settings.unwrap()).unwrap();
     let ask = || {
         client.range(RangeRequest {

@@ -146,11 +146,11 @@ impl Candidate {
         self.until_changed(holder.revision).await.map(|()| None)
     }
 
-    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, if it is no daemon's,
-    /// or if it is left from an earlier run at this daemon's own address.
+    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, if it is no daemon's, if its address is
+    /// more or less than a host and a port, or if it is left from an earlier run at this daemon's own address.
     fn leader_in(&self, value: &[u8]) -> Option<Leader> {
         let leader: Leader = serde_json::from_slice(value).ok()?;
-        let is_of_use = !leader.address.is_empty() && leader.address != self.me.address;
+        let is_of_use = leader.has_address() && leader.address != self.me.address;
         is_of_use.then_some(leader)
     }
 

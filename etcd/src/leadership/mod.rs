@@ -4,6 +4,7 @@
 //! - [`role`]: what a daemon is at the moment, which the servers watch;
 //! - [`fence`]: until when it may show anything, by a clock that runs on while the machine sleeps;
 //! - [`election`]: becoming and staying the leader by a lease and a key in etcd;
+//! - [`proven`]: whether the leader that etcd names is one, for those who send clients to it;
 //! - [`presence`]: which daemons there are, for people;
 //! - [`failures`]: what is logged of calls to etcd that fail again and again.
 
@@ -11,12 +12,14 @@ pub mod election;
 pub mod failures;
 pub mod fence;
 pub mod presence;
+pub mod proven;
 pub mod role;
 pub mod standing;
 
 use tokio::sync::watch;
 
 pub use fence::Fence;
+pub use proven::ProvenLeader;
 pub use role::{Leader, Role};
 pub use standing::{Elsewhere, STALE_HEADER, Standing};
 

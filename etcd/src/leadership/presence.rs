@@ -83,8 +83,8 @@ impl Presence {
         let daemons = found
             .iter()
             .filter_map(|found| serde_json::from_slice(&found.value).ok());
-        let addresses = daemons.map(|daemon: Leader| daemon.address);
-        Ok(addresses.filter(|address| !address.is_empty()).collect())
+        let daemons = daemons.filter(Leader::has_address);
+        Ok(daemons.map(|daemon| daemon.address).collect())
     }
 }
 
@@ -112,6 +112,11 @@ mod tests {
     async fn daemons_know_each_other_and_one_that_is_gone_is_listed_no_more() {
         let etcd = FakeEtcd::start();
         etcd.put("/m/masters/x", "not a master");
+        for address in ["", "z", "a:b@z:1", "z:1/x"] {
+            let record =
+                serde_json::json!({"id": "", "hostname": "", "address": address, "version": ""});
+            etcd.put(&format!("/m/masters/{address}"), record.to_string());
+        }
         let mut first = start(&etcd, "a:5050");
         first.wait_for(|all| *all == ["a:5050"]).await.unwrap();
         start(&etcd, "b:5050");
@@ -119,7 +124,7 @@ mod tests {
         first.wait_for(both).await.unwrap();
         // The leases end, and those who are there come back.
         etcd.expire_leases();
-        assert_eq!(etcd.all("/m/masters/").len(), 1);
+        assert_eq!(etcd.all("/m/masters/").len(), 5, "no daemon has a key");
         etcd.put(
             "/m/masters/z",
             r#"{"id":"","hostname":"","address":"z:1","version":""}"#,

@@ -1,5 +1,6 @@
 //! What a daemon is at the moment.
 
+use meseta_resources::HostPort;
 use serde::{Deserialize, Serialize};
 
 /// What a daemon tells the others of itself in etcd.
@@ -11,6 +12,13 @@ pub struct Leader {
     /// Where others reach it: an address and a port.
     pub address: String,
     pub version: String,
+}
+
+impl Leader {
+    /// Whether its address is a host and a port, and nothing that a URL would take for a user, a path or a query.
+    pub(super) fn has_address(&self) -> bool {
+        self.address.parse::<HostPort>().is_ok()
+    }
 }
 
 /// What a daemon is, in one value that all parts of it watch.

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use super::{Fence, Role};
+use super::{Fence, ProvenLeader, Role};
 
 /// The header of answers of a daemon that may not act: what is shown may be behind what another one shows. Its value says
 /// why.
@@ -13,13 +13,17 @@ pub const STALE_HEADER: &str = "meseta-stale";
 pub struct Standing {
     pub role: watch::Receiver<Role>,
     pub fence: Fence,
+    /// Whether clients may be sent to the leader.
+    pub proven: ProvenLeader,
 }
 
 /// Where a request goes that this daemon does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// To the same path of the leader, without a scheme, so that the client keeps its own.
+    /// To the leader, at this address.
     Leader(String),
+    /// The leader has not proven that it is one.
+    Unproven,
     /// Nobody leads, as far as is known.
     Nobody,
     /// This daemon leads and reads what it leads with.
@@ -46,25 +50,26 @@ impl Standing {
         }
     }
 
-    /// Where a request to this path goes, if it is not answered here.
+    /// Where a request goes, if it is not answered here.
     #[must_use]
-    pub fn elsewhere(&self, path_and_query: &str) -> Option<Elsewhere> {
+    pub fn elsewhere(&self) -> Option<Elsewhere> {
         match &*self.role.borrow() {
             Role::Leading | Role::Suspended { .. } => None,
-            Role::Following(Some(leader)) => {
-                let location = format!("//{}{path_and_query}", leader.address);
-                Some(Elsewhere::Leader(location))
-            }
+            Role::Following(Some(leader)) if !self.proven.is(leader) => Some(Elsewhere::Unproven),
+            Role::Following(Some(leader)) => Some(Elsewhere::Leader(leader.address.clone())),
             Role::Following(None) => Some(Elsewhere::Nobody),
             Role::Recovering => Some(Elsewhere::Recovering),
         }
     }
 
-    /// The address of whoever leads, as far as is known; `own` is this daemon's.
+    /// The address of whoever leads, as far as is known and proven; `own` is this daemon's.
     #[must_use]
     pub fn leader(&self, own: &str) -> Option<String> {
         match &*self.role.borrow() {
-            Role::Following(leader) => leader.as_ref().map(|leader| leader.address.clone()),
+            Role::Following(leader) => leader
+                .as_ref()
+                .filter(|leader| self.proven.is(leader))
+                .map(|leader| leader.address.clone()),
             Role::Recovering | Role::Leading | Role::Suspended { .. } => Some(own.to_owned()),
         }
     }
@@ -85,6 +90,7 @@ mod tests {
         let standing = Standing {
             role,
             fence: fence.clone(),
+            proven: ProvenLeader::any(),
         };
         assert_eq!(standing.now(), Role::fenced());
         assert!(standing.suspended().is_some());
@@ -99,19 +105,20 @@ mod tests {
         let standing = Standing {
             role: told,
             fence: Fence::closed(),
+            proven: ProvenLeader::any(),
         };
-        assert_eq!(standing.elsewhere("/a"), Some(Elsewhere::Nobody));
+        assert_eq!(standing.elsewhere(), Some(Elsewhere::Nobody));
         assert_eq!(standing.leader("me:1"), None);
         role.send_replace(Role::Following(Some(Leader {
             address: "b:2".to_owned(),
             ..Leader::default()
         })));
-        let there = Elsewhere::Leader("//b:2/a?b=c".to_owned());
-        assert_eq!(standing.elsewhere("/a?b=c"), Some(there));
+        let there = Elsewhere::Leader("b:2".to_owned());
+        assert_eq!(standing.elsewhere(), Some(there));
         role.send_replace(Role::Recovering);
-        assert_eq!(standing.elsewhere("/a"), Some(Elsewhere::Recovering));
+        assert_eq!(standing.elsewhere(), Some(Elsewhere::Recovering));
         assert_eq!(standing.leader("me:1").as_deref(), Some("me:1"));
         role.send_replace(Role::fenced());
-        assert_eq!(standing.elsewhere("/a"), None);
+        assert_eq!(standing.elsewhere(), None);
     }
 }

@@ -182,8 +182,12 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
 fn elsewhere(context: &Context, request: &Request<Body>) -> Option<Reply> {
     let path = request.uri().path_and_query();
     let path = path.map_or("/", |path| path.as_str());
-    Some(match context.handle.standing.elsewhere(path)? {
-        Elsewhere::Leader(location) => Reply::elsewhere(location),
+    Some(match context.handle.standing.elsewhere()? {
+        // Without a scheme, so that the client keeps its own.
+        Elsewhere::Leader(address) => Reply::elsewhere(format!("//{address}{path}")),
+        Elsewhere::Unproven => Reply::later(
+            "the scheduler that etcd names as the leader has not proven yet that it is a scheduler",
+        ),
         Elsewhere::Nobody => Reply::later("no scheduler leads at the moment"),
         Elsewhere::Recovering => Reply::later("this scheduler leads and is reading its jobs"),
     })

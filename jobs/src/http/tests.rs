@@ -4,7 +4,7 @@ use clap::Parser as _;
 use http::Method;
 use meseta_daemon::authentication::ClientIdentity;
 use meseta_daemon::clock::Clock;
-use meseta_etcd::leadership::{Fence, Leader, Role, Standing};
+use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing};
 use meseta_resources::Resources;
 
 use super::*;
@@ -37,6 +37,7 @@ fn scheduler_of(
     let standing = Standing {
         role: of_role,
         fence,
+        proven: ProvenLeader::any(),
     };
     let Ends {
         handle, mut inbox, ..

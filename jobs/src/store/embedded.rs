@@ -9,10 +9,10 @@ mod opening;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use meseta_daemon::database_file;
-use meseta_daemon::disk_pulse::{DiskPulse, DiskSilence, SilenceWatch};
+use meseta_daemon::disk_pulse::{self, DiskPulse, DiskSilence};
 use meseta_daemon::error_chain::chain;
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
@@ -27,8 +27,6 @@ const CACHE_BYTES: usize = 1024 * 1024;
 /// Between two looks at a store that another process has.
 const HELD_POLL: Duration = Duration::from_secs(1);
 
-/// Between two looks at whether the disk answers.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two tries to write to a full disk.
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
@@ -125,9 +123,8 @@ pub(crate) async fn open(
     let (told, durable) = watch::channel(0);
     let path = path.to_owned();
     let pulse = DiskPulse::default();
-    let watch = SilenceWatch::new(pulse.clone(), Instant::now());
     tokio::spawn(watch_disk(
-        watch,
+        pulse.clone(),
         silence.clone(),
         durable.clone(),
         path.clone(),
@@ -167,29 +164,28 @@ impl Embedded {
     }
 }
 
-/// Looks once a second whether the disk answers, until the writer has ended. Logs when it no longer does, and when it
-/// does again.
+/// Keeps up how long the disk has not answered, until the writer has ended. Logs when it no longer does, and when it does
+/// again.
 async fn watch_disk(
-    mut watch: SilenceWatch,
+    pulse: DiskPulse,
     silence: DiskSilence,
-    durable: watch::Receiver<u64>,
+    mut durable: watch::Receiver<u64>,
     path: PathBuf,
 ) {
-    let mut is_reported = false;
-    while durable.has_changed().is_ok() {
-        silence.set(watch.look(Instant::now()));
-        let is_silent = silence.reported().is_some();
-        if std::mem::replace(&mut is_reported, is_silent) != is_silent {
-            let path = path.display();
-            match is_silent {
-                true => tracing::error!(
-                    %path,
-                    "the disk of the store does not answer: no task is launched and no change is made until it does"
-                ),
-                false => tracing::info!(%path, "the disk of the store answers again"),
-            }
+    let report = |is_silent| {
+        let path = path.display();
+        match is_silent {
+            true => tracing::error!(
+                %path,
+                "the disk of the store does not answer: no task is launched and no change is made until it does"
+            ),
+            false => tracing::info!(%path, "the disk of the store answers again"),
         }
-        tokio::time::sleep(LOOK_INTERVAL).await;
+    };
+    let until_closed = async { while durable.changed().await.is_ok() {} };
+    tokio::select! {
+        never = disk_pulse::watch(pulse, silence, report) => match never {},
+        () = until_closed => {}
     }
 }
 

@@ -17,12 +17,18 @@ const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 /// In how many seconds to ask again where nobody leads yet.
 const RETRY_AFTER: &str = "1";
 
+/// Where etcd names a leader that its certificate does not prove.
+pub(crate) const UNPROVEN: &str =
+    "The master that etcd names as the leader has not proven yet that it is a master";
+
 /// The answer of a master that does not lead; nothing where it does.
 pub(super) fn elsewhere(context: &Context, request: &Request) -> Option<Response> {
     let path = request.uri().path_and_query();
     let path = path.map_or("/", |path| path.as_str());
-    Some(match context.handle.standing.elsewhere(path)? {
-        Elsewhere::Leader(there) => location(&there),
+    Some(match context.handle.standing.elsewhere()? {
+        // Without a scheme, so that the client keeps its own.
+        Elsewhere::Leader(address) => location(&format!("//{address}{path}")),
+        Elsewhere::Unproven => later(UNPROVEN),
         Elsewhere::Nobody => later("No master leads at the moment"),
         Elsewhere::Recovering => later("This master leads and is reading the registry"),
     })
@@ -69,6 +75,7 @@ pub(super) fn leader(context: &Context) -> Response {
     let role = context.handle.standing.now();
     let reason = match &role {
         Role::Suspended { reason } => Some(reason.as_str()),
+        Role::Following(Some(_)) if leading(context).is_none() => Some(UNPROVEN),
         Role::Following(_) | Role::Recovering | Role::Leading => None,
     };
     Json(json!({

@@ -41,6 +41,7 @@ use crate::permission;
 use responses::text;
 use routes::{Permitted, ROUTES};
 
+pub(crate) use leadership::UNPROVEN;
 pub(crate) use scheduler::leave;
 
 /// The router of everything but gRPC.

@@ -36,6 +36,19 @@ pub(crate) struct Permitted {
     pub(super) request: Request,
 }
 
+/// Asks neither the core nor the disk.
+fn health(context: &Context) -> Response {
+    match context.metrics.disk_silence.reported() {
+        None => StatusCode::OK.into_response(),
+        Some(silence) => {
+            let silence = silence.as_secs();
+            let message =
+                format!("The disk of the registry has not answered for {silence} seconds.\n");
+            text(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
+}
+
 /// Whose permitted request was read, and what it takes until the answer is made.
 #[derive(Debug)]
 pub(super) struct Asker {
@@ -118,8 +131,8 @@ static LIST: &[Route] = &[
     .body(BODY_MAX, None),
     Route::open(
         "/health",
-        |_| Box::pin(async { Ok(StatusCode::OK.into_response()) }),
-        "200 while the master serves",
+        |permitted| Box::pin(async move { Ok(health(&permitted.context)) }),
+        "200 while the master serves; 503 once the disk of its registry has not answered for 30 seconds",
     )
     .by_followers(),
     Route::open(
@@ -174,14 +187,14 @@ static LIST: &[Route] = &[
         "/roles",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::ROLES)),
-        "roles in use and those above them",
+        "roles in use and those above them; `quota.semantics` is `seed` where a guarantee is the limit too",
     )
     .with_etag(),
     Route::change(
         "/quota",
         &[Method::GET, Method::POST, Method::DELETE],
         |permitted| Box::pin(quota::handle(permitted)),
-        "what is set; sets for a role that has none; `DELETE /quota/ROLE` removes",
+        "what is set, with `semantics` (`seed` or `head`) unless all are as in Mesos; sets for a role that has none; `DELETE /quota/ROLE` removes",
     )
     .filters_reads()
     .with_etag()

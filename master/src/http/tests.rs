@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use meseta_daemon::authentication::{Authentication, Caller};
 use meseta_daemon::files::FileReads;
 use meseta_daemon::verbosity::Verbosity;
-use meseta_etcd::leadership::{Fence, Role, Standing};
+use meseta_etcd::leadership::{Fence, ProvenLeader, Role, Standing};
 use meseta_proto::convert::parse_resources;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame};
 use meseta_proto::mesos::v1;
@@ -92,6 +92,7 @@ fn context_of(
         Standing {
             role,
             fence: Fence::never(),
+            proven: ProvenLeader::any(),
         },
     );
     let registry = Box::new(registry);

@@ -94,7 +94,8 @@ pub(super) fn each(
     put("offers/", "accepted", counters.offers_accepted);
     put("offers/", "declined", counters.offers_declined);
     put("offers/", "rescinded", counters.offers_rescinded);
-    for role in &framework.roles {
+    let roles = framework.roles.iter();
+    for role in roles.filter(|role| snapshot.viewer_may_view_role(role)) {
         let is_suppressed = framework.suppressed.contains(role);
         let name = format!("{role}/suppressed");
         put("roles/", &name, u64::from(is_suppressed));

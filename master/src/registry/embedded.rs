@@ -7,12 +7,17 @@ mod filling;
 mod marker;
 mod opening;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use meseta_daemon::disk_pulse::DiskPulse;
 use prost::Message;
 use redb::{Database, Durability, TableDefinition};
+use rustix::fs::{Mode, OFlags};
 
 use super::content::Content;
 use super::records::{self, META_KEY, Meta};
@@ -26,6 +31,9 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
 /// Mutations in one transaction at most, so that a long queue still reports progress.
 const BATCH_MAX: usize = 1_024;
 
+/// After this time without a write the thread tries whether the disk still takes one.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The page cache; the registry is read once and is small.
 const CACHE_BYTES: usize = 1024 * 1024;
 
@@ -38,8 +46,13 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens or creates the file, makes the new epoch durable and starts the writer.
-    pub fn open(path: &Path, on_persisted: OnPersisted) -> Result<(Recovered, Self), OpenError> {
+    /// Opens or creates the file, makes the new epoch durable and starts the writer, which tells by `pulse` whether the disk
+    /// answers.
+    pub fn open(
+        path: &Path,
+        pulse: DiskPulse,
+        on_persisted: OnPersisted,
+    ) -> Result<(Recovered, Self), OpenError> {
         let Opened {
             database,
             recovered,
@@ -52,7 +65,14 @@ impl Embedded {
             .name("registry".to_owned())
             .spawn(move || {
                 let mut state = State { meta, content };
-                write_all(&database, &path, &waiting, &on_persisted, &mut state);
+                write_all(
+                    &database,
+                    &path,
+                    &waiting,
+                    &on_persisted,
+                    &pulse,
+                    &mut state,
+                );
             })
             .map_err(OpenError::Spawn)?;
         let registry = Self {
@@ -96,15 +116,27 @@ fn write_all(
     path: &Path,
     waiting: &Receiver<(Lsn, Mutation)>,
     on_persisted: &OnPersisted,
+    pulse: &DiskPulse,
     state: &mut State,
 ) {
-    while let Ok(first) = waiting.recv() {
+    loop {
+        let first = match waiting.recv_timeout(PROBE_INTERVAL) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                try_disk(path, pulse);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         let mut batch = vec![first];
         batch.extend(waiting.try_iter().take(BATCH_MAX - 1));
         let Some(last) = batch.iter().map(|(lsn, _)| *lsn).max() else {
             continue;
         };
-        if let Err(error) = commit(database, &batch, state) {
+        pulse.begin();
+        let committed = commit(database, &batch, state);
+        pulse.end();
+        if let Err(error) = committed {
             fail(
                 &format!("failed to write the registry {}", path.display()),
                 &error,
@@ -112,6 +144,23 @@ fn write_all(
         }
         on_persisted(last);
     }
+}
+
+/// Writes a byte beside the registry and waits until the disk has it. An error is an answer too: the next commit tells what
+/// is wrong.
+fn try_disk(path: &Path, pulse: &DiskPulse) {
+    pulse.begin();
+    let probe = path.with_extension("probe");
+    let opened = rustix::fs::open(
+        probe,
+        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    );
+    if let Ok(file) = opened {
+        let mut file = File::from(file);
+        let _ = file.write_all(b"w").and_then(|()| file.sync_data());
+    }
+    pulse.end();
 }
 
 fn commit(

@@ -21,6 +21,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 
 use meseta_daemon::database_file;
+use meseta_daemon::disk_pulse::DiskPulse;
 
 use crate::core::{Lsn, Mutation, Recovered};
 
@@ -135,16 +136,23 @@ pub enum OpenError {
 }
 
 /// What a master without etcd keeps in its work directory.
-pub(crate) const FILES: [&str; 3] = ["registry.redb", "registry.id", "registry.id.tmp"];
+pub(crate) const FILES: [&str; 4] = [
+    "registry.redb",
+    "registry.id",
+    "registry.id.tmp",
+    "registry.probe",
+];
 
 /// What to do about a file that cannot be used.
 const CURE: &str = "put a copy of the file back, or move it and the marker beside it (registry.id) away to begin with \
                     an empty registry: agents then register anew, and quota, weights and maintenance are to be set \
                     again";
 
-/// Opens a registry, which counts as a new start of the master: the epoch is one higher.
+/// Opens a registry, which counts as a new start of the master: the epoch is one higher. `pulse` tells whether the disk
+/// answers, if the registry is on one.
 pub fn open(
     kind: &Kind,
+    pulse: DiskPulse,
     on_persisted: OnPersisted,
 ) -> Result<(Recovered, Box<dyn Registry>), OpenError> {
     match kind {
@@ -153,7 +161,8 @@ pub fn open(
             Ok((recovered, Box::new(registry)))
         }
         Kind::Embedded { work_dir } => {
-            let (recovered, registry) = Embedded::open(&registry_path(work_dir), on_persisted)?;
+            let (recovered, registry) =
+                Embedded::open(&registry_path(work_dir), pulse, on_persisted)?;
             Ok((recovered, Box::new(registry)))
         }
     }

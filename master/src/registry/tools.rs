@@ -89,7 +89,8 @@ pub enum ToolError {
 }
 
 impl Store {
-    /// The store of a master with these flags. To be called within a runtime.
+    /// The store of a master with these flags; `is_insecure` allows an etcd that anyone may write to. To be called within a
+    /// runtime.
     ///
     /// # Errors
     /// When a flag cannot be used.
@@ -98,13 +99,14 @@ impl Store {
         work_dir: PathBuf,
         etcd: &EtcdFlags,
         cluster: Option<String>,
+        is_insecure: bool,
     ) -> Result<Self, ToolError> {
         match kind {
             "embedded" => Ok(Self::Embedded { work_dir }),
             "etcd" => {
                 let ttl = etcd.lease_ttl()?;
                 Ok(Self::Etcd(EtcdStore {
-                    client: Client::new(etcd.settings(ttl, "--registry=etcd")?)?,
+                    client: Client::new(etcd.settings(ttl, "--registry=etcd", is_insecure)?)?,
                     keys: Keys::new(&etcd.etcd_prefix),
                     times: LeaseTimes { ttl },
                     cluster,

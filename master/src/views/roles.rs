@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_allocator::Quota;
-use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaInfo, QuotaStatus};
+use meseta_proto::mesos::v1::quota::{
+    QuotaConfig, QuotaInfo, QuotaSemantics as QuotaSemanticsOfRole, QuotaStatus,
+};
 use meseta_proto::mesos::v1::{self, WeightInfo, value};
 use meseta_proto::v0::Quantities;
 use meseta_resources::{FrameworkId, ResourceName, ResourceQuantities, Role, Scalar};
@@ -218,14 +220,10 @@ pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
         of_each(|out, quota, _| write(out, &config(quota))),
     ];
     // Where all quotas are as those of Mesos, so is the page.
-    if quotas.values().any(|quota| quota.legacy) {
+    if has_own_semantics(quotas) {
         rows.push(between_lists("semantics"));
         rows.push(of_each(|out, (role, quota), _| {
-            let semantics = semantics(quota);
-            write(
-                out,
-                &serde_json::json!({"role": role.as_str(), "semantics": semantics}),
-            );
+            write(out, &named_semantics(role, quota));
         }));
     }
     rows.push(text("]}"));
@@ -250,12 +248,32 @@ fn role_of_resources(snapshot: &Snapshot) -> Option<&'static str> {
 /// The answer to the call GET_QUOTA.
 pub(crate) fn quota_status(snapshot: &Snapshot) -> QuotaStatus {
     let quotas = snapshot.quotas.iter();
+    let semantics = match has_own_semantics(&snapshot.quotas) {
+        true => quotas
+            .clone()
+            .map(|(role, quota)| named_semantics(role, quota))
+            .collect(),
+        false => Vec::new(),
+    };
     QuotaStatus {
         infos: quotas
             .clone()
             .map(|(role, quota)| info(role, quota, None))
             .collect(),
         configs: quotas.map(config).collect(),
+        semantics,
+    }
+}
+
+/// Whether a quota has other semantics than those of Mesos.
+fn has_own_semantics(quotas: &BTreeMap<Role, Quota>) -> bool {
+    quotas.values().any(|quota| quota.legacy)
+}
+
+fn named_semantics(role: &Role, quota: &Quota) -> QuotaSemanticsOfRole {
+    QuotaSemanticsOfRole {
+        role: role.to_string(),
+        semantics: semantics(quota).to_owned(),
     }
 }
 

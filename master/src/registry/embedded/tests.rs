@@ -29,13 +29,14 @@ fn tamper(path: &Path, change: impl FnOnce(&mut redb::Table<'_, &str, &[u8]>)) {
 
 /// Why there is no opening it.
 fn refusal(path: &Path) -> OpenError {
-    Embedded::open(path, Box::new(|_| ())).unwrap_err()
+    Embedded::open(path, DiskPulse::default(), Box::new(|_| ())).unwrap_err()
 }
 
 fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     let (sender, receiver) = channel();
     let (recovered, registry) = Embedded::open(
         path,
+        DiskPulse::default(),
         Box::new(move |lsn| sender.send(lsn).unwrap_or_default()),
     )
     .unwrap();
@@ -247,7 +248,7 @@ fn a_newer_format_is_refused_and_left_alone() {
 fn a_file_that_is_no_registry_is_an_error_not_a_panic() {
     let (_dir, path) = place();
     std::fs::write(&path, vec![0x5a; 8_192]).unwrap();
-    assert!(Embedded::open(&path, Box::new(|_| ())).is_err());
+    assert!(Embedded::open(&path, DiskPulse::default(), Box::new(|_| ())).is_err());
 }
 
 #[test]
@@ -260,7 +261,7 @@ fn whoever_persists_never_waits_for_the_disk() {
         let _closed = held.recv();
         let _unheard = sender.send(lsn);
     });
-    let (_, mut registry) = Embedded::open(&path, report).unwrap();
+    let (_, mut registry) = Embedded::open(&path, DiskPulse::default(), report).unwrap();
     let many = super::super::QUEUE_MAX as u64 + 3_000;
     let (done, finished) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -341,7 +342,7 @@ fn a_damaged_registry_is_whole_or_refused() {
         let (mut refused, mut harmless) = (0, 0);
         for (what, bytes) in damages(&whole) {
             std::fs::write(&path, &bytes).unwrap();
-            match Embedded::open(&path, Box::new(|_| ())) {
+            match Embedded::open(&path, DiskPulse::default(), Box::new(|_| ())) {
                 Err(error) => {
                     refused += 1;
                     let told = told(&error);

@@ -558,6 +558,11 @@ fn semantics_of_each_quota_are_shown() {
     let both = [("r", "seed"), ("s", "head")];
     let both = both.map(|(role, semantics)| json!({"role": role, "semantics": semantics}));
     assert_eq!(shown["semantics"], json!(both));
+    let called = |world: &mut World| {
+        let status = crate::views::quota_status(&world.core.snapshot());
+        serde_json::to_value(status).unwrap()["semantics"].clone()
+    };
+    assert_eq!(called(&mut world), json!(both), "GET_QUOTA");
     world.administer_done(update(
         vec![quota_config("r", &[("cpus", 1.0)], &[])],
         false,
@@ -565,6 +570,7 @@ fn semantics_of_each_quota_are_shown() {
     assert_eq!(semantics(&mut world, "r"), json!(null), "as in Mesos");
     let shown = crate::views::quota(&world.core.snapshot());
     assert_eq!(shown.get("semantics"), None, "as in Mesos");
+    assert_eq!(called(&mut world), json!(null), "GET_QUOTA as in Mesos");
 }
 
 #[test]
