@@ -1,13 +1,14 @@
-//! A file system whose server does not answer: a mount of FUSE, as of a network file system whose server is gone.
+//! A file system whose server does not answer: a mount of FUSE, or of NFS whose server has stopped.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::Missing;
+use crate::{Missing, unless_installed, unless_root};
 
 const DEVICE: &str = "/dev/fuse";
 /// The length of the header of a request, in bytes, and the place of its number there.
@@ -21,35 +22,90 @@ pub fn unless_fuse() -> Missing {
     (!Path::new(DEVICE).exists()).then(|| format!("needs {DEVICE}"))
 }
 
-/// Mounted until it is dropped; whoever waits for it then gets an error.
+/// The reason why no NFS server of this machine can be started and stopped: it is the machine's, so the machine must be the
+/// test's own.
+pub fn unless_nfs() -> Missing {
+    let permission = "MESETA_TEST_MACHINE";
+    unless_root()
+        .or_else(|| {
+            std::env::var_os(permission)
+                .is_none()
+                .then(|| format!("starts and stops the machine's NFS server; needs {permission}"))
+        })
+        .or_else(|| unless_installed("rpc.nfsd"))
+        .or_else(|| unless_installed("exportfs"))
+        .or_else(|| unless_installed("mount.nfs"))
+}
+
+/// Mounted until it is dropped.
 #[derive(Debug)]
 pub struct DeadMount {
     dir: PathBuf,
-    /// The server's end. The kernel gives the file system up when it is closed.
-    _server: File,
+    server: Server,
+}
+
+#[derive(Debug)]
+enum Server {
+    /// The server's end of FUSE. The kernel gives the file system up when it is closed: whoever waits gets an error.
+    Fuse { _device: File },
+    /// The export. The server starts again in the end, and whoever waits gets an answer.
+    Nfs { export: String },
 }
 
 impl DeadMount {
-    /// Makes the folder and mounts it there. The server answers the kernel's greeting and nothing else.
-    pub fn at(dir: &Path) -> Self {
+    /// Makes the folder and mounts FUSE there. The server answers the kernel's greeting and nothing else.
+    pub fn fuse(dir: &Path) -> Self {
         std::fs::create_dir(dir).expect("a directory");
-        let mut server = File::options()
+        let mut device = File::options()
             .read(true)
             .write(true)
             .open(DEVICE)
             .expect("the device");
         let options = format!(
             "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
-            server.as_raw_fd()
+            device.as_raw_fd()
         );
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some("dead"), dir, Some("fuse"), flags, Some(&*options)).expect("mounted");
-        greet(&mut server);
+        greet(&mut device);
         Self {
             dir: dir.to_owned(),
-            _server: server,
+            server: Server::Fuse { _device: device },
         }
     }
+
+    /// Makes the folder and mounts there what an NFS server of this machine exports; then the server stops.
+    pub fn nfs(dir: &Path) -> Self {
+        let source = dir.with_extension("exported");
+        for made in [dir, &source] {
+            std::fs::create_dir(made).expect("a directory");
+        }
+        let export = format!("127.0.0.1:{}", source.display());
+        of_machine("mkdir", &["-p", "/var/lib/nfs/v4recovery"]);
+        let options = "rw,no_root_squash,insecure,no_subtree_check,fsid=7";
+        of_machine("exportfs", &["-o", options, &export]);
+        // The first loads the module; what the second answers is there only then.
+        of_machine("rpc.nfsd", &["--no-nfs-version", "3", "2"]);
+        of_machine("rpc.mountd", &["--no-nfs-version", "3"]);
+        let mounted = dir.to_str().expect("text");
+        let options = "vers=4.2,hard,timeo=10";
+        of_machine("mount", &["-t", "nfs", "-o", options, &export, mounted]);
+        of_machine("rpc.nfsd", &["0"]);
+        Self {
+            dir: dir.to_owned(),
+            server: Server::Nfs { export },
+        }
+    }
+}
+
+/// Runs a program in the network of the machine's first process, where the NFS server is.
+fn of_machine(program: &str, arguments: &[&str]) {
+    let status = Command::new("nsenter")
+        .args(["--target=1", "--net", program])
+        .args(arguments)
+        .status();
+    let status = status.expect("nsenter");
+    assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
 /// Answers the kernel's first request, FUSE_INIT.
@@ -73,6 +129,13 @@ fn greet(server: &mut File) {
 
 impl Drop for DeadMount {
     fn drop(&mut self) {
-        let _ = umount2(&self.dir, MntFlags::MNT_DETACH);
+        if let Server::Nfs { export } = &self.server {
+            of_machine("rpc.nfsd", &["--no-nfs-version", "3", "2"]);
+            let _ = umount2(&self.dir, MntFlags::MNT_DETACH);
+            of_machine("exportfs", &["-u", export]);
+            of_machine("rpc.nfsd", &["0"]);
+        } else {
+            let _ = umount2(&self.dir, MntFlags::MNT_DETACH);
+        }
     }
 }

@@ -40,7 +40,13 @@ if [ "$filter" = sweeps ]; then
   for mode in standing changes; do suite $mode ./agent_kills $mode "$kills"; done
   for mode in kill-before kill-after errors; do suite $mode ./agent_faults $mode --points="$points" --together=4; done
 fi
-case "$filter" in safe | isolation | sweeps) ;; *)
+# An NFS server that stops: its modules are those of this kernel.
+case "$filter" in '' | nfs)
+  systemctl stop meseta-agent meseta-master
+  suite nfs ./scenarios hung_disk::dead_nfs
+  systemctl start meseta-master meseta-agent ;;
+esac
+case "$filter" in safe | isolation | sweeps | nfs) ;; *)
   suite systemd-1 ./systemd-scenarios $filter
   suite systemd-2 ./systemd-scenarios $filter
 esac

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use meseta_tests::dead_mount::{DeadMount, unless_fuse};
+use meseta_tests::dead_mount::{DeadMount, unless_fuse, unless_nfs};
 use meseta_tests::framework::task;
 use meseta_tests::small_disk::SmallDisk;
 use meseta_tests::{
@@ -19,7 +19,9 @@ meseta_tests::scenarios! {
     unless_freezing:
         frozen_work_disk_delays_no_kill_and_is_reported;
     unless_dead_mount:
-        dead_mount_affects_its_own_users_alone;
+        dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse);
+    unless_nfs:
+        dead_nfs_server_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
@@ -187,7 +189,7 @@ fn with_file(offer: &Value, id: &str, file: &Path) -> Value {
     task
 }
 
-fn dead_mount_affects_its_own_users_alone() {
+fn mount_affects_its_own_users_alone(mount: fn(&Path) -> DeadMount) {
     let mut cluster = Cluster::start(Setup {
         agent_flags: vec![
             "--resources=cpus:8;mem:8192;disk:4096".to_owned(),
@@ -198,7 +200,7 @@ fn dead_mount_affects_its_own_users_alone() {
     let mut framework = cluster.framework();
     let steady = run(&mut framework, "steady", "exec sleep 600");
     let dir = cluster.dir.path().join("dead");
-    let dead = DeadMount::at(&dir);
+    let dead = mount(&dir);
     let (root, below) = (dir.clone(), dir.join("below"));
 
     let launch = |framework: &mut Framework, make: &dyn Fn(&Value) -> Value| {
