@@ -237,6 +237,18 @@ impl AuthenticationError {
     }
 }
 
+/// Tells what any principal may do, by the rules as they are at the time. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Approvers(Arc<Rules>);
+
+impl Approvers {
+    /// What a principal may do.
+    #[must_use]
+    pub fn of_principal(&self, principal: Option<String>) -> Approver {
+        self.0.authorizer().approver(principal)
+    }
+}
+
 /// The authentication rules of one daemon.
 #[derive(Debug)]
 pub struct Authentication {
@@ -261,6 +273,12 @@ pub struct Authentication {
 }
 
 impl Authentication {
+    /// Tells what any principal may do, by the rules as they are at the time.
+    #[must_use]
+    pub fn approvers(&self) -> Approvers {
+        Approvers(Arc::clone(&self.rules))
+    }
+
     /// Without any requirement: Mesos's defaults, for loopback and tests.
     #[must_use]
     pub fn not_required(daemon: &'static str) -> Self {

@@ -54,6 +54,12 @@ pub struct Flags {
     #[command(flatten)]
     pub etcd: EtcdFlags,
 
+    /// Go on with the jobs of the store in another cluster than before, where all their tasks start anew. Without this, a
+    /// scheduler ends where the master is of another cluster.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub adopt_cluster: bool,
+
     /// User of tasks whose job names none. Default: the one who runs the scheduler.
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,

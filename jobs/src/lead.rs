@@ -17,8 +17,8 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::core::{Options, RestoreError, State};
-use crate::link::{FailedOver, Link};
+use crate::core::{MayRun, Options, RestoreError, State};
+use crate::link::{Link, Unusable};
 use crate::service::{Inbox, Service};
 use crate::store::{self, Records, Store};
 
@@ -44,7 +44,7 @@ pub enum LeadError {
     #[error("etcd takes no more changes: {0}")]
     Writing(String),
     #[error(transparent)]
-    FailedOver(#[from] FailedOver),
+    Unusable(#[from] Unusable),
 }
 
 impl From<Lost> for LeadError {
@@ -59,6 +59,8 @@ pub(crate) struct Acting {
     pub(crate) link: Link,
     pub(crate) clock: Clock,
     pub(crate) options: Options,
+    /// The rights of those who have submitted versions.
+    pub(crate) may_run: MayRun,
 }
 
 impl Acting {
@@ -82,13 +84,14 @@ impl Acting {
     /// The core has a thread of its own, as its steps may be long: also with one processor all else goes on beside it.
     ///
     /// # Errors
-    /// Another scheduler has taken over the framework.
+    /// Another scheduler has taken over the framework, or the master is of another cluster.
     pub(crate) async fn run(
         self,
-        state: State,
+        mut state: State,
         store: Store,
         stop: CancellationToken,
-    ) -> Result<(), FailedOver> {
+    ) -> Result<(), Unusable> {
+        state.ask_rules(self.may_run);
         let service = Service::new(state, store, self.clock, self.inbox);
         let mut linking = AbortOnDropHandle::new(tokio::spawn(self.link.run(stop.clone())));
         let given_up = CancellationToken::new();
@@ -114,7 +117,7 @@ impl Acting {
         };
         let linked = match linked {
             Some(linked) => {
-                if matches!(linked, Ok(Err(FailedOver))) {
+                if matches!(linked, Ok(Err(_))) {
                     stop.cancel();
                 }
                 core.await;
@@ -248,6 +251,7 @@ mod tests {
             inbox: ends.inbox,
             link: Link {
                 masters: vec!["127.0.0.1:1".to_owned()],
+                adopts_cluster: false,
                 identity: identity.expect("no files"),
                 registration: ends.registration,
                 events: ends.link,
@@ -257,6 +261,7 @@ mod tests {
             },
             clock: Clock::new(),
             options: options(),
+            may_run: MayRun::new(|_, _| true),
         };
         (candidacy, acting, ends.handle)
     }

@@ -36,7 +36,7 @@ use crate::flags::Flags;
 use crate::health::Health;
 use crate::http;
 use crate::lead::{Acting, Candidacy, LeadError, STEP_MAX};
-use crate::link::{FailedOver, Link, Registration};
+use crate::link::{Link, Registration, Unusable};
 use crate::service::{Ends, Handle};
 use crate::spec::Cron;
 use crate::spec::schedule::Schedule;
@@ -100,7 +100,7 @@ pub enum RunError {
     #[error("the core of the scheduler panicked")]
     Core,
     #[error(transparent)]
-    FailedOver(#[from] FailedOver),
+    Unusable(#[from] Unusable),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("failed to restore what {path} has")]
@@ -154,6 +154,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         inbox: ends.inbox,
         link: Link {
             masters: masters.clone(),
+            adopts_cluster: flags.adopt_cluster,
             identity: identity.clone(),
             registration: ends.registration,
             events: ends.link,
@@ -163,13 +164,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         },
         clock: Clock::new(),
         options: options(&flags, principal),
+        may_run: http::may_run(authentication.approvers(), user.clone()),
     };
-    let me = Leader {
-        id: uuid::Uuid::new_v4().to_string(),
-        hostname,
-        address: authority.clone(),
-        version: env.build.version.to_owned(),
-    };
+    let me = candidate(hostname, &authority, env.build.version);
     watch_cluster(&acting, &ends.handle, &of_leader, &stop);
     let (schedulers, of_schedulers) = watch::channel(vec![authority.clone()]);
     let disk_silence = store.silence();
@@ -420,6 +417,16 @@ fn options(flags: &Flags, principal: Option<String>) -> Options {
         reconcile: ReconcileIntervals::default(),
         principal,
         owner: uuid::Uuid::new_v4().as_fields().0,
+    }
+}
+
+/// What other schedulers are told of this one.
+fn candidate(hostname: String, authority: &str, version: &str) -> Leader {
+    Leader {
+        id: uuid::Uuid::new_v4().to_string(),
+        hostname,
+        address: authority.to_owned(),
+        version: version.to_owned(),
     }
 }
 

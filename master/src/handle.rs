@@ -94,6 +94,8 @@ pub(crate) enum Query {
     },
     /// The principal that a framework goes by.
     Principal(String, oneshot::Sender<Option<String>>),
+    /// The id of the cluster, where it outlives this master.
+    Cluster(oneshot::Sender<Option<String>>),
     /// Which agents the frameworks' offer constraints rule out.
     Excluded(oneshot::Sender<Vec<Excluded>>),
     Explain(

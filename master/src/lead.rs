@@ -149,7 +149,7 @@ fn answer(query: Query, nothing: &Arc<Snapshot>) {
         Query::Outcome { answer, .. } => {
             let _unsent = answer.send(OperationOutcome::Unknown);
         }
-        Query::Principal(_, answer) => {
+        Query::Principal(_, answer) | Query::Cluster(answer) => {
             let _unsent = answer.send(None);
         }
         Query::Excluded(answer) => {

@@ -271,6 +271,7 @@ impl Service {
             Query::Explain(question, answer) => {
                 send(answer, self.core.explain(self.clock.now(), &question));
             }
+            Query::Cluster(answer) => send(answer, self.core.lasting_cluster()),
             Query::Principal(framework_id, answer) => {
                 send(answer, self.core.principal_of(&framework_id));
             }

@@ -10,7 +10,8 @@ use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 const EPOCH: &str = "meseta-epoch";
 
 /// The id of the registry, in the metadata of the answer.
-const CLUSTER_ID: &str = "meseta-cluster-id";
+/// The header of the cluster's id.
+pub const CLUSTER_ID: &str = "meseta-cluster-id";
 
 /// With what a master leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -23,10 +23,19 @@ const COUNT_MAX: u32 = 1_000_000;
 
 impl State {
     pub(super) fn carry_out(&mut self, request: Request) -> Result<Accepted, Refusal> {
+        self.carry_out_for(None, request)
+    }
+
+    /// The same for a principal, which is the submitter of a version that the request makes.
+    fn carry_out_for(
+        &mut self,
+        principal: Option<String>,
+        request: Request,
+    ) -> Result<Accepted, Refusal> {
         let name = match request {
-            Request::Submit(spec) => self.submit(&spec.name.clone(), *spec)?,
+            Request::Submit(spec) => self.submit(&spec.name.clone(), *spec, principal)?,
             Request::Scale { name, count, purge } => self.scale(&name, count, purge)?,
-            Request::Restart { name } => self.restart(&name)?,
+            Request::Restart { name } => self.restart(&name, principal)?,
             Request::Stop { name, purge } => self.stop(&name, purge)?,
             Request::Revert { name, version } => self.revert(&name, version)?,
             Request::Promote { name } => self.promote(&name)?,
@@ -47,8 +56,9 @@ impl State {
             Request::Permitted {
                 name,
                 seen,
+                principal,
                 request,
-            } => return self.permitted(&name, seen.as_ref(), *request),
+            } => return self.permitted(&name, seen.as_ref(), principal, *request),
         };
         Ok(self.accepted(&name))
     }
@@ -67,6 +77,7 @@ impl State {
         &mut self,
         name: &str,
         seen: Option<&Authorities>,
+        principal: Option<String>,
         request: Request,
     ) -> Result<Accepted, Refusal> {
         if self.authorities_of(name).as_ref() != seen {
@@ -77,10 +88,10 @@ impl State {
         }
         match request {
             Request::Submit(spec) => {
-                let key = self.submit(name, *spec)?;
+                let key = self.submit(name, *spec, principal)?;
                 Ok(self.accepted(&key))
             }
-            other => self.carry_out(other),
+            other => self.carry_out_for(principal, other),
         }
     }
 
@@ -89,11 +100,16 @@ impl State {
         job.ok_or_else(|| Refusal::NotFound(plain(name).to_owned()))
     }
 
-    fn submit(&mut self, name: &str, spec: JobSpec) -> Result<String, Refusal> {
+    fn submit(
+        &mut self,
+        name: &str,
+        spec: JobSpec,
+        submitter: Option<String>,
+    ) -> Result<String, Refusal> {
         self.check_submission(name, &spec)?;
         let (at, now) = (self.clock.at, self.clock.unix);
         let Some(job) = self.jobs.get_mut(name) else {
-            return self.create(name, spec);
+            return self.create(name, spec, submitter);
         };
         let was_stopped = job.record.stop.is_some();
         let has_run = !job.is_service() && job.active_runs().next().is_none();
@@ -132,7 +148,7 @@ impl State {
             }
         }
         self.make_room(name, &spec)?;
-        self.replace(name, spec);
+        self.replace(name, spec, submitter);
         Ok(name.to_owned())
     }
 
@@ -175,12 +191,18 @@ impl State {
         }
     }
 
-    fn create(&mut self, name: &str, spec: JobSpec) -> Result<String, Refusal> {
+    fn create(
+        &mut self,
+        name: &str,
+        spec: JobSpec,
+        submitter: Option<String>,
+    ) -> Result<String, Refusal> {
         self.make_room(name, &spec)?;
         let target = 1;
         let version = VersionRecord {
             spec: Arc::new(spec),
             at: self.clock.unix,
+            submitter,
         };
         let record = JobRecord {
             target,
@@ -213,16 +235,18 @@ impl State {
     }
 
     /// Makes another specification, for which there is room, the one to run.
-    fn replace(&mut self, name: &str, spec: JobSpec) {
+    fn replace(&mut self, name: &str, spec: JobSpec, submitter: Option<String>) {
         let at = self.clock.unix;
         let Some(job) = self.jobs.get_mut(name) else {
             return;
         };
         let version = job.record.versions.keys().max().map_or(1, |last| last + 1);
-        let spec = Arc::new(spec);
-        job.record
-            .versions
-            .insert(version, VersionRecord { spec, at });
+        let made = VersionRecord {
+            spec: Arc::new(spec),
+            at,
+            submitter,
+        };
+        job.record.versions.insert(version, made);
         self.event(name, None, format!("version {version} submitted"));
         self.go_to(name, version, false);
     }
@@ -345,7 +369,7 @@ impl State {
         Ok(name.to_owned())
     }
 
-    fn restart(&mut self, name: &str) -> Result<String, Refusal> {
+    fn restart(&mut self, name: &str, submitter: Option<String>) -> Result<String, Refusal> {
         self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         let Some(spec) = job.spec().map(|spec| JobSpec::clone(spec)) else {
@@ -362,7 +386,7 @@ impl State {
             // The run that starts now is in its place.
             job.put_off = None;
         }
-        self.replace(name, spec);
+        self.replace(name, spec, submitter);
         if is_running {
             self.start_run(name);
         }

@@ -5,6 +5,7 @@ use super::records::Rollout;
 use super::runs::Firing;
 use super::service::{self, Plan};
 use super::state::State;
+use super::view::Authority;
 use crate::spec::Kind;
 
 /// Failures of new instances, without one that becomes healthy in between, after which an update has failed.
@@ -172,9 +173,16 @@ impl State {
 
     /// Why a job may not go back by itself to a version, if that is so.
     fn may_not_return(&self, name: &str, version: u64) -> Option<String> {
-        let spec = self.jobs.get(name)?.spec_of(version)?;
-        let refusal = self.check_name(name, &spec.role).err()?;
-        Some(refusal.to_string())
+        let record = self.jobs.get(name)?.record.versions.get(&version)?;
+        if let Err(refusal) = self.check_name(name, &record.spec.role) {
+            return Some(refusal.to_string());
+        }
+        // Nobody asks for it: it runs by the rights that its submitter has now.
+        let (submitter, may_run) = record.submitter.as_ref().zip(self.may_run.as_ref())?;
+        let authority = Authority::of(&record.spec);
+        (!may_run.allows(submitter, &authority)).then(|| {
+            format!("{submitter:?}, who submitted version {version}, may no longer run it")
+        })
     }
 
     fn update_failed(&mut self, name: &str, why: String) {

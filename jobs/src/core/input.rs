@@ -27,6 +27,8 @@ pub enum Input {
         framework_id: String,
         roles: RoleSet,
     },
+    /// The id of the cluster that the scheduler subscribes to: before the first subscription to it.
+    Cluster(String),
     /// The region of the master that was subscribed to, if it has one: before its first offers.
     MasterRegion(Option<String>),
     /// The master takes no stream with the roles that it was asked for.
@@ -120,6 +122,8 @@ pub enum Request {
         name: String,
         /// `None` where there was no such job.
         seen: Option<Authorities>,
+        /// The principal of the client, if it has a name: the submitter of a version that the request makes.
+        principal: Option<String>,
         request: Box<Self>,
     },
 }

@@ -24,6 +24,9 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) framework_id: Option<String>,
+    /// The id of the cluster that the framework is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cluster_id: Option<String>,
     /// Was the first version of a job that is new, and is no more; a scheduler of before reads it.
     pub(super) first_version: u64,
     /// Grows with each start of a scheduler on this store, and is part of the ids of its tasks.
@@ -102,6 +105,9 @@ pub(super) struct VersionRecord {
     #[serde(with = "shared")]
     pub(super) spec: Arc<JobSpec>,
     pub(super) at: Duration,
+    /// The principal that submitted it, if it had a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) submitter: Option<String>,
 }
 
 /// What of a specification changes without another version.
@@ -340,6 +346,13 @@ pub enum RestoreError {
     Format { key: String, format: u32 },
     #[error("the record {key:?} belongs to a job that is not there")]
     Orphan { key: String },
+}
+
+/// The error of a record whose job is not there.
+pub(super) fn orphan(key: &Key) -> RestoreError {
+    RestoreError::Orphan {
+        key: key.delete().key,
+    }
 }
 
 /// All that was stored, before it is put together.

@@ -441,6 +441,18 @@ impl Offers {
 }
 
 impl State {
+    /// The roles of jobs that the master has taken, with which the framework subscribes.
+    #[must_use]
+    pub fn roles(&self) -> BTreeSet<String> {
+        self.roles.taken()
+    }
+
+    /// Returns the roles in which nothing waits for offers: a subscription suppresses them.
+    #[must_use]
+    pub fn idle_roles(&self) -> BTreeSet<String> {
+        self.roles.idle()
+    }
+
     /// Asks the master for roles that jobs have and it has not taken; in those that it has, suppresses offers where nothing
     /// is wanted, and revives them where more is than before.
     pub(super) fn ask_for_offers(&mut self) {

@@ -15,13 +15,14 @@ use super::names::plain;
 use super::next_ports::NextPorts;
 use super::outbox::{Deferred, Outbox};
 use super::pool::{AcceptLimits, STEP_WORK_MAX};
-use super::records::{Key, Meta, RestoreError, Stored};
+use super::records::{Key, Meta, RestoreError, Stored, orphan};
 use super::roles::{RoleSet, Roles};
 use super::seen_offers::SeenOffers;
 use super::spread::{Agents, Waits};
 use super::task_name::TaskName;
 use super::totals::{JobFailures, Totals};
 use super::versions::SPEC_BYTES_MAX;
+use super::view::MayRun;
 use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
@@ -103,6 +104,8 @@ pub struct State {
     pub(super) effects: Vec<Effect>,
     pub(super) totals: Totals,
     pub(super) job_failures: JobFailures,
+    /// Without it, each submitter may run what it has submitted.
+    pub(super) may_run: Option<MayRun>,
 }
 
 /// An offer that has not been answered.
@@ -192,6 +195,7 @@ impl State {
             effects: Vec::new(),
             totals: Totals::default(),
             job_failures: JobFailures::default(),
+            may_run: None,
         };
         state.take_over(stored)?;
         if !is_new {
@@ -292,16 +296,17 @@ impl State {
         self.meta.framework_id.as_deref()
     }
 
-    /// The roles of jobs that the master has taken, with which the framework subscribes.
+    /// The id of the cluster that the jobs are of, once it has subscribed to a master that tells it.
     #[must_use]
-    pub fn roles(&self) -> BTreeSet<String> {
-        self.roles.taken()
+    pub fn cluster_id(&self) -> Option<&str> {
+        self.meta.cluster_id.as_deref()
     }
 
-    /// Returns the roles in which nothing waits for offers: a subscription suppresses them.
-    #[must_use]
-    pub fn idle_roles(&self) -> BTreeSet<String> {
-        self.roles.idle()
+    fn of_cluster(&mut self, id: String) {
+        if self.meta.cluster_id.as_ref() != Some(&id) {
+            self.meta.cluster_id = Some(id);
+            self.save_meta();
+        }
     }
 
     /// Takes in what happened and gives what is to be done, in order.
@@ -352,6 +357,7 @@ impl State {
                 framework_id,
                 roles,
             } => self.subscribed(framework_id, &roles),
+            Input::Cluster(id) => self.of_cluster(id),
             Input::MasterRegion(region) => self.master_region = region,
             Input::SubscriptionRefused => {
                 self.disconnected();
@@ -590,11 +596,5 @@ impl State {
         let answer = self.carry_out(request);
         let answer = Effect::Answer { id, answer };
         self.outbox.defer(Deferred::Effect(answer));
-    }
-}
-
-fn orphan(key: &Key) -> RestoreError {
-    RestoreError::Orphan {
-        key: key.delete().key,
     }
 }

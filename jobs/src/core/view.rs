@@ -1,6 +1,7 @@
 //! What readers see of jobs: the objects of the HTTP API.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,6 +154,27 @@ impl Authority {
     }
 }
 
+/// Tells whether a principal may run tasks so, by the rules as they are at the time.
+#[derive(Clone)]
+pub struct MayRun(Arc<dyn Fn(&str, &Authority) -> bool + Send + Sync>);
+
+impl MayRun {
+    #[must_use]
+    pub fn new(rules: impl Fn(&str, &Authority) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(rules))
+    }
+
+    pub(super) fn allows(&self, principal: &str, authority: &Authority) -> bool {
+        (self.0)(principal, authority)
+    }
+}
+
+impl fmt::Debug for MayRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MayRun")
+    }
+}
+
 /// The authorities that a change of a job can start tasks with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authorities {
@@ -163,6 +185,11 @@ pub struct Authorities {
 }
 
 impl State {
+    /// Asks these rules before a job goes back by itself to a version.
+    pub fn ask_rules(&mut self, may_run: MayRun) {
+        self.may_run = Some(may_run);
+    }
+
     /// One job with all of its tasks, where no quotas are known.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<JobView> {

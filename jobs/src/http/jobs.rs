@@ -118,7 +118,8 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
     });
     let beside: HashSet<(String, String)> = beside.collect();
     let mut permitted = Vec::new();
-    for spec in specs {
+    for mut spec in specs {
+        name_user(&context, &caller, &mut spec);
         let authority = Authority::of(&spec);
         permission::run(&caller.approver, &authority, &context.user)?;
         let target = Target::of(&context, &caller, spec, &beside).await?;
@@ -149,6 +150,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         let name = spec.name.clone();
         let request = Request::Permitted {
             name: key,
+            principal: caller.approver.principal().map(str::to_owned),
             seen,
             request: Box::new(Request::Submit(Box::new(spec))),
         };
@@ -158,6 +160,13 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
     }
     let first = jobs.first().filter(|_| !is_list);
     Ok(first.map_or_else(|| Reply::json(&Submitted { jobs: &jobs }), Reply::json))
+}
+
+/// A job that names no user runs as that of its submitter, where the submitter may not use that of the scheduler.
+fn name_user(context: &Context, caller: &Caller, spec: &mut JobSpec) {
+    if spec.task.user.is_none() {
+        spec.task.user = permission::own_user(&caller.approver, &context.user);
+    }
 }
 
 /// What is answered where one of several jobs is refused: those before it are taken.
@@ -177,7 +186,8 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         request,
         ..
     } = permitted;
-    let spec = read_file(&context, &caller, request, file::from_text).await?;
+    let mut spec = read_file(&context, &caller, request, file::from_text).await?;
+    name_user(&context, &caller, &mut spec);
     let Target { key, spec, .. } = Target::of(&context, &caller, spec, &HashSet::new()).await?;
     look_for_offers(&context, &spec.role).await;
     let planned = |quotas: Quotas| {
@@ -262,6 +272,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
     }
     let request = Request::Permitted {
         name: key,
+        principal: caller.approver.principal().map(str::to_owned),
         seen: Some(seen),
         request: Box::new(request),
     };

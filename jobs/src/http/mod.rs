@@ -41,6 +41,7 @@ use tokio::sync::watch;
 use crate::service::Handle;
 pub(crate) use bodies::Bodies;
 pub(crate) use file_reader::FileReader;
+pub(crate) use permission::may_run;
 pub(crate) use quotas::MasterQuotas;
 pub(crate) use readers::Readers;
 pub(crate) use reply::Reply;

@@ -1,8 +1,9 @@
 //! What a caller must be allowed before a job is changed: its role, and the user that its tasks run as.
 
 use meseta_access::{Action, Approver, Forbidden};
+use meseta_daemon::authentication::Approvers;
 
-use crate::core::{Authorities, Authority};
+use crate::core::{Authorities, Authority, MayRun};
 
 /// Whether the caller may change what is of this role.
 pub(super) fn change(approver: &Approver, authority: &Authority) -> Result<(), Forbidden> {
@@ -14,6 +15,25 @@ pub(super) fn run(approver: &Approver, authority: &Authority, user: &str) -> Res
     change(approver, authority)?;
     let user = authority.user.as_deref().unwrap_or(user);
     approver.check(Action::RunTask, Some(user))
+}
+
+/// Tells the core who may run what now; `user` is that of tasks whose job names none.
+pub(crate) fn may_run(approvers: Approvers, user: String) -> MayRun {
+    MayRun::new(move |principal, authority| {
+        let approver = approvers.of_principal(Some(principal.to_owned()));
+        run(&approver, authority, &user).is_ok()
+    })
+}
+
+/// The user of tasks whose job names none, where the caller may not use that of the scheduler: its own, if it has one alone.
+/// Roles that do not share a user cannot reach each other's processes and files.
+pub(super) fn own_user(approver: &Approver, user: &str) -> Option<String> {
+    if approver.allows(Action::RunTask, Some(user)) {
+        return None;
+    }
+    let users = approver.extent(Action::RunTask, 2);
+    let mut named = users.named;
+    (named.len() == 1 && !users.unnamed).then(|| named.remove(0))
 }
 
 /// Checks that the caller may have a version that runs as `new` take the place of what it has seen.
@@ -117,6 +137,8 @@ mod tests {
             let replaced = replace(&ann, &version_of("www"), &seen, "root");
             assert_eq!(replaced.is_ok(), may_replace, "{seen:?}");
         }
+        assert_eq!(own_user(&ann, "root").as_deref(), Some("www"));
+        assert_eq!(own_user(&ann, "www"), None);
         let unnamed = Authority {
             role: "dev".to_owned(),
             user: None,

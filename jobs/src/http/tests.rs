@@ -368,6 +368,7 @@ async fn tenants_know_nothing_of_each_others_jobs() {
         let request = Change::Permitted {
             name: state.key_for(&spec, None).expect("a key"),
             seen: None,
+            principal: None,
             request: Box::new(Change::Submit(Box::new(spec))),
         };
         state.step(clock.now(), Input::Request { id, request });

@@ -17,6 +17,7 @@ use meseta_daemon::client::{self, Client, RecordStream};
 use meseta_daemon::error_chain::chain;
 use meseta_daemon::leader;
 use meseta_etcd::leadership::Fence;
+use meseta_proto::epoch::CLUSTER_ID;
 use meseta_proto::leader::Backoff;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1 as mesos;
@@ -47,6 +48,8 @@ const REASON_BYTES_MAX: usize = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub(crate) framework_id: Option<String>,
+    /// The id of the cluster that the framework is of.
+    pub(crate) cluster_id: Option<String>,
     pub(crate) roles: RoleSet,
     /// The user of tasks that name none.
     pub(crate) user: String,
@@ -68,6 +71,7 @@ impl Registration {
     pub(crate) fn with(&self, state: &State) -> Self {
         Self {
             framework_id: state.framework_id().map(str::to_owned),
+            cluster_id: state.cluster_id().map(str::to_owned),
             roles: RoleSet {
                 roles: state.roles(),
                 suppressed: state.idle_roles(),
@@ -102,18 +106,32 @@ enum Ended {
     Refused(String),
     #[error("the scheduler is ending")]
     Ending,
+    #[error("the master is of another cluster")]
+    OtherCluster(Unusable),
 }
 
-/// Another scheduler has subscribed as the framework of this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "another scheduler has subscribed as the framework of this one: a copy of its store is in use elsewhere. Run one of them, or give each a store of its own"
-)]
-pub struct FailedOver;
+/// Why a scheduler may not go on: each would take the tasks of the other one for strays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    #[error(
+        "another scheduler has subscribed as the framework of this one: a copy of its store is in use elsewhere. Run one of them, or give each a store of its own"
+    )]
+    FailedOver,
+    #[error(
+        "the master {master} is of cluster {found}, and the jobs in the store are of cluster {stored}: correct --master, or give this cluster a store of its own (--work_dir, --etcd_prefix). To go on with these jobs in the other cluster, set --adopt_cluster once"
+    )]
+    OtherCluster {
+        master: String,
+        found: String,
+        stored: String,
+    },
+}
 
 /// What a subscription is made of.
 pub(crate) struct Link {
     pub(crate) masters: Vec<String>,
+    /// Another cluster than before is taken for that of the jobs.
+    pub(crate) adopts_cluster: bool,
     pub(crate) identity: ClientIdentity,
     pub(crate) registration: watch::Receiver<Registration>,
     pub(crate) events: mpsc::Sender<FromLink>,
@@ -128,8 +146,8 @@ impl Link {
     /// Keeps a subscription until `shutdown`.
     ///
     /// # Errors
-    /// Another scheduler has subscribed as the same framework: each would take the tasks of the other one for strays.
-    pub(crate) async fn run(self, shutdown: CancellationToken) -> Result<(), FailedOver> {
+    /// Another scheduler has subscribed as the same framework, or the master is of another cluster.
+    pub(crate) async fn run(self, shutdown: CancellationToken) -> Result<(), Unusable> {
         let mut backoff = Backoff::new(self.seed);
         while !shutdown.is_cancelled() {
             let outcome = tokio::select! {
@@ -142,7 +160,11 @@ impl Link {
             }
             if matches!(&error, Ended::Refused(why) if is_failover(why)) {
                 tracing::error!(error = %chain(&error), "another scheduler has taken over the framework");
-                return Err(FailedOver);
+                return Err(Unusable::FailedOver);
+            }
+            if let Ended::OtherCluster(unusable) = error {
+                tracing::error!(error = %unusable, "the master is of another cluster");
+                return Err(unusable);
             }
             tracing::warn!(error = %chain(&error), "not subscribed to a master");
             let is_removed = matches!(&error, Ended::Refused(why) if is_removal(why));
@@ -202,6 +224,14 @@ impl Link {
         let mut records = client.stream(call).await?;
         let stream_id = records.header("mesos-stream-id").ok_or(Ended::NoStreamId)?;
         let stream_id = stream_id.parse().map_err(|_| Ended::NoStreamId)?;
+        let cluster = records.header(CLUSTER_ID).map(str::to_owned);
+        let stored = registration
+            .cluster_id
+            .as_deref()
+            .filter(|_| !self.adopts_cluster);
+        if let Some(cluster) = new_cluster(&leader, stored, cluster)? {
+            self.tell(FromLink::Input(Input::Cluster(cluster))).await?;
+        }
         let first = next(&mut records, Duration::from_secs(30)).await?;
         let subscribed = match (first.subscribed, first.error) {
             (Some(subscribed), _) => subscribed,
@@ -253,6 +283,23 @@ impl Link {
 
     async fn tell(&self, told: FromLink) -> Result<(), Ended> {
         self.events.send(told).await.map_err(|_| Ended::Ending)
+    }
+}
+
+/// The cluster that the jobs are of from now on, where that may be new. A master whose registry is in memory tells none.
+fn new_cluster(
+    master: &str,
+    stored: Option<&str>,
+    found: Option<String>,
+) -> Result<Option<String>, Ended> {
+    match (stored, found) {
+        (Some(stored), Some(found)) if stored == found => Ok(None),
+        (Some(stored), Some(found)) => Err(Ended::OtherCluster(Unusable::OtherCluster {
+            master: master.to_owned(),
+            found,
+            stored: stored.to_owned(),
+        })),
+        (_, found) => Ok(found),
     }
 }
 
@@ -351,6 +398,30 @@ mod tests {
     use meseta_proto::mesos::v1::TaskStatus;
 
     use super::*;
+
+    #[test]
+    fn master_of_another_cluster_is_refused() {
+        let found = |stored, found: Option<&str>| {
+            new_cluster("http://m:5050", stored, found.map(str::to_owned))
+        };
+        for (stored, told, new) in [
+            (None, None, None),
+            (None, Some("c"), Some("c")),
+            (Some("c"), Some("c"), None),
+            // A registry in memory.
+            (Some("c"), None, None),
+        ] {
+            let new_one = found(stored, told).expect("taken");
+            assert_eq!(new_one.as_deref(), new, "{stored:?} {told:?}");
+        }
+        let refused = found(Some("c"), Some("d"));
+        let Err(Ended::OtherCluster(unusable)) = refused else {
+            panic!("{refused:?}");
+        };
+        let told = unusable.to_string();
+        assert!(told.contains("http://m:5050 is of cluster d") && told.contains("of cluster c"));
+        assert!(told.contains("--adopt_cluster"), "{told}");
+    }
 
     #[test]
     fn update_message_is_shortened() {

@@ -47,6 +47,8 @@ pub struct MasterCore {
     pub(super) next_epoch_rise: Moment,
     /// Of the registry; what agents know its epochs by.
     pub(super) cluster_id: Option<String>,
+    /// That id is of this master alone.
+    pub(super) is_forgotten: bool,
     pub(super) started: Duration,
     /// Both clocks in this step.
     pub(super) now: Now,

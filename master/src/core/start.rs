@@ -47,6 +47,7 @@ impl MasterCore {
             requested_epoch: 0,
             next_epoch_rise: Moment::ORIGIN,
             cluster_id: Some(recovered.cluster_id.clone()).filter(|id| !id.is_empty()),
+            is_forgotten: recovered.is_forgotten,
             started: now.unix,
             now,
             allocator,

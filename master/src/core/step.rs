@@ -143,6 +143,12 @@ impl MasterCore {
         framework.terms.info.principal.clone()
     }
 
+    /// The id of the cluster, where it outlives this master.
+    #[must_use]
+    pub fn lasting_cluster(&self) -> Option<String> {
+        self.cluster_id.clone().filter(|_| !self.is_forgotten)
+    }
+
     /// Remembers who opened a connection of an agent, until that is gone. The agent is told with what this master leads
     /// before it sends anything.
     pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) -> LedEpoch {

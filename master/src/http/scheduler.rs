@@ -14,6 +14,7 @@ use meseta_daemon::body;
 use meseta_daemon::server::stream_body;
 use meseta_proto::Invalid;
 use meseta_proto::budget::{Budget, Charge};
+use meseta_proto::epoch::CLUSTER_ID;
 use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
 use tokio::sync::mpsc;
@@ -153,6 +154,7 @@ async fn subscribe(
     if let Err(wait) = context.subscription_rate.take(caller.group()) {
         return Err(authentication::subscribed_too_often(wait));
     }
+    let cluster = context.handle.cluster().await?;
     let connection = context.handle.new_connection();
     let (sink, source) = events::queue(context.handle.budgets.subscriber(), events::EVENTS_MAX);
     let source = source.fenced(&context.handle.standing.fence);
@@ -176,6 +178,10 @@ async fn subscribe(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
     headers.insert(MESOS_STREAM_ID, stream_header);
+    // A scheduler that keeps jobs tells clusters apart by it.
+    if let Some(Ok(cluster)) = cluster.as_deref().map(HeaderValue::from_str) {
+        headers.insert(CLUSTER_ID, cluster);
+    }
     Ok(response)
 }
 

@@ -22,6 +22,7 @@ impl InMemory {
         let recovered = Recovered {
             epoch: 1,
             cluster_id: uuid::Uuid::new_v4().to_string(),
+            is_forgotten: true,
             ..Recovered::default()
         };
         (recovered, Self { on_persisted })

@@ -62,6 +62,11 @@ impl Handle {
             .await
     }
 
+    /// The id of the cluster, where it outlives this master.
+    pub(crate) async fn cluster(&self) -> Result<Option<String>, Closed> {
+        self.query(Query::Cluster).await
+    }
+
     /// The principal that a framework goes by.
     pub(crate) async fn principal_of(&self, framework_id: &str) -> Result<Option<String>, Closed> {
         let id = framework_id.to_owned();

@@ -460,6 +460,7 @@ fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
         let id = world.request(Request::Permitted {
             name: "array".to_owned(),
             seen,
+            principal: None,
             request: submission(),
         });
         world.sync();

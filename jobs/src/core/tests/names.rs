@@ -20,6 +20,7 @@ fn submit_named(
     let id = world.request(Request::Permitted {
         name: key.clone(),
         seen: world.state.authorities_of(&key),
+        principal: None,
         request: Box::new(Request::Submit(Box::new(spec))),
     });
     world.sync();

@@ -4,6 +4,7 @@ use meseta_proto::mesos::v1::TaskState;
 
 use super::lost_agents::report;
 use super::*;
+use crate::core::MayRun;
 
 fn update_of(spec: &mut JobSpec) -> &mut Update {
     let Kind::Service(kind) = &mut spec.kind else {
@@ -259,4 +260,47 @@ fn pause_lies_between_instances_and_before_the_mark() {
         "{seconds:?}"
     );
     assert_eq!(marks(&world), [(1, false, false), (2, true, true)]);
+}
+
+/// Submits a version for a principal.
+fn submit_for(world: &mut World, principal: &str, spec: JobSpec) {
+    let id = world.request(Request::Permitted {
+        name: spec.name.clone(),
+        seen: world.state.authorities_of(&spec.name),
+        principal: Some(principal.to_owned()),
+        request: Box::new(Request::Submit(Box::new(spec))),
+    });
+    world.sync();
+    assert!(world.answers[&id].is_ok());
+}
+
+#[test]
+fn automatic_revert_needs_the_rights_of_the_submitter() {
+    for may_still_run in [true, false] {
+        let mut world = World::new(3, 4);
+        let spec = service(2, 1, 1);
+        submit_for(&mut world, "ann", spec.clone());
+        world.calm(120, None);
+        assert_eq!(world.state.job("web").expect("a job").state, "healthy");
+        submit_for(&mut world, "bob", changed(&spec, "another"));
+        // Also after a restart of the scheduler.
+        world.crash();
+        world
+            .state
+            .ask_rules(MayRun::new(move |principal, authority| {
+                assert_eq!((principal, &*authority.role), ("ann", "r"));
+                may_still_run
+            }));
+        world.calm(900, Some(2));
+        let view = world.state.job("web").expect("a job");
+        let expected = if may_still_run { "healthy" } else { "failed" };
+        assert_eq!(view.state, expected);
+        let running = view.tasks.expect("tasks").into_iter();
+        let is_old = running.filter(|task| task.version == 1).count() > 0;
+        assert!(is_old || !may_still_run);
+        let events = world.state.history("web").expect("a history").events;
+        let told = "\"ann\", who submitted version 1, may no longer run it";
+        let is_told = events.iter().any(|event| event.text.contains(told));
+        assert_eq!(is_told, !may_still_run);
+    }
 }

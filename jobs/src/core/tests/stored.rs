@@ -31,6 +31,16 @@ fn bytes_written(world: &mut World) -> usize {
 }
 
 #[test]
+fn cluster_of_the_jobs_survives_a_restart() {
+    let mut world = World::new(1, 1);
+    assert_eq!(world.state.cluster_id(), None);
+    world.step(Input::Cluster("c".to_owned()));
+    world.sync();
+    world.crash();
+    assert_eq!(world.state.cluster_id(), Some("c"));
+}
+
+#[test]
 fn a_change_of_a_job_writes_no_specification_that_has_not_changed() {
     let mut world = with_ten_versions(50_000);
     assert_eq!(world.stored("version/web/"), 10);

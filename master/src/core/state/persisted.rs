@@ -120,6 +120,8 @@ pub struct Recovered {
     pub epoch: u64,
     /// The registry's own, for as long as it exists; empty where there is none.
     pub cluster_id: String,
+    /// The registry ends with this master: its next one has another id.
+    pub is_forgotten: bool,
     pub agents: Vec<AgentRecord>,
     pub unreachable: Vec<UnreachableRecord>,
     /// With the time since the Unix epoch.

@@ -43,6 +43,22 @@ async fn calls_are_taken_or_refused_for_their_headers() {
     }
 }
 
+/// A registry in memory has another id at each start.
+#[tokio::test]
+async fn scheduler_learns_the_cluster_that_lasts() {
+    for (is_forgotten, expected) in [(false, Some("c")), (true, None)] {
+        let (router, _) = master_with(Recovered {
+            epoch: 1,
+            cluster_id: "c".to_owned(),
+            is_forgotten,
+            ..Recovered::default()
+        });
+        let (stream, ..) = subscribe(&router).await;
+        let told = stream.headers().get("meseta-cluster-id");
+        assert_eq!(told.and_then(|id| id.to_str().ok()), expected);
+    }
+}
+
 #[tokio::test]
 async fn a_stream_that_is_dropped_disconnects_its_framework() {
     let router = master();
