@@ -84,12 +84,23 @@ pub(super) fn allow_jobs(rules: &mut Map<String, Value>, users: &[String]) -> an
     allow_in(rules, JOBS, &json!({"type": "ANY"}), users)
 }
 
-fn allow_in(
+/// Lets jobs of a principal run as its users, and the principal see the scheduler, which runs as `job_user`: the tasks that it
+/// sees there are those of its own users.
+pub(super) fn allow_jobs_of(
     rules: &mut Map<String, Value>,
-    name: &str,
-    roles: &Value,
-    users: &[String],
+    principal: &Principal,
+    job_user: &str,
 ) -> anyhow::Result<()> {
+    check_lists(rules)?;
+    for action in BY_USER {
+        push(rules, action, JOBS, json!({ "values": principal.users }));
+    }
+    let scheduler = json!({ "values": [job_user] });
+    push(rules, Action::ViewFramework, &principal.name, scheduler);
+    Ok(())
+}
+
+fn check_lists(rules: &Map<String, Value>) -> anyhow::Result<()> {
     for action in Action::ALL {
         let list = rules.get(action.key());
         ensure!(
@@ -98,6 +109,16 @@ fn allow_in(
             action.key()
         );
     }
+    Ok(())
+}
+
+fn allow_in(
+    rules: &mut Map<String, Value>,
+    name: &str,
+    roles: &Value,
+    users: &[String],
+) -> anyhow::Result<()> {
+    check_lists(rules)?;
     for (actions, values) in [
         (&BY_ROLE[..], roles.clone()),
         (&BY_OWNER[..], json!({"values": [name]})),

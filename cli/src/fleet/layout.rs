@@ -45,6 +45,9 @@ pub(super) struct Fleet {
     /// That of the scheduler of jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) scheduler: Option<Machine>,
+    /// The user of jobs that name none, which is the user of the scheduler's framework.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) job_user: Option<String>,
     pub(super) principals: Vec<Principal>,
 }
 

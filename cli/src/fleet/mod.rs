@@ -89,7 +89,8 @@ struct Added {
     /// Host name and addresses of the machine with the scheduler of jobs, which may be the master's or an agent's.
     #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
     scheduler: Option<Machine>,
-    /// With --scheduler: a user that tasks of jobs may run as; may be repeated. The first is that of jobs which name none.
+    /// With --scheduler: a user that tasks of jobs may run as, beside the users of principals; may be repeated. The first
+    /// is that of jobs which name none. Give it to no principal: tasks of one user can read and stop each other.
     #[arg(long = "job-user", alias = "job_user", value_name = "USER", default_value = "meseta",
           requires = "scheduler", value_parser = names::user)]
     job_users: Vec<String>,
@@ -158,6 +159,7 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
         master: options.master.clone(),
         agents: Vec::new(),
         scheduler: options.added.scheduler.clone(),
+        job_user: None,
         principals: Vec::new(),
     };
     let until = Validity::new(now, days(options.authority_days));
@@ -275,7 +277,18 @@ impl Grown<'_> {
                 .authority
                 .sign(machine, DaemonKind::Scheduler, self.validity)?;
             let user = self.job_users.first().map_or("", String::as_str);
+            fleet.job_user = Some(user.to_owned());
             files.extend(layout::scheduler(fleet, machine, &pair, &secret, user));
+        }
+        if let Some(job_user) = &fleet.job_user {
+            // With a new scheduler, also of those that were there before.
+            let principals = match self.scheduler {
+                Some(_) => &fleet.principals,
+                None => self.principals,
+            };
+            for principal in principals {
+                acls::allow_jobs_of(&mut rules, principal, job_user)?;
+            }
         }
         if !self.principals.is_empty() || self.scheduler.is_some() {
             shared.acls = acls::pretty(&rules)?;

@@ -463,6 +463,49 @@ fn the_scheduler_of_jobs_has_what_it_needs() {
     assert!(error.to_string().contains("scheduler"), "{error:#}");
 }
 
+/// A tenant saw the secrets of others, whose tasks ran as its user, and nothing of its own jobs.
+#[test]
+fn jobs_of_each_principal_run_as_its_own_user() {
+    for scheduler_first in [false, true] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let dir = dir.path().join("fleet");
+        let tenants = ["ads:role=ads:user=ads", "shop:role=shop:user=shop"];
+        let with = |users| with_scheduler("master.example=10.0.0.1", users);
+        let options = |added| AddOptions {
+            dir: dir.clone(),
+            agents: Vec::new(),
+            added,
+        };
+        if scheduler_first {
+            init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
+            add(&options(with(&["nobody"])), NOW).expect("a scheduler");
+            add_to(&dir, &[], &tenants).expect("principals");
+        } else {
+            init_in(&dir, &["node1.example=10.0.0.7"], &tenants).expect("made");
+            add(&options(with(&["nobody"])), NOW).expect("a scheduler");
+        }
+        let tree = tree(&dir);
+        let acls = Acls::parse(text(&tree, "acls.json")).expect("rules");
+        let rules = Authorizer::new(acls, true);
+        for (principal, action, object, expected) in [
+            ("jobs", Action::RunTask, "ads", true),
+            ("jobs", Action::RunTask, "shop", true),
+            ("jobs", Action::RunTask, "root", false),
+            ("ads", Action::RunTask, "ads", true),
+            ("ads", Action::RunTask, "shop", false),
+            ("ads", Action::RunTask, "nobody", false),
+            ("ads", Action::ViewFramework, "nobody", true),
+            ("ads", Action::ViewTask, "ads", true),
+            ("ads", Action::ViewTask, "nobody", false),
+            ("ads", Action::AccessSandbox, "shop", false),
+            ("ads", Action::ViewExecutor, "shop", false),
+        ] {
+            let allowed = rules.allows(Some(principal), action, Some(object));
+            assert_eq!(allowed, expected, "{principal}: {action:?} {object}");
+        }
+    }
+}
+
 #[test]
 fn a_scheduler_of_jobs_can_be_added_and_renewed() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -619,6 +662,7 @@ fn nothing_outlives_its_authority() {
         master: names::machine("m=10.0.0.1").expect("a machine"),
         agents: Vec::new(),
         scheduler: None,
+        job_user: None,
         principals: Vec::new(),
     };
     let short = Validity::new(NOW, days(5));
