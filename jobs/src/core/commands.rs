@@ -210,6 +210,7 @@ impl State {
             stable: None,
             rollout: None,
             failed: None,
+            failed_update: None,
             stop: None,
             held: true,
             broken: false,
@@ -262,6 +263,9 @@ impl State {
         job.record.held |= was_stopped;
         job.record.moving.clear();
         job.record.failed = None;
+        if !reverting {
+            job.record.failed_update = None;
+        }
         job.failure = None;
         let from = std::mem::replace(&mut job.record.target, version);
         job.go_on_from(now, (from, was_stopped));

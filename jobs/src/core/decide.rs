@@ -1,11 +1,12 @@
 //! Carries out what each job needs now, and what time brings.
 
 use super::job::{Job, KillReason, Progress};
-use super::records::Rollout;
+use super::records::{FailedUpdate, Rollout};
 use super::runs::Firing;
 use super::service::{self, Plan};
 use super::state::State;
 use super::view::Authority;
+use super::why_not::last_text;
 use crate::spec::Kind;
 
 /// Failures of new instances, without one that becomes healthy in between, after which an update has failed.
@@ -200,6 +201,7 @@ impl State {
             Some(prevented) => format!("{why}; it is not taken back: {prevented}"),
             None => why,
         };
+        let told = format!("{why}{}", last_text(job));
         let job = self.jobs.get_mut(name);
         let Some(rollout) = job.and_then(|job| job.record.rollout.as_mut()) else {
             return;
@@ -212,6 +214,12 @@ impl State {
         if let Some(back) = back {
             self.event(name, None, format!("goes back to version {back}"));
             self.go_to(name, back, true);
+            if let Some(job) = self.jobs.get_mut(name) {
+                job.record.failed_update = Some(FailedUpdate {
+                    version: target,
+                    why: told,
+                });
+            }
         }
         self.save(name);
     }

@@ -71,6 +71,6 @@ pub use task_name::TaskName;
 pub use tasks::{NoPlace, TaskOrder};
 pub use totals::{JobFailures, QUEUE_BOUNDS, Queue, Totals};
 pub use view::{
-    Authorities, Authority, FailureView, History, JobView, MayRun, TaskView, UpdateView,
-    VersionView, VolumeView,
+    Authorities, Authority, FailedUpdateView, FailureView, History, JobView, MayRun, TaskView,
+    UpdateView, VersionView, VolumeView,
 };

@@ -64,6 +64,9 @@ pub(super) struct JobRecord {
     /// Why the first version of a service, before which nothing was healthy, has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<String>,
+    /// The update that the service went back from by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failed_update: Option<FailedUpdate>,
     pub(super) stop: Option<Stop>,
     /// Nothing of a service has been launched since it was submitted, or started after a stop.
     #[serde(default)]
@@ -166,6 +169,13 @@ pub(super) struct Rollout {
     pub(super) promoted: bool,
     /// Why it does not go on.
     pub(super) halted: Option<String>,
+}
+
+/// The version that a service went back from by itself, and why; kept until another version is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FailedUpdate {
+    pub(super) version: u64,
+    pub(super) why: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

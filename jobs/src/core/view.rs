@@ -17,6 +17,9 @@ use super::totals::{JobFailures, Totals};
 use super::volume::Volume;
 use crate::spec::{JobSpec, Kind};
 
+/// What is in the way of a job costs as much as it has tasks, and those who follow it ask for it again and again.
+const BRIEF_TASKS_MAX: usize = 1_000;
+
 /// A job, as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobView {
@@ -42,6 +45,9 @@ pub struct JobView {
     pub obstacles: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateView>,
+    /// The version that the service went back from by itself, until another one is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_update: Option<FailedUpdateView>,
     /// The last failure of the version that is to run, as this scheduler has seen it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<FailureView>,
@@ -78,6 +84,14 @@ pub struct UpdateView {
     pub to: u64,
     /// `rolling`, `canary`, `reverting` or `halted`.
     pub state: &'static str,
+}
+
+/// A version that could not be updated to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FailedUpdateView {
+    pub version: u64,
+    /// In one line, with the last failure of its tasks.
+    pub why: String,
 }
 
 /// A volume, kept for an instance or to be released.
@@ -210,6 +224,16 @@ impl State {
             obstacles,
             ..summary
         })
+    }
+
+    /// One job without its tasks; of one with few of them also what is in the way.
+    #[must_use]
+    pub fn brief(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
+        let tasks = self.jobs.get(name)?.tasks.len();
+        match tasks <= BRIEF_TASKS_MAX {
+            true => self.job_alone(name, quotas),
+            false => self.summary(name, quotas),
+        }
     }
 
     /// The role of a job that waits for offers: its quota may be what is in the way.
@@ -390,6 +414,14 @@ impl State {
             why: self.why(job, quotas),
             obstacles: Vec::new(),
             update: update_view(job),
+            failed_update: job
+                .record
+                .failed_update
+                .as_ref()
+                .map(|failed| FailedUpdateView {
+                    version: failed.version,
+                    why: failed.why.clone(),
+                }),
             last_failure: self.failure_view(job),
             next_run: self.next_run_of(job),
             tasks: None,

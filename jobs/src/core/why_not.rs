@@ -4,6 +4,7 @@ use meseta_daemon::calendar::utc;
 
 use super::job::Job;
 use super::quotas::Quotas;
+use super::records::FailedUpdate;
 use super::state::State;
 use super::view::FailureView;
 use crate::spec::{GANG_MAX, Kind};
@@ -39,7 +40,11 @@ impl State {
                 };
                 format!("{failed} {tasks} failed for good{}", last_text(job))
             }
-            _ => waits,
+            _ => match failed_update_text(job) {
+                Some(text) if waits.is_empty() => text,
+                Some(text) => format!("{text}; {waits}"),
+                None => waits,
+            },
         }
     }
 
@@ -138,11 +143,19 @@ fn beside_text(job: &Job) -> &'static str {
     }
 }
 
+/// That the service went back from a version by itself.
+fn failed_update_text(job: &Job) -> Option<String> {
+    let failed = job.record.failed_update.as_ref()?;
+    let FailedUpdate { version, why } = failed;
+    let is_shown = job.record.stop.is_none();
+    is_shown.then(|| format!("version {version} was taken back: {why}"))
+}
+
 /// Before the last failure, in the reason why a job is not further.
 const LAST: &str = "; the last: ";
 
 /// The last failure, behind what it explains.
-fn last_text(job: &Job) -> String {
+pub(super) fn last_text(job: &Job) -> String {
     let failure = job.failure.as_ref();
     failure.map_or_else(String::new, |failure| {
         format!("{LAST}{} {}", failure.task_id, failure.text)

@@ -33,8 +33,8 @@ mod tests {
     use super::super::shown::JobFile;
     use super::*;
     use crate::core::{
-        Accepted, Event, FailureView, History, JobView, PlaceView, PlanView, TaskView, UpdateView,
-        VersionView, VolumeView,
+        Accepted, Event, FailedUpdateView, FailureView, History, JobView, PlaceView, PlanView,
+        TaskView, UpdateView, VersionView, VolumeView,
     };
 
     /// The paths that belong to a route, with their methods.
@@ -210,6 +210,11 @@ mod tests {
             failures: 1,
             next_attempt: Some(2),
         };
+        let failed_update = FailedUpdateView {
+            version: 1,
+            why: text(),
+        };
+        check("FailedUpdateView", &failed_update);
         check("UpdateView", &update);
         check("FailureView", &failure);
         let of_version = JobFile {
@@ -238,6 +243,7 @@ mod tests {
             why: text(),
             obstacles: vec![text()],
             update: Some(update),
+            failed_update: Some(failed_update),
             last_failure: Some(failure),
             next_run: Some(1),
             tasks: Some(vec![task]),

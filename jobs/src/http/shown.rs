@@ -137,7 +137,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
             }
             let quotas = quotas.unwrap_or_default();
             let job = match is_brief {
-                true => state.summary(&wanted, &quotas),
+                true => state.brief(&wanted, &quotas),
                 false => state.job_alone(&wanted, &quotas),
             };
             let tasks = (state.task_count(&wanted), page.place(state, &wanted));

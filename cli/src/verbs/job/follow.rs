@@ -33,6 +33,8 @@ pub(super) enum Ending {
 pub(super) struct Progress {
     version: u64,
     last: Option<String>,
+    /// What is in the way has been said beside that: it changes with each offer.
+    has_obstacle: bool,
     has_reverted: bool,
     /// How often in a row an older version was seen to be all that runs.
     older: u32,
@@ -45,6 +47,7 @@ impl Progress {
         Self {
             version,
             last: None,
+            has_obstacle: false,
             has_reverted: false,
             older: 0,
             missing: 0,
@@ -62,8 +65,8 @@ impl Progress {
         })
     }
 
-    /// A line, if there is something new to say, and the ending once there is one.
-    pub(super) fn observe(&mut self, job: &Value) -> (Option<String>, Option<Ending>) {
+    /// The lines that are new, and the ending once there is one.
+    pub(super) fn observe(&mut self, job: &Value) -> (Vec<String>, Option<Ending>) {
         self.missing = 0;
         let state = text(job, "state");
         let version = job.get("version").and_then(Value::as_u64);
@@ -77,7 +80,10 @@ impl Progress {
         };
         self.has_reverted |= self.older > OLDER_MAX;
         let line = describe(job, &state);
-        let is_new = self.last.as_ref() != Some(&line);
+        let obstacle = obstacle_text(job);
+        let is_same = self.last.as_ref() == Some(&line);
+        let is_new = !is_same || (!self.has_obstacle && obstacle.is_some());
+        self.has_obstacle = obstacle.is_some() || (is_same && self.has_obstacle);
         self.last = Some(line.clone());
         let ending = match state.as_str() {
             "healthy" | "complete" if self.has_reverted => Some(Ending::Bad),
@@ -87,17 +93,30 @@ impl Progress {
             _ if version.is_some_and(|version| version > self.version) => Some(Ending::Bad),
             _ => None,
         };
-        let line = match ending {
-            Some(Ending::Bad) if !is_ours || self.has_reverted => format!(
-                "{line}\nversion {} does not run: the job is at version {}; `meseta job history {}` says why",
-                self.version,
-                text(job, "version"),
+        let line = line + &obstacle.unwrap_or_default();
+        let mut lines: Vec<String> = is_new.then_some(line).into_iter().collect();
+        if ending == Some(Ending::Bad) && (!is_ours || self.has_reverted) {
+            lines.push(self.why_other(job));
+        }
+        (lines, ending)
+    }
+
+    /// Why another version runs than the one that is followed.
+    fn why_other(&self, job: &Value) -> String {
+        let (wanted, version) = (self.version, text(job, "version"));
+        let failed = job.get("failed_update");
+        let failed = failed
+            .filter(|failed| failed.get("version").and_then(Value::as_u64) == Some(self.version));
+        match failed {
+            Some(failed) => format!(
+                "version {wanted} does not run: {}; the job is at version {version}",
+                text(failed, "why")
+            ),
+            None => format!(
+                "version {wanted} does not run: the job is at version {version}; `meseta job history {}` says why",
                 text(job, "name")
             ),
-            _ => line,
-        };
-        let is_told = is_new || ending == Some(Ending::Bad);
-        (is_told.then_some(line), ending)
+        }
     }
 }
 
@@ -140,6 +159,17 @@ fn describe(job: &Value, state: &str) -> String {
         line += &format!("; {count} failed so far, the last: {task} {how}");
     }
     line
+}
+
+/// The first of what keeps tasks from the offers seen last, and how many more there are.
+fn obstacle_text(job: &Value) -> Option<String> {
+    let obstacles = items(job, "obstacles");
+    let first = obstacles.first()?.as_str()?;
+    let more = obstacles.len() - 1;
+    Some(match more {
+        0 => format!("; {first}"),
+        _ => format!("; {first}, and {more} more"),
+    })
 }
 
 /// Prints the last failure of this version, and what its task wrote last. Without a history it is left out: the command ends
@@ -196,11 +226,11 @@ pub(super) fn follow(
         match scheduler.get(&path) {
             Ok(job) => {
                 away_since = None;
-                let (line, ending) = progress.observe(&job);
-                match line {
-                    Some(_) if is_json => terminal::print_json_line(&job),
-                    Some(line) => terminal::say(&line),
-                    None => {}
+                let (lines, ending) = progress.observe(&job);
+                match is_json {
+                    true if lines.is_empty() => {}
+                    true => terminal::print_json_line(&job),
+                    false => lines.iter().for_each(|line| terminal::say(line)),
                 }
                 match ending {
                     Some(Ending::Good) => return Ok(ExitCode::SUCCESS),

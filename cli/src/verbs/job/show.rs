@@ -74,7 +74,7 @@ pub(super) fn is_trouble(task: &Value) -> bool {
     !is_well && text(task, "message") != "-"
 }
 
-fn summary(job: &Value) -> Vec<String> {
+pub(super) fn summary(job: &Value) -> Vec<String> {
     let mut lines = vec![
         format!(
             "job      {} ({}, version {})",

@@ -73,14 +73,26 @@ fn a_job_is_followed_until_its_version_is_healthy() {
     let mut progress = Progress::new(2);
     let mut waiting = service("pending", 2, 0);
     waiting["why"] = json!("short of cpus:1");
-    let (line, ending) = progress.observe(&waiting);
+    let (lines, ending) = progress.observe(&waiting);
     assert_eq!(
-        line.as_deref(),
-        Some("web: pending, 0 of 3 running, 0 healthy: short of cpus:1")
+        lines,
+        ["web: pending, 0 of 3 running, 0 healthy: short of cpus:1"]
     );
     assert_eq!(ending, None);
+    // What is in the way is said once, as it changes with each offer.
+    waiting["obstacles"] = json!([
+        "a0: rack is r12, which has to match r1",
+        "a1: short of cpus:1"
+    ]);
+    assert_eq!(
+        progress.observe(&waiting).0,
+        [
+            "web: pending, 0 of 3 running, 0 healthy: short of cpus:1; a0: rack is r12, which has to match r1, and 1 more"
+        ]
+    );
+    waiting["obstacles"] = json!(["a1: short of cpus:2"]);
     // The same is said once; the version before does not count as healthy.
-    assert_eq!(progress.observe(&waiting), (None, None));
+    assert_eq!(progress.observe(&waiting), (Vec::new(), None));
     assert_eq!(progress.observe(&service("healthy", 1, 3)).1, None);
     assert_eq!(
         progress.observe(&service("healthy", 2, 3)).1,
@@ -93,15 +105,41 @@ fn a_version_that_is_reverted_ends_badly() {
     let mut progress = Progress::new(2);
     assert_eq!(progress.observe(&service("updating", 2, 3)).1, None);
     assert_eq!(progress.observe(&service("reverting", 2, 3)).1, None);
-    let (line, ending) = progress.observe(&service("healthy", 3, 3));
+    let (lines, ending) = progress.observe(&service("healthy", 3, 3));
     assert_eq!(ending, Some(Ending::Bad));
-    let line = line.expect("a line");
-    assert!(
-        line.ends_with(
+    assert_eq!(
+        lines,
+        [
+            "web: healthy, 3 of 3 running, 3 healthy",
             "version 2 does not run: the job is at version 3; `meseta job history web` says why"
-        ),
-        "{line}"
+        ]
     );
+}
+
+/// The reason was in the history alone, and behind a `\n` that was printed as such.
+#[test]
+fn version_that_was_taken_back_ends_with_its_reason() {
+    let mut progress = Progress::new(2);
+    assert_eq!(progress.observe(&service("updating", 2, 3)).1, None);
+    let mut back = service("reverting", 1, 3);
+    let why = "its instances have ended 3 times without one becoming healthy; the last: web.2.0.0.2 Command exited with status 1";
+    back["failed_update"] = json!({ "version": 2, "why": why });
+    assert_eq!(progress.observe(&back).1, None);
+    back["state"] = json!("healthy");
+    let (lines, ending) = progress.observe(&back);
+    assert_eq!(ending, Some(Ending::Bad));
+    assert_eq!(
+        lines.last().map(String::as_str),
+        Some(&*format!(
+            "version 2 does not run: {why}; the job is at version 1"
+        ))
+    );
+    assert!(lines.iter().all(|line| !line.contains('\n')), "{lines:?}");
+    // What an update before this one failed of is not its reason.
+    let mut progress = Progress::new(3);
+    back["version"] = json!(4);
+    let (lines, _) = progress.observe(&back);
+    assert!(lines.iter().all(|line| !line.contains(why)), "{lines:?}");
 }
 
 #[test]
@@ -111,10 +149,10 @@ fn a_batch_ends_with_its_last_task() {
                "succeeded": succeeded, "running": 1, "pending": 2, "failed": 1})
     };
     let mut progress = Progress::new(1);
-    let (line, _) = progress.observe(&batch("running", 5));
+    let (lines, _) = progress.observe(&batch("running", 5));
     assert_eq!(
-        line.as_deref(),
-        Some("sum: running, 5 of 9 succeeded, 1 running, 2 pending, 1 failed")
+        lines,
+        ["sum: running, 5 of 9 succeeded, 1 running, 2 pending, 1 failed"]
     );
     assert_eq!(
         progress.observe(&batch("complete", 9)).1,
@@ -257,7 +295,10 @@ fn going_back_may_be_over_between_two_looks() {
         .find(|(_, ending)| ending.is_some())
         .expect("an ending");
     assert_eq!(ending, Some(Ending::Bad));
-    assert!(told.is_some_and(|told| told.contains("version 2 does not run")));
+    assert!(
+        told.iter()
+            .any(|told| told.contains("version 2 does not run"))
+    );
     let mut progress = Progress::new(2);
     assert_eq!(progress.observe(&job(1, "healthy")).1, None);
     assert_eq!(progress.observe(&job(2, "healthy")).1, Some(Ending::Good));
@@ -269,7 +310,7 @@ fn an_update_that_waits_to_be_promoted_says_so() {
     let job = json!({"name": "web", "kind": "service", "version": 2, "state": "updating", "update": {"state": "canary"}});
     let (told, ending) = Progress::new(2).observe(&job);
     assert_eq!(ending, None);
-    assert!(told.is_some_and(|told| told.contains("waits for `meseta job promote web`")));
+    assert!(told[0].contains("waits for `meseta job promote web`"));
 }
 
 #[test]
@@ -362,9 +403,32 @@ fn run_gives_up_after_its_timeout_with_the_last_reason() {
         format!("{:?}", std::process::ExitCode::FAILURE)
     );
     assert!(asked.iter().next().is_some());
-    let line = Progress::new(1).observe(&job).0.expect("a line");
     assert_eq!(
-        line,
-        "web: pending, 0 of 1 running, 0 healthy: a task waits; 2 failed so far, the last: web.1.0.0.1 Command exited with status 3"
+        Progress::new(1).observe(&job).0,
+        [
+            "web: pending, 0 of 1 running, 0 healthy: a task waits; 2 failed so far, the last: web.1.0.0.1 Command exited with status 3"
+        ]
     );
+}
+
+/// Ways to fail and to wait, as the scheduler answers them: `jobs/src/core/tests/reason_file.rs` writes the file.
+const REASONS: &str = include_str!("../../../../jobs/testdata/reasons.jsonl");
+
+#[test]
+fn run_and_status_name_each_failure() {
+    let mut count = 0;
+    for case in REASONS.lines() {
+        let case: Value = serde_json::from_str(case).expect("JSON");
+        let (text, job) = (case["text"].as_str().expect("a text"), &case["job"]);
+        let version = job["version"].as_u64().expect("a version");
+        let (run, _) = Progress::new(version).observe(job);
+        let status = show::summary(job);
+        for lines in [run, status] {
+            let named = lines.iter().filter(|line| line.contains(text));
+            assert!(named.count() > 0, "{text:?} is not in {lines:#?}");
+            assert!(lines.iter().all(|line| !line.contains('\n')), "{lines:#?}");
+        }
+        count += 1;
+    }
+    assert!(count >= 60, "{count}");
 }

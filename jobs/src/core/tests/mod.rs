@@ -8,6 +8,7 @@ mod lost_agents;
 mod names;
 mod offers;
 mod overlaps;
+mod reason_file;
 mod reasons;
 mod restarts;
 mod schedules;

@@ -4,6 +4,10 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::*;
+use crate::core::JobView;
+
+/// What names a failure, and a job that shows it.
+pub(super) type Case = (String, JobView);
 
 /// How the task of a job ends, and the line for it.
 type Ending = (TaskState, Option<Reason>, &'static str, &'static str);
@@ -209,7 +213,7 @@ const ENDINGS: [Ending; 34] = [
 ];
 
 /// Launches the tasks of a batch that gives up at the first failure.
-fn launched(world: &mut World, name: &str) -> String {
+pub(super) fn launched(world: &mut World, name: &str) -> String {
     let mut spec = batch(name, 1);
     let Kind::Batch(kind) = &mut spec.kind else {
         panic!("a batch");
@@ -224,7 +228,11 @@ fn launched(world: &mut World, name: &str) -> String {
     only_task(world, name)
 }
 
-fn end(world: &mut World, id: &str, (state, reason, message): (TaskState, Option<Reason>, &str)) {
+pub(super) fn end(
+    world: &mut World,
+    id: &str,
+    (state, reason, message): (TaskState, Option<Reason>, &str),
+) {
     world.mark_lost(id);
     let status = TaskStatus {
         task_id: TaskId {
@@ -241,6 +249,11 @@ fn end(world: &mut World, id: &str, (state, reason, message): (TaskState, Option
 
 #[test]
 fn failed_task_is_named_in_one_line() {
+    assert_eq!(endings().len(), ENDINGS.len());
+}
+
+pub(super) fn endings() -> Vec<Case> {
+    let mut cases = Vec::new();
     for (number, (state, reason, message, line)) in ENDINGS.into_iter().enumerate() {
         let mut world = World::new(1, 1);
         let id = launched(&mut world, "one");
@@ -256,7 +269,15 @@ fn failed_task_is_named_in_one_line() {
         assert_eq!((job.state, job.why), ("failed", why), "ending {number}");
         let events = world.state.history("one").expect("a job").events;
         assert!(events.iter().all(|event| !event.text.contains('\n')));
+        cases.push((line.to_owned(), seen(&world, "one")));
     }
+    cases
+}
+
+/// A job as it is looked at alone.
+pub(super) fn seen(world: &World, name: &str) -> JobView {
+    let quotas = Quotas::default();
+    world.state.job_alone(name, &quotas).expect("a job")
 }
 
 /// The only line of why a job waits.
@@ -268,12 +289,16 @@ fn why(world: &World, name: &str) -> String {
 
 #[test]
 fn waiting_job_says_why_in_one_line() {
+    assert!(waits().len() >= 14);
+}
+
+pub(super) fn waits() -> Vec<Case> {
     let mut told = Vec::new();
     let mut world = World::new(1, 1);
     let mut expect = |world: &World, name: &str, expected: &str| {
         let why = why(world, name);
         assert!(why.contains(expected), "{name}: {why}");
-        told.push(expected.to_owned());
+        told.push((expected.to_owned(), seen(world, name)));
     };
     // What a job starts after.
     let id = launched(&mut world, "first");
@@ -438,8 +463,7 @@ fn waiting_job_says_why_in_one_line() {
         world.pass(Duration::from_secs(1));
     }
     expect(&world, "timed", "killed: its run took too long");
-    assert!(told.len() >= 14, "{told:?}");
-    assert!(ENDINGS.len() + told.len() >= 48, "{told:?}");
+    told
 }
 
 /// A copy of the store that was put back made ids anew.

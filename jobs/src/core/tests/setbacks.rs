@@ -304,3 +304,58 @@ fn automatic_revert_needs_the_rights_of_the_submitter() {
         assert_eq!(is_told, !may_still_run);
     }
 }
+
+/// The history alone told of it, as long as this scheduler led.
+#[test]
+fn version_taken_back_is_told_until_another_is_asked_for() {
+    let mut world = World::new(3, 4);
+    let mut spec = service(4, 1, 1);
+    update_of(&mut spec).healthy_after = Duration::from_secs(5);
+    submit(&mut world, spec.clone());
+    world.calm(60, None);
+    let failed = |world: &World| {
+        let job = world.state.job("web").unwrap();
+        (job.why, job.failed_update.map(|failed| failed.version))
+    };
+    assert_eq!(failed(&world), (String::new(), None));
+    submit(&mut world, changed(&spec, "ill"));
+    for _ in 0..3 {
+        let mut ids = Vec::new();
+        while ids.is_empty() {
+            world.calm(1, None);
+            ids = instances_of(&world, 2);
+            let view = world.state.job("web").unwrap();
+            let tasks = view.tasks.unwrap();
+            ids.retain(|id| {
+                tasks
+                    .iter()
+                    .any(|task| task.task_id == *id && task.state == "TASK_RUNNING")
+            });
+        }
+        report(&mut world, &ids[0], TaskState::TaskFailed);
+    }
+    world.calm(1, None);
+    let why = "version 2 was taken back: its instances have ended 3 times without one becoming healthy; the last: web.2.";
+    for _ in 0..2 {
+        world.calm(60, None);
+        let (told, version) = failed(&world);
+        assert!(told.starts_with(why), "{told}");
+        assert_eq!((state_of(&world, "web"), version), ("healthy", Some(2)));
+        world.crash();
+    }
+    // One that never becomes healthy has no failure of a task.
+    let mut late = changed(&spec, "late");
+    late.task.requests.insert("cpus".to_owned(), 64.0);
+    submit(&mut world, late);
+    assert_eq!(failed(&world).1, None);
+    world.calm(700, None);
+    let (told, version) = failed(&world);
+    assert!(
+        told.starts_with("version 3 was taken back: no instance has become healthy for "),
+        "{told}"
+    );
+    assert_eq!(version, Some(3));
+    submit(&mut world, changed(&spec, "well"));
+    world.calm(200, None);
+    assert_eq!(failed(&world), (String::new(), None));
+}
