@@ -28,6 +28,8 @@ pub struct Setup {
     pub agents: usize,
     pub master_flags: Vec<String>,
     pub agent_flags: Vec<String>,
+    /// Flags of single agents, by their index, beside those of all.
+    pub flags_of_each: Vec<Vec<String>>,
     /// Port of the first agent, also after a restart; a free one if absent.
     pub agent_port: Option<u16>,
     /// A file system of its own that the master's work directory is; needs root.
@@ -50,6 +52,7 @@ impl Default for Setup {
             agents: 1,
             master_flags: Vec::new(),
             agent_flags: vec!["--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".into()],
+            flags_of_each: Vec::new(),
             agent_port: None,
             master_disk: None,
             agent_disk: None,
@@ -162,6 +165,8 @@ impl Cluster {
             "--shutdown_tasks_on_exit".to_owned(),
         ];
         flags.extend(self.setup.agent_flags.iter().cloned());
+        let own = self.setup.flags_of_each.get(index);
+        flags.extend(own.into_iter().flatten().cloned());
         flags
     }
 

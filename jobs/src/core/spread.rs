@@ -99,24 +99,28 @@ impl State {
         // An instance that moves stays where it is until it finds a better agent.
         let job = self.jobs.get(name);
         let is_moving = job.is_some_and(|job| !job.record.moving.is_empty());
+        // A quota leaves of some agents a rest alone, such as ports, which is no place for a task.
+        let fits = placement::fit_each(spec, placed, offers);
+        let fitting = offers.iter().zip(fits).filter(|(_, fits)| fits.is_ok());
+        let offered: BTreeMap<&str, &Offer> = fitting
+            .map(|(offer, _)| (&*offer.agent_id, offer))
+            .collect();
         if let Some(waits) = self.spread_waits.get_mut(name) {
             if !is_moving && at >= waits.since.saturating_add(HELD_OUT_MAX) {
                 return BTreeSet::new();
             }
             // What is offered is waited for anew when it is offered no more.
-            let fits = placement::fit_each(spec, placed, offers);
-            for (offer, _) in offers.iter().zip(fits).filter(|(_, fits)| fits.is_ok()) {
+            for offer in offered.values() {
                 waits.values.remove(&placement::spread_values(spec, offer));
             }
         }
-        let offered: BTreeSet<&str> = offers.iter().map(|offer| &*offer.agent_id).collect();
         let waits = self.spread_waits.get(name);
         let is_given_up = |values: &SpreadValues| {
             let since = waits.and_then(|waits| waits.values.get(values));
             !is_moving && since.is_some_and(|since| at >= since.saturating_add(AWAITED_FOR))
         };
         let agents = self.agents.0.values();
-        let agents = agents.filter(|agent| !offered.contains(&*agent.agent_id));
+        let agents = agents.filter(|agent| !offered.contains_key(&*agent.agent_id));
         let agents: Vec<&Offer> = agents.collect();
         let fits = placement::fit_each(spec, placed, agents.iter().copied());
         let fitting = agents.iter().zip(fits).filter(|(_, fits)| fits.is_ok());

@@ -166,6 +166,28 @@ fn spread_without_a_known_cluster_waits_for_nothing() {
     assert_eq!(world.alive("web"), 3);
 }
 
+/// A quota that is worth one agent left the ports of the others, which were offered beside it: all tasks came to one rack.
+#[test]
+fn agents_offered_without_room_are_waited_for() {
+    let mut world = World::new(1, 3);
+    for agent in world.agents() {
+        world.racks.insert(agent.clone(), agent);
+    }
+    world.tell_agents(&BTreeMap::new());
+    while world.deliver() {}
+    submit(&mut world, spread(3));
+    world.offer_together(&[("a0", 3), ("a1", 0), ("a2", 0)]);
+    while world.deliver() {}
+    world.sync();
+    assert_eq!(world.alive("web"), 1);
+    for agent in ["a1", "a2"] {
+        world.offer(agent, 1);
+        while world.deliver() {}
+        world.sync();
+    }
+    assert_eq!(counts(&world), [1, 1, 1]);
+}
+
 #[test]
 fn uneven_job_says_what_was_not_offered() {
     let mut world = World::new(1, 4);

@@ -73,9 +73,17 @@ impl World {
 
     /// Offers so many slots of one agent.
     pub(in crate::core::tests) fn offer(&mut self, agent: &str, slots: u32) {
-        let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");
-        let offer = self.new_offer(agent, slots);
-        self.inbox.push_back(Input::Offers(vec![offer]));
+        self.offer_together(&[(agent, slots)]);
+    }
+
+    /// Offers so many slots of each of these agents in one message.
+    pub(in crate::core::tests) fn offer_together(&mut self, agents: &[(&str, u32)]) {
+        let offers = agents.iter().map(|(agent, slots)| {
+            let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");
+            self.new_offer(agent, slots)
+        });
+        let offers = offers.collect();
+        self.inbox.push_back(Input::Offers(offers));
     }
 
     /// Offers an agent to a role, unless something of the agent is on offer already.
