@@ -26,4 +26,5 @@ pub mod task_info;
 pub use flags::Flags;
 pub use health::Health;
 pub use http::reference;
+pub use link::is_failover;
 pub use run::{RunEnv, RunError, run};

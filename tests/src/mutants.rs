@@ -12,6 +12,8 @@ use anyhow::{Context as _, bail};
 pub enum Finder {
     /// The simulation of the whole cluster.
     Simulation,
+    /// Runs of the simulation that are about the job scheduler.
+    SimulationOfJobs,
     /// The arguments of `cargo` with which a test fails.
     Test(Vec<String>),
 }
@@ -21,9 +23,14 @@ impl Finder {
         if text == "simulation" {
             return Ok(Self::Simulation);
         }
+        if text == "simulation of jobs" {
+            return Ok(Self::SimulationOfJobs);
+        }
         let mut words = text.split_whitespace().map(str::to_owned);
         if words.next().as_deref() != Some("cargo") {
-            bail!("`found-by: {text}` is neither `simulation` nor a `cargo test`");
+            bail!(
+                "`found-by: {text}` is neither `simulation`, `simulation of jobs` nor a `cargo test`"
+            );
         }
         let words: Vec<String> = words.collect();
         match words.first().map(String::as_str) {
@@ -37,6 +44,7 @@ impl Finder {
     pub fn text(&self) -> String {
         match self {
             Self::Simulation => "simulation".to_owned(),
+            Self::SimulationOfJobs => "simulation of jobs".to_owned(),
             Self::Test(words) => format!("cargo {}", words.join(" ")),
         }
     }

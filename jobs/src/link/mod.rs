@@ -382,8 +382,10 @@ fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
     inputs
 }
 
-/// Whether the framework has another stream now, which nobody else than a scheduler with its id can have opened.
-fn is_failover(message: &str) -> bool {
+/// Whether an error of the master says that the framework has another stream now, which nobody else than a scheduler with its
+/// id can have opened: the scheduler ends.
+#[must_use]
+pub fn is_failover(message: &str) -> bool {
     message.to_lowercase().starts_with("framework failed over")
 }
 

@@ -28,6 +28,8 @@ use simulation::{Found, Hunt};
 
 /// Steps with faults of each seed.
 const SEED_STEPS: u64 = 12_000;
+/// The same of runs that are about the job scheduler.
+const SEED_STEPS_OF_JOBS: u64 = 700;
 
 struct Options {
     scratch: PathBuf,
@@ -72,7 +74,7 @@ impl Options {
     }
 
     fn wants(&self, mutant: &Mutant) -> bool {
-        let is_simulated = mutant.finder == Finder::Simulation;
+        let is_simulated = !matches!(mutant.finder, Finder::Test(_));
         if !self.kinds[usize::from(!is_simulated)] {
             return false;
         }
@@ -124,7 +126,8 @@ fn control(
     for finder in finders {
         let began = Instant::now();
         let seen = match finder {
-            Finder::Simulation => control_simulation(scratch, options)?,
+            Finder::Simulation => control_simulation(scratch, options, false)?,
+            Finder::SimulationOfJobs => control_simulation(scratch, options, true)?,
             Finder::Test(words) => match scratch.test(words)? {
                 Tested::Passed(tests) if tests > 0 => Ok(format!("{tests} tests")),
                 Tested::Passed(_) => Err("no test has this name".to_owned()),
@@ -144,18 +147,27 @@ fn control(
     Ok(unfit)
 }
 
+fn seed_steps(is_of_jobs: bool) -> u64 {
+    match is_of_jobs {
+        true => SEED_STEPS_OF_JOBS,
+        false => SEED_STEPS,
+    }
+}
+
 /// Runs the simulation without a mutant, for a while.
 fn control_simulation(
     scratch: &Scratch,
     options: &Options,
+    is_of_jobs: bool,
 ) -> anyhow::Result<Result<String, String>> {
     let program = scratch.build_simulation()?;
     std::fs::copy(&program, scratch.simulation_as_it_is())?;
     let hunt = Hunt {
         program: &program,
         as_it_is: None,
+        is_of_jobs,
         starts: options.starts,
-        steps: options.control * SEED_STEPS,
+        steps: options.control * seed_steps(is_of_jobs),
     };
     let found = hunt.run()?;
     if let Some(found) = found.iter().find(|found| found.rule.is_some()) {
@@ -175,11 +187,12 @@ fn try_one(scratch: &Scratch, mutant: &Mutant, options: &Options) -> anyhow::Res
         steps,
     };
     match &mutant.finder {
-        Finder::Simulation => {
+        Finder::Simulation | Finder::SimulationOfJobs => {
             let program = scratch.build_simulation().context("it does not build")?;
             let hunt = Hunt {
                 program: &program,
                 as_it_is: Some(&scratch.simulation_as_it_is()),
+                is_of_jobs: mutant.finder == Finder::SimulationOfJobs,
                 starts: options.starts,
                 steps: options.steps / options.starts,
             };

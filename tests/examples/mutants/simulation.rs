@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
 
-use crate::SEED_STEPS;
+use crate::seed_steps;
 
 /// Seeds between two starts.
 const APART: u64 = 100_000;
@@ -31,6 +31,8 @@ pub(crate) struct Hunt<'a> {
     pub(crate) program: &'a Path,
     /// The program without the mutant: what it does wrong too is not the mutant's.
     pub(crate) as_it_is: Option<&'a Path>,
+    /// Whether the runs are about the job scheduler.
+    pub(crate) is_of_jobs: bool,
     /// From how many first seeds.
     pub(crate) starts: u64,
     /// Steps of each start, at most.
@@ -63,17 +65,21 @@ impl Hunt<'_> {
         found.into_iter().collect()
     }
 
+    fn run_seeds(&self, program: &Path, seed: u64, seeds: u64) -> anyhow::Result<Found> {
+        run(program, self.is_of_jobs, seed, seeds)
+    }
+
     fn start(&self, first: u64) -> anyhow::Result<Found> {
         let (mut seed, mut steps) = (first, 0);
         loop {
-            let seeds = (self.steps.saturating_sub(steps) / SEED_STEPS).max(1);
-            let found = run(self.program, seed, seeds)?;
+            let seeds = (self.steps.saturating_sub(steps) / seed_steps(self.is_of_jobs)).max(1);
+            let found = self.run_seeds(self.program, seed, seeds)?;
             steps += found.steps;
             let found = Found { steps, ..found };
             let (Some(broken_in), Some(as_it_is)) = (found.seed, self.as_it_is) else {
                 return Ok(found);
             };
-            let before = run(as_it_is, broken_in, 1)?;
+            let before = self.run_seeds(as_it_is, broken_in, 1)?;
             if before.rule.is_none() || steps >= self.steps {
                 return Ok(found);
             }
@@ -86,13 +92,14 @@ impl Hunt<'_> {
     }
 }
 
-fn run(program: &Path, seed: u64, seeds: u64) -> anyhow::Result<Found> {
-    let numbers = [seed, seeds, SEED_STEPS].map(|number| number.to_string());
+fn run(program: &Path, is_of_jobs: bool, seed: u64, seeds: u64) -> anyhow::Result<Found> {
+    let numbers = [seed, seeds, seed_steps(is_of_jobs)].map(|number| number.to_string());
     let mut limited = Command::new("prlimit");
     limited
         .args([MEMORY_MAX, "timeout", SECONDS_MAX])
         .arg(program);
-    let output = limited.args(numbers).arg("unshrunk").output();
+    let words = is_of_jobs.then_some("jobs");
+    let output = limited.args(numbers).arg("unshrunk").args(words).output();
     let output = output.with_context(|| program.display().to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let made = |line: &str| -> Option<u64> {

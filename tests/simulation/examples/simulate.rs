@@ -2,7 +2,7 @@
 //!
 //! Runs so many seeds from the first on, each for so many steps with faults, and ends at the first broken promise with
 //! the seed and a shorter run that breaks it, told in words; with `all` it goes on with the next seed, and lists what broke.
-//! `told` tells the last steps of the run as it is,
+//! With `jobs` the runs are about the job scheduler; `told` tells the last steps of the run as it is,
 //! `about:TEXT` the last that speak of something, and
 //! `counts` what happened how often, `unshrunk` looks for no shorter run; any other word is a feature to leave out, such as
 //! `Takeover`, or steps to leave out, such as `17..32`.
@@ -29,6 +29,8 @@ fn read(words: &[String], plan: &mut Plan) -> Result<(), Box<dyn Error>> {
     {
         if word == "told" {
             plan.is_told = true;
+        } else if word == "jobs" {
+            plan.is_of_jobs = true;
         } else if let Some(about) = word.strip_prefix("about:") {
             (plan.is_told, plan.about) = (true, about.to_owned());
         } else if let Some((first, end)) = word.split_once("..") {
@@ -44,6 +46,9 @@ fn read(words: &[String], plan: &mut Plan) -> Result<(), Box<dyn Error>> {
 fn command(plan: &Plan) -> String {
     let (seed, steps) = (plan.seed, plan.steps);
     let mut words = format!("{seed} 1 {steps}");
+    if plan.is_of_jobs {
+        words += " jobs";
+    }
     for feature in &plan.without {
         words += &format!(" {feature:?}");
     }

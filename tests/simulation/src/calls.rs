@@ -35,6 +35,7 @@ impl Cluster {
 
     /// A framework makes its next call, or does something of its own accord.
     pub(crate) fn call(&mut self) {
+        self.act_copies();
         let has_calls = |one: &Framework| {
             let writes = one.jobs.as_ref().is_some_and(|jobs| jobs.has_writes());
             let calls = !one.calls.is_empty() || one.answers > 0 || one.must_answer();
@@ -137,6 +138,13 @@ impl Cluster {
         let Some(framework_id) = self.frameworks[at].id.clone() else {
             return;
         };
+        if let Some(role) = self.withdrawn_role(at, &action) {
+            let refused = Some(format!("not allowed to register in role {role}"));
+            if let Some(jobs) = &mut self.frameworks[at].jobs {
+                jobs.roles_answered(self.time, refused);
+            }
+            return self.take_jobs_calls(at);
+        }
         if let Action::Kill(kill) = &action {
             self.note_kill(at, stream.master, &framework_id, &kill.task_id.value);
         }
@@ -148,6 +156,16 @@ impl Cluster {
             _ => Vec::new(),
         };
         self.ask(at, stream, framework_id, action, asked, false);
+    }
+
+    /// The role that a change of the roles asks for and the framework may not have, if there is one.
+    fn withdrawn_role(&self, at: usize, action: &Action) -> Option<&'static str> {
+        let Action::UpdateFramework(changed) = action else {
+            return None;
+        };
+        let withdrawn = &self.frameworks[at].jobs.as_ref()?.withdrawn;
+        let asks = |role: &&str| changed.info.roles.iter().any(|asked| asked == role);
+        withdrawn.iter().copied().find(asks)
     }
 
     /// Remembers a KILL of a task that this master has on its books: it is promised to be carried out.
@@ -314,6 +332,20 @@ impl Cluster {
         if !self.is_running(master) {
             return;
         }
+        self.open_stream(at, master);
+    }
+
+    /// A framework opens a stream to a master that runs.
+    pub(crate) fn open_stream(&mut self, at: usize, master: u64) {
+        let time = self.time;
+        if let Some(jobs) = &mut self.frameworks[at].jobs
+            && jobs.is_refused_subscription()
+        {
+            self.story
+                .count(("answer to a call", "SUBSCRIBE of a withdrawn role"));
+            jobs.step(time, meseta_jobs::core::Input::SubscriptionRefused);
+            return self.take_jobs_calls(at);
+        }
         let id = self.number();
         self.story.note(("call", "SUBSCRIBE"), [at as u64, id], || {
             format!("framework {at} on {id} to master {master}")
@@ -476,7 +508,7 @@ impl Cluster {
         let (given_up, tasks) = (&self.given_up, &framework.tasks);
         let is_given_up = |status: &pb::TaskStatus| {
             let task = tasks.get(&status.task_id.value);
-            task.is_none_or(|task| task.is_given_up(given_up))
+            task.is_none_or(|task| task.is_forgotten || task.is_given_up(given_up))
         };
         let jobs = framework.jobs.as_mut();
         // A registry that was put back may know nothing of agents and what they run.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_agent::checkpoint::DiskCondition;
-use meseta_agent::core::Input as AgentInput;
+use meseta_agent::core::{Exit, Input as AgentInput};
 use meseta_master::core::Input;
 use meseta_resources::ContainerId;
 
@@ -114,17 +114,22 @@ impl Cluster {
             agent.executors.talk = cluster.has(Feature::Messages);
             cluster.agents.push(agent);
         }
-        for (number, kind) in Kind::ALL.into_iter().enumerate() {
+        let is_of_jobs = cluster.plan.is_of_jobs;
+        for kind in Kind::ALL {
+            let number = cluster.frameworks.len();
             let is_there = match kind {
                 Kind::Malicious => cluster.has(Feature::Malicious),
                 Kind::Jobs => cluster.has(Feature::Jobs),
+                // One that takes what is offered, in every other run.
+                Kind::Good if is_of_jobs => cluster.plan.seed.is_multiple_of(2),
+                _ if is_of_jobs => false,
                 _ => true,
             };
             if !is_there {
                 continue;
             }
             let clock = Clock::new(0, cluster.drift(77));
-            let jobs = (kind == Kind::Jobs).then(|| Jobs::new(clock).ok());
+            let jobs = (kind == Kind::Jobs).then(|| Jobs::new(clock, is_of_jobs).ok());
             let jobs = jobs.flatten().map(Box::new);
             let has_principal = cluster.has(Feature::Principals);
             let framework = Framework::new(number, kind, jobs, has_principal);
@@ -285,6 +290,7 @@ impl Cluster {
             "starts" => {
                 agent.start(time, &container);
                 self.check_jobs();
+                self.end_ill(at, &container);
             }
             "is reported" => agent.tell(time, &container),
             // Executors live longer than tasks.
@@ -345,7 +351,10 @@ impl Cluster {
             None if agent.exit.is_some() => None,
             None => Some(agent.clock.true_time(agent.core.next_deadline()?)),
         });
+        let jobs = self.frameworks.iter().filter(|one| !one.is_over);
+        let jobs = jobs.filter_map(|one| one.jobs.as_ref()?.next_tick());
         let deadlines = masters.chain(agents).chain(self.next_giving_up());
+        let deadlines = deadlines.chain(jobs);
         deadlines.min().unwrap_or(u64::MAX)
     }
 
@@ -385,6 +394,33 @@ impl Cluster {
                 agent.step(time, AgentInput::Tick);
             }
         }
+        self.tick_jobs();
         self.carry();
+    }
+
+    /// Time passes for the job scheduler.
+    fn tick_jobs(&mut self) {
+        let time = self.time;
+        for at in 0..self.frameworks.len() {
+            let framework = &mut self.frameworks[at];
+            let jobs = framework.jobs.as_mut().filter(|_| !framework.is_over);
+            let Some(jobs) = jobs.filter(|jobs| jobs.next_tick().is_some_and(|next| next <= time))
+            else {
+                continue;
+            };
+            jobs.pass(time);
+            self.take_jobs_calls(at);
+        }
+    }
+
+    /// A task of a version that cannot run fails as soon as it begins.
+    fn end_ill(&mut self, at: usize, container: &ContainerId) {
+        let process = self.agents[at].machine.running.get(container);
+        let task = process.and_then(|process| process.task());
+        let mut jobs = self.frameworks.iter().filter_map(|one| one.jobs.as_ref());
+        let is_ill = task.is_some_and(|(_, task)| jobs.any(|jobs| jobs.is_ill(task)));
+        if is_ill {
+            self.agents[at].end(container, Exit::Code(1));
+        }
     }
 }

@@ -17,6 +17,9 @@ const DAY_SECONDS: i64 = 24 * 3600;
 impl Cluster {
     /// Something goes wrong that this run may have.
     pub(crate) fn fault(&mut self) {
+        if self.plan.is_of_jobs && self.rng.u32(..3) == 0 {
+            return self.break_jobs();
+        }
         let feature = match self.rng.u32(..100) {
             0..14 => Feature::Cut,
             14..30 => Feature::Stall,
@@ -162,16 +165,8 @@ impl Cluster {
     fn restart_framework(&mut self, at: usize) {
         self.told("framework restart", at as u64);
         self.cut_stream(at);
-        let time = self.time;
-        let late = self.rng.usize(..3);
-        let framework = &mut self.frameworks[at];
-        framework.restart();
-        let failed = framework
-            .jobs
-            .as_mut()
-            .and_then(|jobs| jobs.crash(time, late).err());
-        let failed = failed.map(|error| Broken::new("J3", error.to_string()));
-        self.broken.extend(failed);
+        self.frameworks[at].restart();
+        self.restart_jobs(at);
     }
 
     /// A process is stopped, and goes on.

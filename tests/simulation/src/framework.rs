@@ -12,7 +12,7 @@ use meseta_proto::mesos::v1::scheduler::{Event, call, event};
 use meseta_proto::mesos::v1::{self as pb, TaskState};
 
 use crate::checks::Broken;
-use crate::jobs::Jobs;
+use crate::jobs::{Copy, Jobs};
 use crate::models::reconciliation::Questions;
 
 /// How a framework behaves.
@@ -91,6 +91,8 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) agent: String,
+    /// A scheduler has the framework that may know nothing of it.
+    pub(crate) is_forgotten: bool,
     /// The step in which it was launched.
     launched: u64,
     /// The newest state that it was told; none before the first.
@@ -170,6 +172,10 @@ pub(crate) struct Framework {
     pub(crate) launched: usize,
     pub(crate) operations: usize,
     pub(crate) jobs: Option<Box<Jobs>>,
+    /// A second job scheduler, which has the framework no more and may not have heard of that.
+    pub(crate) copy: Option<Copy>,
+    /// How often another scheduler has taken the framework over.
+    pub(crate) takeovers: usize,
     /// Whether it has a principal.
     has_principal: bool,
     /// Executors that it has launched, oldest first, with their agents.
@@ -215,6 +221,8 @@ impl Framework {
             launched: 0,
             operations: 0,
             jobs,
+            copy: None,
+            takeovers: 0,
             has_principal,
             executors: VecDeque::new(),
             inverse_offers: VecDeque::new(),
@@ -338,6 +346,13 @@ impl Framework {
     /// It ends and comes back as another process, which knows its id and what the simulation keeps for it.
     pub(crate) fn restart(&mut self) {
         self.used_offers.clear();
+    }
+
+    /// Nothing that runs now need be known to the scheduler that has the framework from now on.
+    pub(crate) fn forget_tasks(&mut self) {
+        for task in self.tasks.values_mut() {
+            task.is_forgotten = true;
+        }
     }
 
     /// What an event means to any framework.

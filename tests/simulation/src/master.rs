@@ -260,6 +260,10 @@ impl Cluster {
                 let ids = agent_ids.iter().cloned();
                 self.given_up.extend(ids.map(|id| (id, self.steps)));
             }
+            // Its users wait there for no agent that is away.
+            Mutation::MarkUnreachable(record) if self.plan.is_of_jobs => {
+                self.given_up.insert(record.agent_id.clone(), self.steps);
+            }
             _ => {}
         }
     }

@@ -34,6 +34,9 @@ impl Cluster {
                     self.broken.push(Broken::new("I29", what));
                 }
                 let Some(at) = self.framework_on(master, to.0) else {
+                    if let Some(copy) = self.copy_on(master, to.0) {
+                        copy.events.push_back(event);
+                    }
                     return;
                 };
                 self.frameworks[at].events.push_back(event);
@@ -46,6 +49,8 @@ impl Cluster {
             Output::CloseScheduler { connection, .. } => {
                 if let Some(at) = self.framework_on(master, connection.0) {
                     self.frameworks[at].close();
+                } else if let Some(copy) = self.copy_on(master, connection.0) {
+                    copy.is_closed = true;
                 }
                 let gone = Input::SchedulerGone { connection };
                 self.step_master(master, gone);
@@ -76,6 +81,16 @@ impl Cluster {
                 .is_some_and(|at| at.master == master && at.id == stream)
         };
         self.frameworks.iter().position(on)
+    }
+
+    /// The scheduler whose framework another one has taken over, by its stream.
+    fn copy_on(&mut self, master: u64, stream: u64) -> Option<&mut crate::jobs::Copy> {
+        let copies = self
+            .frameworks
+            .iter_mut()
+            .filter_map(|one| one.copy.as_mut());
+        let mut copies = copies.filter(|copy| copy.stream.master == master);
+        copies.find(|copy| copy.stream.id == stream)
     }
 
     fn send_frame(&mut self, to: u64, frame: Box<MasterFrame>) {

@@ -63,11 +63,21 @@ pub enum Feature {
     /// One agent registers without waiting for the master's epoch, as versions before did: of it a framework may, very
     /// rarely, hear LOST after FINISHED (I18).
     OlderAgents,
+    /// The clock of the job scheduler's machine is set, and it moves to machines whose clocks differ.
+    SchedulerClock,
+    /// Older copies of the job scheduler's store are put back.
+    SchedulerBackups,
+    /// A second job scheduler is started on a copy of the store.
+    SchedulerCopies,
+    /// Roles are withdrawn from the job scheduler, and given back.
+    WithdrawnRoles,
+    /// An agent stays away for long while all else is well.
+    LongAbsence,
 }
 
 impl Feature {
     /// All of them, in the order in which they are declared.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 49] = [
         Self::AgentCrash,
         Self::MasterCrash,
         Self::Takeover,
@@ -112,6 +122,40 @@ impl Feature {
         Self::Principals,
         Self::Repeats,
         Self::OlderAgents,
+        Self::SchedulerClock,
+        Self::SchedulerBackups,
+        Self::SchedulerCopies,
+        Self::WithdrawnRoles,
+        Self::LongAbsence,
+    ];
+
+    /// Those of the job scheduler alone.
+    const OF_JOBS: [Self; 5] = [
+        Self::SchedulerClock,
+        Self::SchedulerBackups,
+        Self::SchedulerCopies,
+        Self::WithdrawnRoles,
+        Self::LongAbsence,
+    ];
+
+    /// Those of a run that is about the job scheduler: what it can notice of its cluster.
+    const BESIDE_JOBS: [Self; 16] = [
+        Self::AgentCrash,
+        Self::MasterCrash,
+        Self::Takeover,
+        Self::Cut,
+        Self::StreamCut,
+        Self::SlowReader,
+        Self::FrameworkRestart,
+        Self::Pause,
+        Self::Drift,
+        Self::Reboot,
+        Self::LateWrites,
+        Self::LaunchFailure,
+        Self::StuckContainer,
+        Self::OutOfMemory,
+        Self::Drain,
+        Self::Gone,
     ];
 
     /// How many of a hundred seeds have it. What ends agents or frameworks for good leaves little for the rest.
@@ -140,6 +184,8 @@ impl std::str::FromStr for Feature {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
+    /// The run is about the job scheduler: its cluster is small, and its users have many jobs in many roles.
+    pub is_of_jobs: bool,
     /// Steps with faults; those in which the cluster comes to rest follow.
     pub steps: u64,
     /// What the seed would have and this run has not.
@@ -157,11 +203,21 @@ impl Plan {
     pub fn new(seed: u64, steps: u64) -> Self {
         Self {
             seed,
+            is_of_jobs: false,
             steps,
             without: BTreeSet::new(),
             skipped: Vec::new(),
             is_told: false,
             about: String::new(),
+        }
+    }
+
+    /// A run that is about the job scheduler.
+    #[must_use]
+    pub fn of_jobs(seed: u64, steps: u64) -> Self {
+        Self {
+            is_of_jobs: true,
+            ..Self::new(seed, steps)
         }
     }
 
@@ -171,7 +227,21 @@ impl Plan {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x5eed);
         let drawn = Feature::ALL.into_iter();
         let drawn = drawn.filter(|feature| rng.u32(..100) < feature.percent());
+        let drawn: BTreeSet<_> = drawn.collect();
+        let jobs = Feature::OF_JOBS;
+        let drawn: BTreeSet<_> = match self.is_of_jobs {
+            true => {
+                let allowed = jobs.into_iter().chain(Feature::BESIDE_JOBS);
+                let drawn = allowed.filter(|feature| drawn.contains(feature));
+                drawn.chain([Feature::Jobs]).collect()
+            }
+            false => drawn
+                .into_iter()
+                .filter(|one| !jobs.contains(one))
+                .collect(),
+        };
         drawn
+            .into_iter()
             .filter(|feature| !self.without.contains(feature))
             .collect()
     }

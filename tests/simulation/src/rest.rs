@@ -13,17 +13,23 @@ use crate::machine::task_of;
 use crate::models::reconciliation::is_true;
 use crate::models::reservation;
 use crate::network::Connection;
+use crate::plan::Feature;
 
 /// Steps without an effect after which nothing is left to do until time passes.
 const IDLE_STEPS: u64 = 120;
+/// The same where few processes run, so that the next one has its turn sooner.
+const IDLE_STEPS_OF_JOBS: u64 = 40;
 /// Steps between two advances of time, at most.
 const STEPS_MAX: u64 = 40_000;
 /// Time that passes between; less than the patience of agents with their master.
-const SPAN: u64 = 25 * SECOND;
+pub(crate) const SPAN: u64 = 25 * SECOND;
 /// In which nobody asks for anything: a kill would bring the end of a task that no retry brings. Longer than the longest
 /// pause between two tries, and than masters wait for agents that they expect.
 const QUIET_SPANS: usize = 30;
 const LAST_SPANS: usize = 12;
+/// The same of a run that is about the job scheduler: the pause before a refused role is asked for again is no longer.
+const QUIET_SPANS_OF_JOBS: usize = 8;
+const LAST_SPANS_OF_JOBS: usize = 5;
 /// In which agents come back and graces pass.
 const KILL_SPANS: usize = 4;
 
@@ -31,7 +37,12 @@ impl Cluster {
     pub(crate) fn settle(&mut self) -> Result<(), Violation> {
         self.is_wild = false;
         self.heal();
-        if self.rng.bool() {
+        self.heal_jobs();
+        if self.has(Feature::LongAbsence) {
+            self.check_beside_absence()?;
+        }
+        let is_of_jobs = self.plan.is_of_jobs;
+        if !is_of_jobs && self.rng.bool() {
             self.check_lost_kills()?;
         }
         // Frameworks read nothing for a while, and then their streams break: what was on its way is lost, and no agent has
@@ -46,16 +57,27 @@ impl Cluster {
             self.cut_stream(at);
         }
         self.undo();
-        for _ in 0..QUIET_SPANS {
+        let (quiet, last) = match is_of_jobs {
+            true => (QUIET_SPANS_OF_JOBS, LAST_SPANS_OF_JOBS),
+            false => (QUIET_SPANS, LAST_SPANS),
+        };
+        for _ in 0..quiet {
             self.pass()?;
         }
+        if is_of_jobs {
+            self.check_jobs_at_rest()?;
+        }
         self.check_truth()?;
-        for _ in 0..LAST_SPANS {
+        for _ in 0..last {
             self.end_tasks();
             self.pass()?;
         }
         self.check_rest()?;
-        self.check_all_offered()
+        // The job scheduler gives back what it is offered, and there may be nobody else.
+        match is_of_jobs {
+            true => Ok(()),
+            false => self.check_all_offered(),
+        }
     }
 
     /// Frameworks kill some of their tasks, and the connections break on which the agents are told: the tasks end all the
@@ -129,7 +151,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn pass(&mut self) -> Result<(), Violation> {
+    pub(crate) fn pass(&mut self) -> Result<(), Violation> {
         self.drain_queues()?;
         self.advance(SPAN);
         self.revive_agents();
@@ -166,7 +188,11 @@ impl Cluster {
     }
 
     /// Everything that can happen without time does.
-    fn drain_queues(&mut self) -> Result<(), Violation> {
+    pub(crate) fn drain_queues(&mut self) -> Result<(), Violation> {
+        let idle_max = match self.plan.is_of_jobs {
+            true => IDLE_STEPS_OF_JOBS,
+            false => IDLE_STEPS,
+        };
         let (mut idle, until) = (0, self.steps + STEPS_MAX);
         while self.steps < until {
             self.step()?;
@@ -174,7 +200,7 @@ impl Cluster {
                 true => idle + 1,
                 false => 0,
             };
-            if idle == IDLE_STEPS {
+            if idle == idle_max {
                 if !self.tick_at_once() && !self.has_mail() {
                     break;
                 }
@@ -188,6 +214,7 @@ impl Cluster {
     fn has_mail(&self) -> bool {
         let waits = |one: &Framework| {
             let reads = one.busy_until <= self.steps && one.has_news();
+            let reads = reads || one.copy.is_some();
             reads || (one.is_subscribed() && (!one.calls.is_empty() || one.answers > 0))
         };
         let arrives = |one: &Connection| {

@@ -10,8 +10,16 @@ use meseta_simulation::{Cluster, Counts, Outcome, Plan};
 const STEPS: u64 = 3_000;
 const STEPS_IN_ALL: u64 = 1_000_000;
 
+/// Runs that are about the job scheduler, and steps with faults of each.
+const RUNS_OF_JOBS: u64 = 6;
+const STEPS_OF_JOBS: u64 = 700;
+
 fn run(seed: u64) -> Outcome {
-    let mut cluster = Cluster::new(Plan::new(seed, STEPS)).expect("room for directories");
+    run_plan(Plan::new(seed, STEPS))
+}
+
+fn run_plan(plan: Plan) -> Outcome {
+    let mut cluster = Cluster::new(plan).expect("room for directories");
     let outcome = cluster.run();
     outcome.unwrap_or_else(|violation| panic!("{violation}"))
 }
@@ -72,6 +80,24 @@ fn promises_hold_for_a_million_steps_whatever_breaks() {
         ("network", "given up"),
         ("network", "taken late"),
         ("operation of an operator", "OPERATION_FINISHED"),
+    ] {
+        assert!(sum.counts.contains_key(&what), "{what:?} never happened");
+    }
+}
+
+#[test]
+fn scheduler_keeps_its_promises_through_faults() {
+    let mut sum = Sum::default();
+    for seed in 1..=RUNS_OF_JOBS {
+        sum.add(run_plan(Plan::of_jobs(seed, STEPS_OF_JOBS)));
+    }
+    for what in [
+        ("call", "UPDATE_FRAMEWORK"),
+        ("fault", "copied scheduler ends"),
+        ("fault", "permission changed"),
+        ("fault", "scheduler copied"),
+        ("fault", "scheduler's clock set"),
+        ("fault", "scheduler's store put back"),
     ] {
         assert!(sum.counts.contains_key(&what), "{what:?} never happened");
     }

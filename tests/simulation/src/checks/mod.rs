@@ -85,6 +85,9 @@ impl Cluster {
         }
         for framework in &mut self.frameworks {
             self.broken.append(&mut framework.broken);
+            if let Some(jobs) = &mut framework.jobs {
+                self.broken.append(&mut jobs.take_broken());
+            }
         }
         self.check_masters();
         match self.broken.is_empty() {
@@ -115,7 +118,7 @@ impl Cluster {
                 if let Some((framework, task)) = crate::machine::task_of(plan)
                     && framework == id
                     // What runs on after its agent was given up is nobody's.
-                    && !jobs.is_some_and(|jobs| jobs.tasks.get(task).is_some_and(|task| task.is_given_up(&self.given_up)))
+                    && !jobs.is_some_and(|jobs| jobs.tasks.get(task).is_some_and(|task| task.is_forgotten || task.is_given_up(&self.given_up)))
                     && !agent.machine.killed.contains(container)
                 {
                     living.push(task.to_owned());

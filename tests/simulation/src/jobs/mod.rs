@@ -1,18 +1,22 @@
 //! The job scheduler as a framework: the production core, with its store and the calls of its link.
 //!
-//! Crashes with what its store has not made durable, and promises what its users read: never more instances of a service
-//! than its count and what an update may add, each index of a batch succeeds once, and runs of a schedule do not overlap.
+//! Crashes with what its store has not made durable, starts anew on another machine whose clock differs, or on an older copy
+//! of its store. `specs` has the jobs of its users, `promises` what must hold of each step, `copies` its faults, and `rest`
+//! what must hold once nothing goes wrong any more.
 
-use std::collections::{BTreeMap, VecDeque};
+mod copies;
+mod promises;
+mod rest;
+mod specs;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use meseta_jobs::core::{
     Accept, Effect, Input, Options, Record, Request, RestoreError, RoleSet, State, TaskName,
 };
 use meseta_jobs::placement::Offer;
-use meseta_jobs::spec::{
-    Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
-};
+use meseta_jobs::spec::Cron;
 use meseta_jobs::task_info::{Instance, task_info};
 use meseta_master::core::call::Action;
 use meseta_proto::mesos::v1::scheduler::{Event, call, event};
@@ -20,56 +24,75 @@ use meseta_proto::mesos::v1::{self as pb};
 use meseta_proto::reconciler;
 
 use crate::behaviour::launch;
+use crate::checks::Broken;
 use crate::clock::Clock;
+use crate::cluster::SECOND;
 
-const SERVICE: &str = "web";
-const BATCH: &str = "array";
-const CRON: &str = "nightly";
-const GANG: &str = "gang";
-/// Instances of the service, and what an update may add.
-const COUNT: u32 = 2;
-const SURGE: u32 = 1;
+pub(crate) use copies::Copy;
+pub(crate) use promises::too_many;
+
+use promises::Promises;
+use specs::{Clients, FRONT};
+
 /// Longer than any run: nothing is given up because it was not heard of.
 const NEVER: Duration = Duration::from_secs(1_000_000_000);
+/// How long the agent of a service's task may be away, where many jobs are played.
+const SERVICE_UNREACHABLE: Duration = Duration::from_secs(30);
+/// Between two ticks of the scheduler, where many jobs are played.
+const TICK: u64 = SECOND;
+/// Copies of the store that an operator keeps.
+const BACKUPS_MAX: usize = 3;
 
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(8),
-    reset_after: Duration::from_secs(60),
-};
+/// What is durable of a scheduler.
+type Store = BTreeMap<String, Vec<u8>>;
 
 /// The scheduler's process and its store.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     state: State,
     pub(crate) clock: Clock,
-    store: BTreeMap<String, Vec<u8>>,
+    store: Store,
+    /// Copies of the store, the oldest first.
+    backups: VecDeque<Store>,
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
     calls: Vec<Action>,
     /// True time at the last step.
     time: u64,
-    /// What its stream was opened with.
+    /// The roles with which its stream was opened.
     stream_roles: RoleSet,
-    requests: u64,
-    version: u64,
-    /// The first update that tells of the success of each index of a batch.
-    successes: BTreeMap<(String, u64, u32), pb::TaskStatus>,
+    clients: Clients,
+    /// The jobs that were submitted.
+    names: BTreeSet<String>,
+    /// Whether a request was refused, by its number.
+    answers: BTreeMap<u64, bool>,
+    promises: Promises,
+    /// The version of [`FRONT`] of which each task fails at once.
+    ill_version: Option<u64>,
+    /// Roles that the framework may not have at the moment.
+    pub(crate) withdrawn: BTreeSet<&'static str>,
+    /// Many jobs in many roles are played, and time is kept as in the daemon.
+    is_wide: bool,
 }
 
 impl Jobs {
-    pub(crate) fn new(clock: Clock) -> Result<Self, RestoreError> {
+    pub(crate) fn new(clock: Clock, is_wide: bool) -> Result<Self, RestoreError> {
         Ok(Self {
-            state: State::restore(options(), clock.now(0), [])?,
+            state: State::restore(options(is_wide), clock.now(0), [])?,
             clock,
             store: BTreeMap::new(),
+            backups: VecDeque::new(),
             writes: VecDeque::new(),
             calls: Vec::new(),
             time: 0,
             stream_roles: RoleSet::default(),
-            requests: 0,
-            version: 0,
-            successes: BTreeMap::new(),
+            clients: Clients::new(is_wide),
+            names: BTreeSet::new(),
+            answers: BTreeMap::new(),
+            promises: Promises::default(),
+            ill_version: None,
+            withdrawn: BTreeSet::new(),
+            is_wide,
         })
     }
 
@@ -89,7 +112,11 @@ impl Jobs {
 
     pub(crate) fn step(&mut self, time: u64, input: Input) {
         self.time = time;
-        for effect in self.state.step(self.clock.now(time), input) {
+        let told = promises::told(&input);
+        self.promises.before(time, &self.state, &input);
+        let effects = self.state.step(self.clock.now(time), input);
+        self.promises.after(time, &self.state, &told, &effects);
+        for effect in effects {
             self.carry_out(effect);
         }
     }
@@ -138,7 +165,11 @@ impl Jobs {
             Effect::Roles(roles) => return self.ask_for_roles(roles),
             // No job here has a volume.
             Effect::AcknowledgeOperation(_) | Effect::ReconcileOperations(_) => return,
-            Effect::Answer { .. } | Effect::Event(_) => return,
+            Effect::Answer { id, answer } => {
+                self.answers.insert(id, answer.is_err());
+                return;
+            }
+            Effect::Event(_) => return,
         };
         self.calls.push(action);
     }
@@ -168,15 +199,44 @@ impl Jobs {
 
     /// All jobs are to end.
     pub(crate) fn stop_all(&mut self, time: u64) {
-        for name in [SERVICE, BATCH, CRON, GANG] {
-            self.requests += 1;
-            let id = self.requests;
-            let request = Request::Stop {
-                name: name.to_owned(),
-                purge: false,
-            };
-            self.step(time, Input::Request { id, request });
+        self.promises.is_stopping = true;
+        for name in self.names.clone() {
+            let request = Request::Stop { name, purge: false };
+            self.request(time, request);
         }
+    }
+
+    /// A client asks for something; gives the number of the request.
+    fn request(&mut self, time: u64, request: Request) -> u64 {
+        if let Request::Submit(spec) = &request {
+            self.names.insert(spec.name.clone());
+        }
+        self.clients.requests += 1;
+        let id = self.clients.requests;
+        self.step(time, Input::Request { id, request });
+        id
+    }
+
+    /// Takes the promises that were broken.
+    pub(crate) fn take_broken(&mut self) -> Vec<Broken> {
+        std::mem::take(&mut self.promises.broken)
+    }
+
+    /// Whether the master refuses a subscription, because of a role that was withdrawn.
+    pub(crate) fn is_refused_subscription(&self) -> bool {
+        let roles = self.state.roles();
+        self.withdrawn.iter().any(|role| roles.contains(*role))
+    }
+
+    /// When the scheduler wants to be told next that time has passed.
+    pub(crate) fn next_tick(&self) -> Option<u64> {
+        self.is_wide.then_some(self.time + TICK)
+    }
+
+    /// Whether each task of the version that this one is of fails.
+    pub(crate) fn is_ill(&self, task: &str) -> bool {
+        let name = task.parse::<TaskName>().ok();
+        name.is_some_and(|name| name.job == FRONT && Some(name.version) == self.ill_version)
     }
 
     /// What an event means to it, as its link reads events.
@@ -197,6 +257,11 @@ impl Jobs {
             event::Type::Rescind => event
                 .rescind
                 .map(|rescind| Input::Rescinded(rescind.offer_id.value)),
+            // Without an executor, it is the agent that is gone.
+            event::Type::Failure => event
+                .failure
+                .filter(|failure| failure.executor_id.is_none())
+                .and_then(|failure| Some(Input::AgentLost(failure.agent_id?.value))),
             event::Type::Update => event
                 .update
                 .map(|update| Input::Update(Box::new(update.status))),
@@ -241,19 +306,6 @@ impl Jobs {
         Some(id)
     }
 
-    /// The process dies, and another one reads the store, which has the first few of what was not told to be durable.
-    pub(crate) fn crash(&mut self, time: u64, kept: usize) -> Result<(), RestoreError> {
-        for _ in 0..kept.min(self.writes.len()) {
-            self.write_one();
-        }
-        self.writes.clear();
-        self.calls.clear();
-        self.time = time;
-        self.clock = self.clock.restarted(time);
-        self.state = State::restore(options(), self.clock.now(time), self.store.clone())?;
-        Ok(())
-    }
-
     /// Time passes; the master has taken all kills.
     pub(crate) fn pass(&mut self, time: u64) {
         self.step(time, Input::Tick { kills_waiting: 0 });
@@ -261,72 +313,52 @@ impl Jobs {
 
     /// A client asks for something, and time passes for it.
     pub(crate) fn act(&mut self, time: u64, rng: &mut fastrand::Rng) {
-        let request = match (self.requests, rng.u32(..60)) {
-            (0, _) => Some(Request::Submit(Box::new(service(0)))),
-            (1, _) => Some(Request::Submit(Box::new(batch(BATCH, 4)))),
-            (2, _) => Some(Request::Submit(Box::new(cron()))),
-            (3, _) => Some(Request::Submit(Box::new(gang()))),
-            (_, 0) => {
-                self.version += 1;
-                Some(Request::Submit(Box::new(service(self.version))))
-            }
-            (_, 1) => Some(Request::Restart {
-                name: SERVICE.to_owned(),
-            }),
-            _ => None,
-        };
         self.pass(time);
-        if let Some(request) = request {
-            self.requests += 1;
-            let id = self.requests;
-            self.step(time, Input::Request { id, request });
+        if self.is_wide && rng.u32(..40) == 0 {
+            self.fall_ill(rng);
+        }
+        if let Some(request) = self.clients.ask(rng) {
+            let request = self.with_version(request, rng);
+            self.request(time, request);
         }
     }
 
-    /// A task of its own succeeded, as its agent tells: once for each index of a batch. What became of one that was given
-    /// up with its agent does not count.
+    /// Some version of [`FRONT`] fails from now on, also one that was healthy, or none does.
+    fn fall_ill(&mut self, rng: &mut fastrand::Rng) {
+        let newest = self.state.job(FRONT).map_or(0, |job| job.version);
+        self.ill_version = match rng.u32(..3) {
+            0 => None,
+            _ => Some(newest.saturating_sub(rng.u64(..3))),
+        };
+    }
+
+    /// Names the version to go back to, where one is asked for.
+    fn with_version(&self, request: Request, rng: &mut fastrand::Rng) -> Request {
+        match request {
+            Request::Revert { name, .. } => {
+                let versions = self.state.history(&name).map(|history| history.versions);
+                let versions = versions.unwrap_or_default();
+                let at = rng.usize(..=versions.len());
+                let version = versions.get(at).map(|one| one.version);
+                Request::Revert { name, version }
+            }
+            other => other,
+        }
+    }
+
+    /// A task succeeded, as its agent tells; see [`Promises::succeeded`].
     pub(crate) fn succeeded(
         &mut self,
         status: &pb::TaskStatus,
         is_given_up: impl Fn(&pb::TaskStatus) -> bool,
     ) -> Option<String> {
-        let name: TaskName = status.task_id.value.parse().ok()?;
-        if name.job != BATCH && name.job != GANG {
-            return None;
-        }
-        let first = self.successes.entry((name.job, name.run, name.index));
-        let first = first.or_insert_with(|| status.clone());
-        if is_given_up(first) {
-            *first = status.clone();
-            return None;
-        }
-        let is_again = first.uuid != status.uuid && !is_given_up(status);
-        let task = &status.task_id.value;
-        is_again.then(|| format!("task {task} of a batch succeeds, and its index had before"))
+        self.promises.succeeded(status, is_given_up)
     }
 }
 
-/// Of what a job's tasks that live are too many, if they are.
-pub(crate) fn too_many(living: &[String]) -> Option<String> {
-    let count = |job: &str| {
-        let names = living
-            .iter()
-            .filter_map(|task| task.parse::<TaskName>().ok());
-        names.filter(|name| name.job == job).count()
-    };
-    let services = count(SERVICE);
-    if services > (COUNT + SURGE) as usize {
-        return Some(format!(
-            "{services} instances of {SERVICE} live: {living:?}"
-        ));
-    }
-    let runs = count(CRON);
-    (runs > 1).then(|| format!("{runs} runs of {CRON} overlap: {living:?}"))
-}
-
-fn options() -> Options {
+fn options(is_wide: bool) -> Options {
     Options {
-        service_unreachable: NEVER,
+        service_unreachable: if is_wide { SERVICE_UNREACHABLE } else { NEVER },
         batch_unreachable: NEVER,
         next_time: |_: &Cron, after: Duration| {
             Some(Duration::from_secs((after.as_secs() / 60 + 1) * 60))
@@ -356,79 +388,4 @@ fn accepted(accept: &Accept) -> Action {
             refuse_seconds: Some(1.0),
         }),
     })
-}
-
-fn job(name: &str, count: u32, kind: Kind) -> JobSpec {
-    JobSpec {
-        name: name.to_owned(),
-        kind,
-        role: "jobs".to_owned(),
-        count,
-        priority: 50,
-        task: TaskTemplate {
-            command: Command::Shell("true".to_owned()),
-            user: None,
-            env: BTreeMap::new(),
-            uris: Vec::new(),
-            requests: BTreeMap::from([("cpus".to_owned(), 0.5), ("mem".to_owned(), 32.0)]),
-            limits: BTreeMap::new(),
-            ports: Vec::new(),
-            check: None,
-            kill_grace: Duration::from_secs(5),
-        },
-        constraints: Vec::new(),
-        after: Vec::new(),
-        gang: None,
-        best_effort: false,
-        volume: None,
-        labels: BTreeMap::new(),
-    }
-}
-
-fn service(version: u64) -> JobSpec {
-    let update = Update {
-        max_unavailable: 1,
-        max_surge: SURGE,
-        canary: 0,
-        pause: Duration::ZERO,
-        healthy_after: Duration::from_secs(1),
-        progress_deadline: Duration::from_secs(600),
-        auto_revert: false,
-    };
-    let restart = BACKOFF;
-    let mut spec = job(SERVICE, COUNT, Kind::Service(Service { restart, update }));
-    spec.task.command = Command::Shell(format!("true {version}"));
-    spec
-}
-
-fn batch_kind() -> Batch {
-    Batch {
-        retries: 100_000,
-        backoff: BACKOFF,
-        timeout: None,
-    }
-}
-
-fn batch(name: &str, count: u32) -> JobSpec {
-    job(name, count, Kind::Batch(batch_kind()))
-}
-
-fn cron() -> JobSpec {
-    let cron = Cron {
-        batch: batch_kind(),
-        schedule: "* * * * *".to_owned(),
-        time_zone: "UTC".to_owned(),
-        overlap: Overlap::Skip,
-        start_within: Duration::from_secs(30),
-    };
-    job(CRON, 1, Kind::Cron(cron))
-}
-
-fn gang() -> JobSpec {
-    JobSpec {
-        gang: Some(Gang {
-            hold_at_most: Duration::from_secs(20),
-        }),
-        ..batch(GANG, 2)
-    }
 }

@@ -1,0 +1,260 @@
+//! The promises that the job scheduler makes to its users, checked against what it does in each step.
+//!
+//! Invariants of these records: they outlive the processes of the scheduler, and time in them is true time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meseta_jobs::core::{Accept, Effect, Input, State, TaskName, TaskView};
+use meseta_proto::mesos::v1::{self as pb, TaskState};
+
+use super::specs::{
+    ALLOWING, BATCH, COUNT, CRON, FRONT, FRONT_COUNT, GANG, MAX_UNAVAILABLE, MESH, MESH_COUNT,
+    REPLACING, SERVICE, SURGE, TIMED, TIMEOUT,
+};
+use crate::checks::Broken;
+use crate::cluster::SECOND;
+
+/// Clocks of machines drift by less than this part of the time, and milliseconds are rounded.
+const DRIFT_PARTS: u32 = 100;
+
+/// The job of a task.
+pub(super) fn job_of(task: &str) -> Option<String> {
+    let name: TaskName = task.parse().ok()?;
+    Some(name.job)
+}
+
+/// What is remembered of all that the schedulers of one framework did.
+#[derive(Debug, Default)]
+pub(super) struct Promises {
+    /// The ids of all tasks that were launched.
+    launched: BTreeSet<String>,
+    /// When a task of each job was launched last.
+    launches: BTreeMap<String, u64>,
+    /// The offers of the stream that were neither answered nor rescinded.
+    offers: BTreeSet<String>,
+    /// When the scheduler first heard that a task of [`TIMED`] runs.
+    running: BTreeMap<String, u64>,
+    /// Tasks that the scheduler has asked the master to kill.
+    killed: BTreeSet<String>,
+    /// The tasks of services after the step before.
+    services: BTreeMap<&'static str, Vec<TaskView>>,
+    /// The failures that were counted before a step.
+    failed: u64,
+    /// The first update that tells of the success of each index of a batch.
+    successes: BTreeMap<(String, u64, u32), pb::TaskStatus>,
+    /// Jobs that a client has stopped.
+    pub(super) is_stopping: bool,
+    pub(super) broken: Vec<Broken>,
+}
+
+impl Promises {
+    fn broke(&mut self, rule: &'static str, what: String) {
+        self.broken.push(Broken::new(rule, what));
+    }
+
+    /// The master tells this to the scheduler.
+    pub(super) fn before(&mut self, time: u64, state: &State, input: &Input) {
+        self.failed = state.totals().failed;
+        match input {
+            Input::Offers(offers) => {
+                self.offers
+                    .extend(offers.iter().map(|offer| offer.id.clone()));
+            }
+            Input::Rescinded(id) => {
+                self.offers.remove(id);
+            }
+            Input::Disconnected | Input::Subscribed { .. } => self.offers.clear(),
+            Input::Update(status) => {
+                let id = &status.task_id.value;
+                if status.state() == TaskState::TaskRunning && job_of(id).as_deref() == Some(TIMED)
+                {
+                    self.running.entry(id.clone()).or_insert(time);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The scheduler did this for it.
+    pub(super) fn after(&mut self, time: u64, state: &State, told: &Told, effects: &[Effect]) {
+        let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
+        for effect in effects {
+            match effect {
+                Effect::Accept(accept) => self.accepts(time, accept, &mut sizes),
+                Effect::Decline { offers, .. } => {
+                    self.offers.retain(|id| !offers.contains(id));
+                }
+                Effect::Kill { task_id, .. } => {
+                    self.killed.insert(task_id.clone());
+                    self.kills_in_time(time, state, task_id);
+                }
+                _ => {}
+            }
+        }
+        if let Some(size) = sizes.get(MESH)
+            && *size != MESH_COUNT as usize
+        {
+            self.broke(
+                "J8",
+                format!("{size} of {MESH_COUNT} of the gang {MESH} start"),
+            );
+        }
+        self.counts_no_failure(state, told);
+        self.keeps_limits(state);
+    }
+
+    /// An ACCEPT leaves: each of its tasks has an id of its own, and its offer is still there.
+    fn accepts(&mut self, time: u64, accept: &Accept, sizes: &mut BTreeMap<String, usize>) {
+        if !self.offers.remove(&accept.offer.id) {
+            let what = format!("offer {} was answered or rescinded before", accept.offer.id);
+            self.broke("J5", what);
+        }
+        for task in &accept.tasks {
+            if !self.launched.insert(task.task_id.clone()) {
+                self.broke("J6", format!("the id {} is used again", task.task_id));
+            }
+            let Some(job) = job_of(&task.task_id) else {
+                self.broke("J6", format!("{} is the id of no task", task.task_id));
+                continue;
+            };
+            self.launches.insert(job.clone(), time);
+            *sizes.entry(job).or_default() += 1;
+        }
+    }
+
+    /// A task is killed for its timeout: not before that much time has passed since it came to run.
+    fn kills_in_time(&mut self, time: u64, state: &State, id: &str) {
+        if self.is_stopping || job_of(id).as_deref() != Some(TIMED) {
+            return;
+        }
+        let tasks = state.job(TIMED).and_then(|job| job.tasks);
+        let is_known = tasks.iter().flatten().any(|task| task.task_id == id);
+        let ran = self
+            .running
+            .get(id)
+            .map(|since| time.saturating_sub(*since));
+        let ran = Duration::from_nanos(ran.unwrap_or_default());
+        if is_known && ran < TIMEOUT - TIMEOUT / DRIFT_PARTS {
+            let what = format!("{id} is killed after {ran:?} of {TIMEOUT:?}");
+            self.broke("J7", what);
+        }
+    }
+
+    /// A task that ended with 0, or because the scheduler had it killed, has not failed.
+    fn counts_no_failure(&mut self, state: &State, told: &Told) {
+        if state.totals().failed <= self.failed {
+            return;
+        }
+        let Some((id, ended)) = told else {
+            return;
+        };
+        let is_own_kill = *ended == TaskState::TaskKilled
+            && self.killed.contains(id)
+            && job_of(id).as_deref() != Some(TIMED);
+        if *ended == TaskState::TaskFinished || is_own_kill {
+            self.broke("J9", format!("{id} is {ended:?} and counts as failed"));
+        }
+    }
+
+    /// An instance of a service that is healthy is killed only where enough healthy ones are left.
+    fn keeps_limits(&mut self, state: &State) {
+        for (job, count) in [(SERVICE, COUNT), (FRONT, FRONT_COUNT)] {
+            let tasks = state.job(job).and_then(|job| job.tasks).unwrap_or_default();
+            let before = self.services.insert(job, tasks.clone()).unwrap_or_default();
+            let was_healthy = |id: &str| before.iter().any(|one| one.task_id == id && one.healthy);
+            let killing = tasks
+                .iter()
+                .find(|task| task.state == "TASK_KILLING" && was_healthy(&task.task_id));
+            let Some(killing) = killing.filter(|_| !self.is_stopping) else {
+                continue;
+            };
+            let healthy = tasks.iter().filter(|task| task.healthy).count();
+            let least = (count - MAX_UNAVAILABLE) as usize;
+            if healthy < least {
+                let what = format!(
+                    "{} is killed, and {healthy} of {job} are healthy, not {least}",
+                    killing.task_id
+                );
+                self.broke("J10", what);
+            }
+        }
+    }
+
+    /// A process of the scheduler begins, with what another one has stored.
+    pub(super) fn began(&mut self) {
+        self.offers.clear();
+        self.services.clear();
+    }
+
+    /// The scheduler has an older store, or another one had the framework: it does not know what this one did.
+    pub(super) fn forgot(&mut self) {
+        self.began();
+        self.killed.clear();
+        self.successes.clear();
+    }
+
+    /// When a task of a job was launched last.
+    pub(super) fn last_launch(&self, job: &str) -> Option<u64> {
+        self.launches.get(job).copied()
+    }
+
+    /// A task of its own succeeded, as its agent tells: once for each index of a batch. What became of one that was given
+    /// up with its agent does not count.
+    pub(super) fn succeeded(
+        &mut self,
+        status: &pb::TaskStatus,
+        is_given_up: impl Fn(&pb::TaskStatus) -> bool,
+    ) -> Option<String> {
+        let name: TaskName = status.task_id.value.parse().ok()?;
+        if name.job != BATCH && name.job != GANG {
+            return None;
+        }
+        let first = self.successes.entry((name.job, name.run, name.index));
+        let first = first.or_insert_with(|| status.clone());
+        if is_given_up(first) {
+            *first = status.clone();
+            return None;
+        }
+        let is_again = first.uuid != status.uuid && !is_given_up(status);
+        let task = &status.task_id.value;
+        is_again.then(|| format!("task {task} of a batch succeeds, and its index had before"))
+    }
+}
+
+/// The task that the master told of, and its state.
+pub(super) type Told = Option<(String, TaskState)>;
+
+/// The task that an input is about.
+pub(super) fn told(input: &Input) -> Told {
+    match input {
+        Input::Update(status) => Some((status.task_id.value.clone(), status.state())),
+        _ => None,
+    }
+}
+
+/// The reason why a job has too many living tasks, if it has.
+pub(crate) fn too_many(living: &[String]) -> Option<String> {
+    let jobs: Vec<_> = living.iter().filter_map(|task| job_of(task)).collect();
+    let count = |job: &str| jobs.iter().filter(|one| *one == job).count();
+    for (job, most) in [
+        (SERVICE, COUNT + SURGE),
+        (FRONT, FRONT_COUNT + SURGE),
+        (MESH, MESH_COUNT + SURGE),
+    ] {
+        let living_now = count(job);
+        if living_now > most as usize {
+            return Some(format!("{living_now} instances of {job} live: {living:?}"));
+        }
+    }
+    let overlapping = [CRON, REPLACING].into_iter().find(|job| count(job) > 1);
+    overlapping.map(|job| format!("runs of {job} overlap: {living:?}"))
+}
+
+/// The schedules that start a run each minute whatever became of the runs before.
+pub(super) const UNBLOCKED: [&str; 2] = [REPLACING, ALLOWING];
+
+/// Seconds of true time since a time.
+pub(super) fn seconds_since(time: u64, since: Option<u64>) -> u64 {
+    since.map_or(u64::MAX, |since| time.saturating_sub(since) / SECOND)
+}

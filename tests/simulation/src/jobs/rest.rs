@@ -1,0 +1,271 @@
+//! What must hold of the job scheduler once nothing goes wrong any more.
+
+use std::collections::BTreeSet;
+
+use meseta_jobs::core::{Quotas, Request, State};
+
+use super::Jobs;
+use super::promises::{UNBLOCKED, seconds_since};
+use super::specs::{COUNT, FRONT, FRONT_COUNT, MAX_UNAVAILABLE, SERVICE, roles, small};
+use crate::checks::{Broken, Violation};
+use crate::cluster::{Cluster, SECOND};
+use crate::plan::Feature;
+
+/// In which one agent is away and all else is well.
+const AWAY_SPANS: usize = 10;
+/// In which no container ends by itself.
+const CALM_SPANS: usize = 6;
+/// Each schedule starts a run a minute.
+const SCHEDULE_PATIENCE: u64 = 150;
+/// In which a task starts for which there is room, in whatever role.
+const START_SECONDS: u64 = 8;
+/// Above the numbers of small jobs that clients submit.
+const PROBES: u64 = 1_000;
+
+impl Cluster {
+    fn jobs_at(&self) -> Option<usize> {
+        let at = self.frameworks.iter().position(|one| one.jobs.is_some())?;
+        let framework = &self.frameworks[at];
+        // A registry that was put back may have the framework as it was.
+        (!framework.is_over && self.registry.rollbacks == 0).then_some(at)
+    }
+
+    fn jobs(&self) -> Option<&Jobs> {
+        self.frameworks[self.jobs_at()?].jobs.as_deref()
+    }
+
+    /// What was broken of the scheduler and its users is mended.
+    pub(crate) fn heal_jobs(&mut self) {
+        for jobs in self
+            .frameworks
+            .iter_mut()
+            .filter_map(|one| one.jobs.as_mut())
+        {
+            jobs.withdrawn.clear();
+            jobs.ill_version = None;
+        }
+    }
+
+    /// An agent stays away, with tasks that are to end: what is started by the clock starts beside it.
+    pub(crate) fn check_beside_absence(&mut self) -> Result<(), Violation> {
+        for framework in self.frameworks.iter_mut().filter(|one| one.jobs.is_none()) {
+            framework.is_idle = true;
+        }
+        let at = self.rng.usize(..self.agents.len());
+        if self.agents[at].is_up() {
+            let until = self.time + (AWAY_SPANS as u64 + 1) * crate::rest::SPAN;
+            self.agents[at].paused = Some((self.time, until));
+        }
+        for _ in 0..AWAY_SPANS {
+            self.pass()?;
+        }
+        let Some(jobs) = self.jobs() else {
+            return Ok(());
+        };
+        let late = UNBLOCKED.into_iter().find(|name| {
+            let since = seconds_since(self.time, jobs.promises.last_launch(name));
+            jobs.is_schedule_due(name) && since > SCHEDULE_PATIENCE
+        });
+        let Some(name) = late else {
+            return Ok(());
+        };
+        let job = jobs.state.job(name);
+        let why = job.map(|job| (job.state, job.why, job.tasks));
+        let what = format!("no run of {name} started for {SCHEDULE_PATIENCE} seconds: {why:?}");
+        Err(self.violation(Broken::new("J11", what)))
+    }
+
+    /// Services are up in one version, the scheduler and the master agree, and what is submitted starts.
+    pub(crate) fn check_jobs_at_rest(&mut self) -> Result<(), Violation> {
+        self.is_calm = true;
+        for _ in 0..CALM_SPANS {
+            self.pass()?;
+        }
+        self.drain_queues()?;
+        let broken = self.disagreement().or_else(|| self.unfinished_update());
+        let broken = broken.or_else(|| self.gone_in_plan());
+        if let Some(broken) = broken {
+            return Err(self.violation(broken));
+        }
+        let all: Vec<_> = roles().collect();
+        let chosen = all[self.rng.usize(..all.len())];
+        // The master makes one role an offer of an agent at a time.
+        self.check_starts([
+            (PROBES, chosen),
+            (PROBES + 1, "unused"),
+            (PROBES + 2, "ads/unused"),
+        ])?;
+        // New roles were asked for, in a call that replaces all that the master knows of the others.
+        self.pass()?;
+        self.drain_queues()?;
+        if let Some(broken) = self.disagreement() {
+            return Err(self.violation(broken));
+        }
+        if self.has(Feature::WithdrawnRoles) {
+            self.check_beside_refusal()?;
+        }
+        self.is_calm = false;
+        Ok(())
+    }
+
+    /// The framework may not have a role any more that it has: others start all the same in roles that are new.
+    fn check_beside_refusal(&mut self) -> Result<(), Violation> {
+        let Some(jobs) = self.jobs() else {
+            return Ok(());
+        };
+        let taken = jobs.state.roles();
+        let taken: Vec<_> = roles().filter(|role| taken.contains(*role)).collect();
+        let withdrawn = taken.get(self.rng.usize(..taken.len().max(1))).copied();
+        for jobs in self
+            .frameworks
+            .iter_mut()
+            .filter_map(|one| one.jobs.as_mut())
+        {
+            jobs.withdrawn.extend(withdrawn);
+        }
+        self.check_starts([(PROBES + 3, "fresh"), (PROBES + 4, "ads/fresh")])?;
+        self.heal_jobs();
+        Ok(())
+    }
+
+    /// The roles that the master has for the framework are those that the scheduler believes it has.
+    fn disagreement(&mut self) -> Option<Broken> {
+        let at = self.jobs_at()?;
+        let framework = &self.frameworks[at];
+        if framework.copy.is_some() {
+            let what = "a scheduler does not end that another one has taken over from";
+            return Some(Broken::new("J12", what));
+        }
+        let id = framework.id.clone()?;
+        let jobs = framework.jobs.as_deref()?;
+        let (own, idle) = (jobs.state.roles(), jobs.state.idle_roles());
+        let names = jobs.names.iter();
+        let wanted: BTreeSet<_> = names.filter_map(|name| jobs.state.role_of(name)).collect();
+        let wanted: BTreeSet<_> = wanted.into_iter().map(str::to_owned).collect();
+        if let Some(role) = wanted.difference(&own).next() {
+            let what = format!("the framework has not the role {role}, which nobody refuses");
+            return Some(Broken::new("J4", what));
+        }
+        let leader = self.leader();
+        let snapshot = self.master(leader)?.core.snapshot();
+        let mut known = snapshot.frameworks.iter();
+        let view = known.find(|view| view.id.as_str() == id)?;
+        let texts = |roles: &BTreeSet<meseta_resources::Role>| -> BTreeSet<String> {
+            roles.iter().map(ToString::to_string).collect()
+        };
+        let (roles, suppressed) = (texts(&view.roles), texts(&view.suppressed));
+        if roles != own || suppressed != idle {
+            let what = format!(
+                "the master has roles {roles:?}, suppressed {suppressed:?}; the scheduler {own:?}, idle {idle:?}"
+            );
+            return Some(Broken::new("J4", what));
+        }
+        None
+    }
+
+    fn unfinished_update(&self) -> Option<Broken> {
+        let jobs = self.jobs()?;
+        for (name, count) in [(SERVICE, COUNT), (FRONT, FRONT_COUNT)] {
+            let Some(job) = jobs.state.job(name) else {
+                continue;
+            };
+            let tasks = job.tasks.unwrap_or_default();
+            let versions: BTreeSet<u64> = tasks.iter().map(|task| task.version).collect();
+            let is_whole = job.healthy == count as usize && versions.len() == 1;
+            // An update that has failed, or cannot be placed, leaves as many as it may.
+            let least = (count - MAX_UNAVAILABLE) as usize;
+            let has_run = jobs.has_been_healthy(name);
+            let is_kept = job.update.is_some() && (job.healthy >= least || !has_run);
+            if !is_whole && !is_kept && has_run {
+                let what = format!(
+                    "{name} is {}, {} of {count} healthy in versions {versions:?}: {}",
+                    job.state, job.healthy, job.why
+                );
+                return Some(Broken::new("J10", what));
+            }
+        }
+        None
+    }
+
+    /// Plans name agents that are there.
+    fn gone_in_plan(&mut self) -> Option<Broken> {
+        let at = self.jobs_at()?;
+        let jobs = self.frameworks[at].jobs.as_deref()?;
+        let plans = roles().map(|role| jobs.state.plan(&small(role, PROBES), &Quotas::default()));
+        let places: BTreeSet<_> = plans
+            .flat_map(|plan| plan.places)
+            .map(|one| one.agent_id)
+            .collect();
+        let leader = self.leader();
+        let snapshot = self.master(leader)?.core.snapshot();
+        let is_there = |id: &str| {
+            snapshot
+                .agents
+                .iter()
+                .any(|agent| agent.id().as_str() == id)
+        };
+        let gone = places.into_iter().find(|id| !is_there(id))?;
+        let what = format!("a plan names agent {gone}, which is gone");
+        Some(Broken::new("J13", what))
+    }
+
+    /// A task in each of some roles starts soon, for there is room.
+    fn check_starts<const N: usize>(&mut self, tasks: [(u64, &str); N]) -> Result<(), Violation> {
+        let Some(at) = self
+            .jobs_at()
+            .filter(|at| self.frameworks[*at].is_subscribed())
+        else {
+            return Ok(());
+        };
+        let time = self.time;
+        let mut names = Vec::new();
+        for (number, role) in tasks {
+            let spec = small(role, number);
+            let Some(jobs) = &mut self.frameworks[at].jobs else {
+                return Ok(());
+            };
+            names.push(spec.name.clone());
+            jobs.request(time, Request::Submit(Box::new(spec)));
+        }
+        self.take_jobs_calls(at);
+        for _ in 0..START_SECONDS {
+            self.drain_queues()?;
+            self.advance(SECOND);
+        }
+        self.drain_queues()?;
+        let Some(jobs) = self.jobs() else {
+            return Ok(());
+        };
+        let late = names
+            .iter()
+            .find(|name| jobs.promises.last_launch(name).is_none());
+        let Some(name) = late else {
+            return Ok(());
+        };
+        let why = jobs
+            .state
+            .job(name)
+            .map(|job| (job.role, job.state, job.why));
+        let what = format!("{name} does not start within {START_SECONDS} seconds: {why:?}");
+        Err(self.violation(Broken::new("J11", what)))
+    }
+}
+
+impl Jobs {
+    /// Whether a schedule is to start runs that fit on an agent.
+    fn is_schedule_due(&self, name: &str) -> bool {
+        let job = self.state.job(name);
+        job.is_some_and(|job| job.version > 1 || name != super::specs::ALLOWING)
+    }
+
+    /// Whether some version of a service was healthy.
+    fn has_been_healthy(&self, name: &str) -> bool {
+        has_stable(&self.state, name)
+    }
+}
+
+fn has_stable(state: &State, name: &str) -> bool {
+    let history = state.history(name);
+    let versions = history.map(|history| history.versions).unwrap_or_default();
+    versions.iter().any(|version| version.stable)
+}

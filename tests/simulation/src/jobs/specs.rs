@@ -1,0 +1,254 @@
+//! The jobs that clients submit, and what clients ask for later.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meseta_jobs::core::Request;
+use meseta_jobs::spec::{
+    Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
+};
+
+/// A service of which each version is good.
+pub(super) const SERVICE: &str = "web";
+/// A service of which some versions fail, are too large or are in another role.
+pub(super) const FRONT: &str = "front";
+/// A service that starts as a whole.
+pub(super) const MESH: &str = "mesh";
+pub(super) const BATCH: &str = "array";
+pub(super) const GANG: &str = "gang";
+/// A batch whose tasks may run for [`TIMEOUT`].
+pub(super) const TIMED: &str = "timed";
+/// A schedule that skips a time while a run is under way.
+pub(super) const CRON: &str = "nightly";
+/// A schedule whose next run replaces the one before.
+pub(super) const REPLACING: &str = "often";
+/// A schedule whose runs may overlap. The first version of it fits on no agent.
+pub(super) const ALLOWING: &str = "allowed";
+
+/// Instances of the service, and what an update may add.
+pub(super) const COUNT: u32 = 2;
+pub(super) const SURGE: u32 = 1;
+/// Instances of [`FRONT`], and how many of them may be missing.
+pub(super) const FRONT_COUNT: u32 = 3;
+pub(super) const MAX_UNAVAILABLE: u32 = 1;
+pub(super) const MESH_COUNT: u32 = 2;
+pub(super) const TIMEOUT: Duration = Duration::from_secs(240);
+/// More than any agent has.
+const HUGE_CPUS: f64 = 64.0;
+
+/// Roles of small batches: idle most of the time.
+const SMALL_ROLES: [&str; 5] = ["r0", "r1", "r2", "ads/r3", "ads/r4"];
+/// Roles of [`FRONT`], which a version may change.
+const FRONT_ROLES: [&str; 2] = ["ads/front", "ads/other"];
+const ROLE: &str = "jobs";
+
+/// The roles of all jobs.
+pub(super) fn roles() -> impl Iterator<Item = &'static str> {
+    let others = FRONT_ROLES.into_iter().chain([ROLE]);
+    SMALL_ROLES.into_iter().chain(others)
+}
+
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(8),
+    reset_after: Duration::from_secs(60),
+};
+
+/// The clients of the scheduler: how much they have asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clients {
+    pub(super) requests: u64,
+    /// Numbers the versions, so that each is another one.
+    versions: u64,
+    small: u64,
+    /// Jobs of all kinds are submitted, and not the first few alone.
+    is_wide: bool,
+}
+
+impl Clients {
+    pub(super) fn new(is_wide: bool) -> Self {
+        Self {
+            is_wide,
+            ..Self::default()
+        }
+    }
+
+    /// The next request, if there is one.
+    pub(super) fn ask(&mut self, rng: &mut fastrand::Rng) -> Option<Request> {
+        let submit = |spec| Some(Request::Submit(Box::new(spec)));
+        let chosen = rng.u32(..60);
+        match (self.requests, self.is_wide) {
+            (0, _) => return submit(service(0)),
+            (1, _) => return submit(batch(BATCH, 4)),
+            (2, _) => return submit(cron(CRON, Overlap::Skip)),
+            (3, _) => return submit(gang()),
+            (4, true) => return submit(front(0)),
+            (5, true) => return submit(mesh()),
+            (6, true) => return submit(timed()),
+            (7, true) => return submit(cron(REPLACING, Overlap::Replace)),
+            (8, true) => return submit(sized(cron(ALLOWING, Overlap::Allow), HUGE_CPUS)),
+            (9, true) => return submit(cron(ALLOWING, Overlap::Allow)),
+            _ => {}
+        }
+        let restart = |name: &str| {
+            let name = name.to_owned();
+            Some(Request::Restart { name })
+        };
+        self.versions += 1;
+        match (chosen, self.is_wide) {
+            (0, _) => submit(service(self.versions)),
+            (1, _) => restart(SERVICE),
+            (2, true) => restart(BATCH),
+            (3, true) => restart(MESH),
+            (4, true) => submit(sized(front(self.versions), HUGE_CPUS)),
+            (5, true) => submit(moved(front(self.versions), rng)),
+            (6 | 7, true) => Some(Request::Revert {
+                name: FRONT.to_owned(),
+                version: None,
+            }),
+            (8 | 9, true) => submit(front(self.versions)),
+            (10..16, true) => {
+                self.small += 1;
+                submit(small(
+                    SMALL_ROLES[rng.usize(..SMALL_ROLES.len())],
+                    self.small % 12,
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn job(name: &str, count: u32, kind: Kind) -> JobSpec {
+    JobSpec {
+        name: name.to_owned(),
+        kind,
+        role: ROLE.to_owned(),
+        count,
+        priority: 50,
+        task: TaskTemplate {
+            command: Command::Shell("true".to_owned()),
+            user: None,
+            env: BTreeMap::new(),
+            uris: Vec::new(),
+            requests: BTreeMap::from([("cpus".to_owned(), 0.5), ("mem".to_owned(), 32.0)]),
+            limits: BTreeMap::new(),
+            ports: Vec::new(),
+            check: None,
+            kill_grace: Duration::from_secs(5),
+        },
+        constraints: Vec::new(),
+        after: Vec::new(),
+        gang: None,
+        best_effort: false,
+        volume: None,
+        labels: BTreeMap::new(),
+    }
+}
+
+fn service_kind(healthy_after: Duration, auto_revert: bool) -> Kind {
+    Kind::Service(Service {
+        restart: BACKOFF,
+        update: Update {
+            max_unavailable: MAX_UNAVAILABLE,
+            max_surge: SURGE,
+            canary: 0,
+            pause: Duration::ZERO,
+            healthy_after,
+            progress_deadline: Duration::from_secs(600),
+            auto_revert,
+        },
+    })
+}
+
+/// A job as it was, in another version.
+fn with_version(mut spec: JobSpec, version: u64) -> JobSpec {
+    spec.task.command = Command::Shell(format!("true {version}"));
+    spec
+}
+
+fn service(version: u64) -> JobSpec {
+    let kind = service_kind(Duration::from_secs(1), false);
+    with_version(job(SERVICE, COUNT, kind), version)
+}
+
+fn front(version: u64) -> JobSpec {
+    let kind = service_kind(Duration::from_secs(2), version % 2 == 0);
+    let spec = with_version(job(FRONT, FRONT_COUNT, kind), version);
+    JobSpec {
+        role: FRONT_ROLES[0].to_owned(),
+        ..spec
+    }
+}
+
+fn moved(spec: JobSpec, rng: &mut fastrand::Rng) -> JobSpec {
+    let role = FRONT_ROLES[1].to_owned();
+    let cpus = if rng.bool() { HUGE_CPUS } else { 0.5 };
+    sized(JobSpec { role, ..spec }, cpus)
+}
+
+fn sized(mut spec: JobSpec, cpus: f64) -> JobSpec {
+    spec.task.requests.insert("cpus".to_owned(), cpus);
+    spec
+}
+
+fn mesh() -> JobSpec {
+    let kind = service_kind(Duration::from_secs(1), false);
+    JobSpec {
+        gang: Some(held_for(20)),
+        ..job(MESH, MESH_COUNT, kind)
+    }
+}
+
+fn batch_kind() -> Batch {
+    Batch {
+        retries: 100_000,
+        backoff: BACKOFF,
+        timeout: None,
+    }
+}
+
+fn batch(name: &str, count: u32) -> JobSpec {
+    job(name, count, Kind::Batch(batch_kind()))
+}
+
+fn timed() -> JobSpec {
+    let timeout = Some(TIMEOUT);
+    let batch = Batch {
+        timeout,
+        ..batch_kind()
+    };
+    job(TIMED, 2, Kind::Batch(batch))
+}
+
+/// A task of a role that has no other one.
+pub(super) fn small(role: &str, number: u64) -> JobSpec {
+    JobSpec {
+        role: role.to_owned(),
+        ..batch(&format!("small-{number}"), 1)
+    }
+}
+
+fn cron(name: &str, overlap: Overlap) -> JobSpec {
+    let cron = Cron {
+        batch: batch_kind(),
+        schedule: "* * * * *".to_owned(),
+        time_zone: "UTC".to_owned(),
+        overlap,
+        start_within: Duration::from_secs(30),
+    };
+    job(name, 1, Kind::Cron(cron))
+}
+
+fn held_for(seconds: u64) -> Gang {
+    Gang {
+        hold_at_most: Duration::from_secs(seconds),
+    }
+}
+
+fn gang() -> JobSpec {
+    JobSpec {
+        gang: Some(held_for(20)),
+        ..batch(GANG, 2)
+    }
+}
