@@ -97,7 +97,6 @@ fn scheduler_keeps_its_promises_through_faults() {
         ("fault", "permission changed"),
         ("fault", "scheduler copied"),
         ("fault", "scheduler's clock set"),
-        ("fault", "scheduler's store put back"),
     ] {
         assert!(sum.counts.contains_key(&what), "{what:?} never happened");
     }
