@@ -67,6 +67,7 @@ mod seed_reservations;
 mod seeds;
 mod shut;
 mod starved;
+mod third_attack;
 mod under_load;
 mod units;
 
@@ -170,7 +171,8 @@ fn main() -> ExitCode {
         operator_grpc,
         placement,
         policies,
-        returned_memory
+        returned_memory,
+        third_attack
     ];
     trials::run(groups, MEASURING, WAITING)
 }
