@@ -137,6 +137,11 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
             leadership.into(),
         ),
         counter(
+            "meseta_scheduler_log_lines_left_out_total",
+            "Lines that are missing in the log because too many of one cause came at once.",
+            meseta_daemon::verbosity::log_lines_left_out(),
+        ),
+        counter(
             "meseta_scheduler_offers_unreadable_total",
             "Offers given back because they could not be read.",
             totals.unreadable_offers,

@@ -168,9 +168,11 @@ impl Authority {
     }
 }
 
-/// Tells whether a principal may run tasks so, by the rules as they are at the time.
+type Rules = dyn Fn(&str, &Authority) -> bool + Send + Sync;
+
+/// Tells whether a principal may run tasks in a role and as a user, by the rules as they are at the time.
 #[derive(Clone)]
-pub struct MayRun(Arc<dyn Fn(&str, &Authority) -> bool + Send + Sync>);
+pub struct MayRun(Arc<Rules>);
 
 impl MayRun {
     #[must_use]

@@ -191,7 +191,10 @@ impl Cluster {
     fn gone_in_plan(&mut self) -> Option<Broken> {
         let at = self.jobs_at()?;
         let jobs = self.frameworks[at].jobs.as_deref()?;
-        let plans = roles().map(|role| jobs.state.plan(&small(role, PROBES), &Quotas::default()));
+        let plans = roles().map(|role| {
+            let spec = small(role, PROBES);
+            jobs.state.plan(&spec.name, &spec, &Quotas::default())
+        });
         let places: BTreeSet<_> = plans
             .flat_map(|plan| plan.places)
             .map(|one| one.agent_id)

@@ -128,11 +128,6 @@ impl Fleet {
             .ask("GET", &url, Some((principal, &secret)), "");
         asked.ok()
     }
-
-    pub(super) fn logs(&self) -> String {
-        let logs = self.daemons.iter().map(Daemon::log_text);
-        logs.collect::<Vec<_>>().join("\n---\n")
-    }
 }
 
 /// A server with the certificate of the attacker's node, which writes down whatever it is sent.
@@ -230,8 +225,4 @@ pub(super) fn etcd_flags(etcd: &Etcd, kept_by: &str) -> Vec<String> {
         format!("--etcd_endpoints={}", etcd.url),
         "--etcd_lease_ttl=4secs".to_owned(),
     ]
-}
-
-pub(super) fn text(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -33,6 +33,9 @@ const QUESTIONS: [&str; 16] = [
     "GET_LOGGING_LEVEL",
 ];
 
+/// The operator's call about a container.
+type CallOn<'a> = &'a dyn Fn(&str) -> Value;
+
 /// A master, an agent, and a task of the administrator's in the role `eng` that runs as root.
 struct Cluster {
     fleet: Fleet,
@@ -244,7 +247,7 @@ pub(super) fn ids_of_others_answer_as_ids_of_nobody() {
         });
         assert_eq!(statuses, [403, 403], "{principal} /files/read");
         let id = |id: &str| json!({"value": id});
-        let calls: [(&str, &dyn Fn(&str) -> Value); 6] = [
+        let calls: [(&str, CallOn<'_>); 6] = [
             (
                 "WAIT_CONTAINER",
                 &|c| json!({"type": "WAIT_CONTAINER", "wait_container": {"container_id": id(c)}}),
