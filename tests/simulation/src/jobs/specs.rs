@@ -173,7 +173,7 @@ fn service(version: u64) -> JobSpec {
 }
 
 fn front(version: u64) -> JobSpec {
-    let kind = service_kind(Duration::from_secs(2), version % 2 == 0);
+    let kind = service_kind(Duration::from_secs(2), version.is_multiple_of(2));
     let spec = with_version(job(FRONT, FRONT_COUNT, kind), version);
     JobSpec {
         role: FRONT_ROLES[0].to_owned(),

@@ -1,7 +1,7 @@
 //! A secured cluster as `meseta tls init` makes it, on loopback: the machine of the masters and schedulers is 127.0.0.1, and
 //! the node that an attacker holds is 127.0.0.2.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
