@@ -271,7 +271,7 @@ fn job_failures(failures: &JobFailures) -> MetricFamily {
     });
     family(
         "meseta_scheduler_job_tasks_failed_total",
-        "Tasks that failed, by job (`job_name`: Prometheus has a label `job` of its own) and state; an empty name stands for jobs beyond the first thousand.",
+        "Tasks that failed, by job (`job_name`: Prometheus has a label `job` of its own), role and state; an empty name stands for jobs beyond the first thousand.",
         MetricType::COUNTER,
         metrics.collect(),
     )
