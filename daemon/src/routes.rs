@@ -56,8 +56,6 @@ pub struct Route<H> {
     pub by_followers: bool,
     /// Whether what it shows has a number (`ETag`) that stays while it does.
     pub has_etag: bool,
-    /// Whether it is a route of [`Self::change`].
-    changes: bool,
     pub handler: H,
     /// Its row in `docs/endpoints.md`.
     pub text: &'static str,
@@ -79,7 +77,6 @@ impl<H: Copy> Route<H> {
             takes_paths_below: true,
             by_followers: false,
             has_etag: false,
-            changes: false,
             handler,
             text,
         }
@@ -103,7 +100,6 @@ impl<H: Copy> Route<H> {
         Self {
             methods,
             realm: Realm::Readwrite,
-            changes: true,
             ..Self::read(path, Need::ByObject, handler, text)
         }
     }
@@ -177,9 +173,13 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// Whether requests of this method are answered.
+    /// Whether requests of this method are answered: HEAD too wherever GET is, named in `Allow` or not.
     #[must_use]
     pub fn takes(&self, method: &Method) -> bool {
+        let method = match *method {
+            Method::HEAD => &Method::GET,
+            _ => method,
+        };
         self.methods.is_empty() || self.methods.contains(method)
     }
 
@@ -217,27 +217,10 @@ impl<H: Copy> Route<H> {
         ))
     }
 
-    /// Whether all methods read: POST too, which changes nothing then.
-    fn is_read_only(&self) -> bool {
-        self.methods == READ && !self.changes
-    }
-
-    /// The methods as a description for programs names them: HEAD goes with GET, and so does POST to a route that is only read.
-    #[must_use]
-    pub fn described_methods(&self) -> Vec<&'static Method> {
-        let is_read_only = self.is_read_only();
-        let described = |method: &&Method| match **method {
-            Method::HEAD => false,
-            Method::POST => !is_read_only,
-            _ => true,
-        };
-        self.methods.iter().filter(described).collect()
-    }
-
     /// The methods as a row of the reference names them.
     #[must_use]
     pub fn methods_text(&self) -> String {
-        let mut names: Vec<&str> = match self.is_read_only() {
+        let mut names: Vec<&str> = match self.methods == READ {
             true => vec!["read"],
             false => self.methods.iter().map(Method::as_str).collect(),
         };
@@ -368,6 +351,8 @@ mod tests {
         assert_eq!(quota.need(&Method::GET), Need::Filtered);
         assert_eq!(quota.need(&Method::POST), Need::ByObject);
         assert!(quota.takes(&Method::POST) && !quota.takes(&Method::PATCH));
+        assert!(quota.takes(&Method::HEAD));
+        assert_eq!(quota.need(&Method::HEAD), Need::Filtered);
         let internal = ROUTES.find("/mesos.internal.Ping").unwrap();
         assert!(internal.takes(&Method::PATCH));
         assert!(

