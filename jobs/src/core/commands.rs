@@ -211,6 +211,7 @@ impl State {
             rollout: None,
             failed: None,
             failed_update: None,
+            failure: None,
             stop: None,
             held: true,
             broken: false,
@@ -266,7 +267,7 @@ impl State {
         if !reverting {
             job.record.failed_update = None;
         }
-        job.failure = None;
+        job.record.failure = None;
         let from = std::mem::replace(&mut job.record.target, version);
         job.go_on_from(now, (from, was_stopped));
         if job.is_service() {

@@ -1,16 +1,17 @@
 //! The failures of a job's tasks, each in one line.
 //!
-//! Entered through [`text_of`]. Not durable: a scheduler that starts has not seen any yet.
+//! Entered through [`text_of`]. The last [`Failure`] of a job is stored with the job.
 
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::task_status::Reason;
+use serde::{Deserialize, Serialize};
 
 /// The longest line, in characters.
 const LINE_CHARS_MAX: usize = 300;
 
 /// The last failure of the version that is to run, and how many there were.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failure {
     pub(super) task_id: String,
     pub(super) agent_id: String,

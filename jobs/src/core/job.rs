@@ -8,7 +8,6 @@ use meseta_proto::mesos::v1::TaskState;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::failure::Failure;
 use super::input::{Event, Refusal};
 use super::names::plain;
 use super::records::{JobRecord, Key, Outcome, RunRecord, Slot, TaskRecord};
@@ -59,8 +58,6 @@ pub(super) struct Job {
     pub(super) progress: Progress,
     /// When kills of it have left last.
     pub(super) pressed: Duration,
-    /// The last failure of the target version.
-    pub(super) failure: Option<Failure>,
     pub(super) events: VecDeque<Event>,
 }
 
@@ -325,7 +322,6 @@ impl Job {
             put_off: None,
             progress: Progress::default(),
             pressed: Duration::ZERO,
-            failure: None,
             events: VecDeque::new(),
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::input::{Accept, Effect, Record};
+use super::state::State;
 
 /// What is done once a write is durable.
 #[derive(Debug)]
@@ -66,5 +67,24 @@ impl Outbox {
             self.waiting.entry(self.last).or_default().extend(deferred);
         }
         (store, Vec::new())
+    }
+}
+
+impl State {
+    /// Makes the record of a job durable as it is now.
+    pub(super) fn save(&mut self, name: &str) {
+        if let Some(job) = self.jobs.get_mut(name) {
+            self.outbox.write_all(job.records());
+        }
+        self.dirty.insert(name.to_owned());
+    }
+
+    /// Makes the last failures of this step durable.
+    pub(super) fn save_failures(&mut self) {
+        for name in std::mem::take(&mut self.failing) {
+            if let Some(job) = self.jobs.get_mut(&name) {
+                self.outbox.write_all(job.records());
+            }
+        }
     }
 }

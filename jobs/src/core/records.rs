@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::SavedClock;
 use super::dealt::Dealt;
+use super::failure::Failure;
 use super::input::Record;
 use super::job::KillReason;
 use super::volume::VolumeRecord;
@@ -67,6 +68,9 @@ pub(super) struct JobRecord {
     /// The update that the service went back from by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed_update: Option<FailedUpdate>,
+    /// The last failure of the target version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failure: Option<Failure>,
     pub(super) stop: Option<Stop>,
     /// Nothing of a service has been launched since it was submitted, or started after a stop.
     #[serde(default)]

@@ -14,7 +14,7 @@ use super::launch::placed_of;
 use super::names::plain;
 use super::state::State;
 use crate::placement::{self, Offer, Place, Placed, SpreadValues, Why};
-use crate::spec::{JobSpec, Rule};
+use crate::spec::{JobSpec, Kind, Rule};
 
 /// For so long tasks wait for an agent with other values, while they would fit elsewhere. A master offers each second, and
 /// a framework that holds offers gives them back in some seconds.
@@ -235,14 +235,8 @@ impl State {
         let job = self.jobs.get(name).ok_or_else(unknown)?;
         let spec = job.spec().ok_or_else(unknown)?;
         let refused = |text: &str| Err(Refusal::Conflict(format!("{:?} {text}", plain(name))));
-        if !job.is_service() || !spec.is_spread() {
-            return refused("is no service with `spread`: nothing of it can be rebalanced");
-        }
-        if spec.volume.is_some() {
-            return refused("has volumes, which stay where they are");
-        }
-        if spec.gang.is_some() {
-            return refused("is a gang, which starts together: restart it");
+        if let Some(text) = never_moves(spec) {
+            return refused(text);
         }
         if job.record.stop.is_some() || job.record.rollout.is_some() {
             return refused("is being stopped or updated: rebalance it once it is healthy");
@@ -260,6 +254,12 @@ impl State {
         self.save(name);
         self.event(name, None, text);
         Ok(name.to_owned())
+    }
+
+    /// Whether a job is a service whose instances `rebalance` can move.
+    pub fn can_be_rebalanced(&self, name: &str) -> bool {
+        let spec = self.jobs.get(name).and_then(Job::spec);
+        spec.is_some_and(|spec| never_moves(spec).is_none())
     }
 
     /// The tasks whose move makes a job more even.
@@ -316,4 +316,23 @@ impl State {
             *room.entry(to).or_default() -= 1;
         }
     }
+}
+
+/// Returns why `rebalance` never moves instances of such a job, behind its name.
+fn never_moves(spec: &JobSpec) -> Option<&'static str> {
+    if !matches!(spec.kind, Kind::Service(_)) {
+        return Some("is not a service: only instances of services can be rebalanced");
+    }
+    if spec.volume.is_some() {
+        return Some("has volumes, which stay on their agents: its instances cannot be rebalanced");
+    }
+    if spec.gang.is_some() {
+        return Some(
+            "is a gang, whose instances start together: none of them can be rebalanced alone; restart the job to place all of them anew",
+        );
+    }
+    if !spec.is_spread() {
+        return Some("has no constraint with `spread`: there is nothing to rebalance");
+    }
+    None
 }

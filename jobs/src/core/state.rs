@@ -104,6 +104,8 @@ pub struct State {
     pub(super) effects: Vec<Effect>,
     pub(super) totals: Totals,
     pub(super) job_failures: JobFailures,
+    /// Jobs with a failure in this step: each is written once, however many of its tasks have failed.
+    pub(super) failing: BTreeSet<String>,
     /// Without it, each submitter may run what it has submitted.
     pub(super) may_run: Option<MayRun>,
 }
@@ -195,6 +197,7 @@ impl State {
             effects: Vec::new(),
             totals: Totals::default(),
             job_failures: JobFailures::default(),
+            failing: BTreeSet::new(),
             may_run: None,
         };
         state.take_over(stored)?;
@@ -396,6 +399,7 @@ impl State {
                 self.effects.push(Effect::Reconcile(request));
             }
         }
+        self.save_failures();
         let (store, at_once) = self.outbox.flush();
         self.effects.extend(store);
         for deferred in at_once {
@@ -582,14 +586,6 @@ impl State {
             job.remember(event.clone());
         }
         self.effects.push(Effect::Event(event));
-    }
-
-    /// Makes the record of a job durable as it is now.
-    pub(super) fn save(&mut self, name: &str) {
-        if let Some(job) = self.jobs.get_mut(name) {
-            self.outbox.write_all(job.records());
-        }
-        self.dirty.insert(name.to_owned());
     }
 
     fn request(&mut self, id: u64, request: Request) {

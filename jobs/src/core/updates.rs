@@ -275,14 +275,19 @@ impl State {
                 None if details.is_empty() => "failed, without a reason".to_owned(),
                 None => details,
             };
-            let count = job.failure.as_ref().map_or(0, |failure| failure.count);
-            job.failure = Some(Failure {
+            let count = job
+                .record
+                .failure
+                .as_ref()
+                .map_or(0, |failure| failure.count);
+            job.record.failure = Some(Failure {
                 task_id: id.clone(),
                 agent_id: agent_id.clone(),
                 time: self.clock.unix,
                 text,
                 count: count + 1,
             });
+            self.failing.insert(name.job.clone());
         }
         if end == End::Lost {
             job.note_loss(&id, at);

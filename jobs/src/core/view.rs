@@ -48,7 +48,7 @@ pub struct JobView {
     /// The version that the service went back from by itself, until another one is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_update: Option<FailedUpdateView>,
-    /// The last failure of the version that is to run, as this scheduler has seen it.
+    /// The last failure of the version that is to run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<FailureView>,
     /// When a schedule runs next, in seconds since 1970.
@@ -70,7 +70,7 @@ pub struct FailureView {
     pub time: u64,
     /// In one line: its exit code or signal, that it ran out of memory, or what else.
     pub text: String,
-    /// Failures of this version that this scheduler has seen.
+    /// Failures of this version.
     pub failures: u64,
     /// When the next attempt may start, in seconds since 1970; none where one runs, or none follows.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -109,7 +109,7 @@ impl State {
     }
 
     pub(super) fn failure_view(&self, job: &Job) -> Option<FailureView> {
-        let failure = job.failure.as_ref()?;
+        let failure = job.record.failure.as_ref()?;
         let at = self.clock.at;
         let slots = job.runs.values().flat_map(|run| &run.slots);
         let waiting = slots.filter(|slot| slot.failures > 0 && slot.not_before > at);
@@ -156,7 +156,7 @@ const LAST: &str = "; the last: ";
 
 /// The last failure, behind what it explains.
 pub(super) fn last_text(job: &Job) -> String {
-    let failure = job.failure.as_ref();
+    let failure = job.record.failure.as_ref();
     failure.map_or_else(String::new, |failure| {
         format!("{LAST}{} {}", failure.task_id, failure.text)
     })

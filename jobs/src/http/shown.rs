@@ -142,7 +142,8 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
             };
             let tasks = (state.task_count(&wanted), page.place(state, &wanted));
             let found = job.zip(state.authorities_of(&wanted));
-            Ok(found.map(|(job, authorities)| (job, authorities, tasks)))
+            let can_be_rebalanced = state.can_be_rebalanced(&wanted);
+            Ok(found.map(|(job, authorities)| (job, (authorities, can_be_rebalanced), tasks)))
         }
     };
     let (mut found, mut turn) = turn.look(&context.handle, look(None)).await?;
@@ -159,10 +160,13 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     }
     let seen = found.ok().flatten();
     let seen = seen.filter(|(job, ..)| permitted.sees(&job.role));
-    let (job, authorities, (total, mut behind)) = seen.ok_or_else(|| Reply::no_job(name))?;
+    let (job, (authorities, can_be_rebalanced), (total, mut behind)) =
+        seen.ok_or_else(|| Reply::no_job(name))?;
+    let mut actions = permission::actions(&caller.approver, &authorities, &context.user);
+    actions.retain(|action| *action != "rebalance" || can_be_rebalanced);
     let mut shown = Shown {
         job,
-        actions: permission::actions(&caller.approver, &authorities, &context.user),
+        actions,
         tasks_total: None,
     };
     if is_brief {

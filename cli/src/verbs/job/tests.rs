@@ -432,3 +432,39 @@ fn run_and_status_name_each_failure() {
     }
     assert!(count >= 60, "{count}");
 }
+
+/// The outcome of `meseta job rebalance web`, asked of this scheduler.
+fn rebalance(address: &str) -> anyhow::Result<std::process::ExitCode> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: super::JobOptions,
+    }
+    let scheduler = format!("--scheduler={address}");
+    let line = ["job", &scheduler, "rebalance", "web"];
+    super::one(&<Line as clap::Parser>::parse_from(line).options)
+}
+
+#[test]
+fn rebalance_posts_change_and_prints_refusal() {
+    let path = "POST /v1/jobs/web/rebalance";
+    let (address, asked) = scheduler_with(&[(path, 200, json!({}))]);
+    let code = rebalance(&address).expect("taken");
+    assert_eq!(
+        format!("{code:?}"),
+        format!("{:?}", std::process::ExitCode::SUCCESS)
+    );
+    assert_eq!(
+        asked.iter().next(),
+        Some((path.to_owned(), "{}".to_owned()))
+    );
+    let errors = json!({"errors": [{"message": "\"web\" has volumes, which stay on their agents: its instances cannot be rebalanced"}]});
+    let (address, _asked) = scheduler_with(&[(path, 409, errors)]);
+    let error = rebalance(&address).expect_err("refused");
+    assert!(
+        error
+            .to_string()
+            .contains("has volumes, which stay on their agents"),
+        "{error:#}"
+    );
+}

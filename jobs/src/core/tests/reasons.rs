@@ -623,3 +623,53 @@ fn similar_names_have_variables_of_their_own() {
     assert_eq!(one["ADDRESSES_A_B_HTTP"], other["ADDRESSES_A_B_HTTP_2"]);
     assert_ne!(one["ADDRESSES_A_B_HTTP"], one["ADDRESSES_A_B_HTTP_2"]);
 }
+
+#[test]
+fn last_failure_survives_restart_of_scheduler() {
+    let mut world = World::new(1, 1);
+    submit(&mut world, service(1, 1, 0));
+    for _ in 0..2 {
+        world.calm(60, None);
+        let id = only_task(&world, "web");
+        end(
+            &mut world,
+            &id,
+            (FAILED, None, "Command exited with status 3"),
+        );
+    }
+    let before = world.state.job("web").expect("a job").last_failure;
+    let shown = before.as_ref().expect("a failure");
+    assert_eq!(
+        (&*shown.text, shown.failures),
+        ("Command exited with status 3", 2)
+    );
+    assert!(shown.next_attempt.is_some());
+    world.crash();
+    assert_eq!(world.state.job("web").expect("a job").last_failure, before);
+    // A store of a scheduler that kept no failures is read.
+    let record = world.disk.get_mut("job/web").expect("its record");
+    let mut json: serde_json::Value = serde_json::from_slice(record).expect("JSON");
+    let fields = json["value"].as_object_mut().expect("fields");
+    assert!(fields.remove("failure").is_some());
+    *record = json.to_string().into_bytes();
+    world.crash();
+    assert_eq!(world.state.job("web").expect("a job").last_failure, None);
+    // Another version begins without failures.
+    world.calm(60, None);
+    let id = only_task(&world, "web");
+    end(&mut world, &id, (FAILED, None, "x"));
+    assert!(
+        world
+            .state
+            .job("web")
+            .expect("a job")
+            .last_failure
+            .is_some()
+    );
+    world.request(Request::Restart {
+        name: "web".to_owned(),
+    });
+    world.sync();
+    world.crash();
+    assert_eq!(world.state.job("web").expect("a job").last_failure, None);
+}

@@ -277,6 +277,38 @@ fn rebalanced_service_moves_to_racks_that_are_offered_now() {
     assert_eq!(ids(world.state.job("web").unwrap().tasks), new);
 }
 
+#[test]
+fn rebalance_refuses_jobs_that_never_move() {
+    let volumes = JobSpec {
+        constraints: spread(2).constraints,
+        ..database(2)
+    };
+    let gang = JobSpec {
+        gang: gang("web", 2).gang,
+        ..spread(2)
+    };
+    for (mut spec, expected) in [
+        (volumes, "has volumes, which stay on their agents"),
+        (gang, "is a gang, whose instances start together"),
+        (service(2, 1, 0), "has no constraint with `spread`"),
+        (batch("one", 1), "is not a service"),
+    ] {
+        let mut world = World::new(1, 1);
+        spec.name = "one".to_owned();
+        submit(&mut world, spec);
+        assert!(!world.state.can_be_rebalanced("one"), "{expected}");
+        let name = "one".to_owned();
+        let id = world.request(Request::Rebalance { name });
+        world.sync();
+        let answer = world.answers.get(&id).expect("an answer");
+        let refusal = answer.as_ref().expect_err("refused");
+        assert!(format!("{refusal:?}").contains(expected), "{refusal:?}");
+    }
+    let mut world = World::new(1, 1);
+    submit(&mut world, spread(2));
+    assert!(world.state.can_be_rebalanced("web"));
+}
+
 /// Instances with and without a volume are instances of one job.
 #[test]
 fn distinct_holds_when_a_volume_is_added_or_removed() {
