@@ -219,14 +219,17 @@ impl AgentCore {
         })
     }
 
-    /// Tells STARTING and RUNNING, as far as they were not told.
+    /// Tells STARTING and RUNNING, as far as they were not told. STARTING follows nothing: where a damaged log has lost what
+    /// was told, the task may be known as running.
     pub(super) fn tell_running(&mut self, now: Now, task_ref: &TaskRef) {
         for state in [pb::TaskState::TaskStarting, pb::TaskState::TaskRunning] {
             let Some(task_ref) = self.task_at(&task_ref.task.key) else {
                 return;
             };
-            let mut told = task_ref.task.statuses.iter();
-            if told.any(|status| status.state() == state) {
+            let task = &task_ref.task;
+            let was_told = task.statuses.iter().any(|status| status.state() == state);
+            let may_set_back = !task.statuses.is_empty() || task.may_run_unknown;
+            if was_told || (state == pb::TaskState::TaskStarting && may_set_back) {
                 continue;
             }
             if task_ref.task.check_status.is_none() {

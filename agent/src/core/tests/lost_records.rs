@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_isolators::ProcessIdentity;
-use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskLost, TaskRunning, TaskStarting};
 use meseta_proto::mesos::v1::executor::call;
 use meseta_proto::mesos::v1::task_status::Reason;
 
@@ -166,4 +166,77 @@ fn a_resize_may_be_asked_for_as_soon_as_the_agent_has_recovered() {
     assert_eq!(simulation.resize(None), [32]);
     simulation.register();
     assert_eq!(simulation.told_states(), [TaskLost]);
+}
+
+fn uuids(log: &[LogEntry]) -> Vec<Option<Vec<u8>>> {
+    let updates = log.iter().filter_map(|entry| match entry {
+        LogEntry::Update(status) => Some(status.uuid.clone()),
+        _ => None,
+    });
+    updates.collect()
+}
+
+/// Found by cutting a log in half: a framework that knew its task as running was told that it was starting.
+#[test]
+fn log_that_ends_in_a_torn_record_sets_no_running_task_back() {
+    let whole = {
+        let (simulation, _) = Simulation::with_task();
+        let log = &files_of(simulation.work_dir(), "task.updates")[0];
+        std::fs::metadata(log).expect("a log").len()
+    };
+    let mut torn = 0;
+    for kept in 0..whole {
+        let (mut simulation, _) = Simulation::with_task();
+        let known = uuids(&simulation.only_run().tasks[0].log);
+        let log = files_of(simulation.work_dir(), "task.updates").remove(0);
+        let file = std::fs::OpenOptions::new().write(true).open(log);
+        file.and_then(|file| file.set_len(kept)).expect("cut");
+        let mut frameworks = simulation.image().frameworks.into_iter();
+        let run = frameworks.find_map(|mut framework| framework.runs.pop());
+        let is_torn = run.is_some_and(|run| run.tasks[0].is_log_short);
+        simulation.restart();
+        let told = simulation.acknowledge_all();
+        if is_torn {
+            torn += 1;
+            // One whose acknowledgement was lost is told again, as the same.
+            let mut new = told.iter().filter(|status| !known.contains(&status.uuid));
+            assert!(
+                new.all(|status| status.state() == TaskRunning),
+                "{kept}: {told:?}"
+            );
+        }
+        // Once is enough.
+        simulation.restart();
+        let again = simulation.acknowledge_all();
+        assert!(again.is_empty(), "{kept}: {again:?}");
+    }
+    assert!(torn > whole / 2, "{torn} of {whole}");
+}
+
+#[test]
+fn log_that_has_lost_its_first_update_tells_no_start_after_the_task_runs() {
+    let (mut simulation, _) = Simulation::with_task();
+    let run = simulation.only_run();
+    let task = &run.tasks[0];
+    simulation.lose("task.updates");
+    let key = Arc::new(TaskKey {
+        run: run.key.clone(),
+        task: task.id.clone(),
+    });
+    let is_starting = |entry: &&LogEntry| match entry {
+        LogEntry::Update(status) => status.state() == TaskStarting,
+        _ => false,
+    };
+    assert_eq!(task.log.iter().filter(is_starting).count(), 1);
+    let kept = task.log.iter().filter(|entry| !is_starting(entry));
+    let kept: Vec<_> = kept
+        .map(|entry| Write::Log {
+            key: key.clone(),
+            entry: Box::new(entry.clone()),
+        })
+        .collect();
+    let store = Store::open(Layout::new(simulation.work_dir()));
+    store.commit(&kept).expect("the disk works");
+    simulation.restart();
+    assert!(simulation.acknowledge_all().is_empty());
 }
