@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use meseta_tests::daemon::Daemon;
 use meseta_tests::dead_mount::{DeadMount, unless_fuse, unless_nfs};
 use meseta_tests::framework::task;
 use meseta_tests::small_disk::SmallDisk;
@@ -19,7 +20,8 @@ meseta_tests::scenarios! {
     unless_freezing:
         frozen_work_disk_delays_no_kill_and_is_reported;
     unless_dead_mount:
-        dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse);
+        dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse),
+        start_on_a_dead_mount_is_reported_and_ends_when_told;
     unless_nfs:
         dead_nfs_server_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
@@ -187,6 +189,26 @@ fn with_file(offer: &Value, id: &str, file: &Path) -> Value {
     let mut task = task(offer, id, "true", SMALL);
     task["command"]["uris"] = json!([{"value": format!("file://{}", file.display())}]);
     task
+}
+
+fn start_on_a_dead_mount_is_reported_and_ends_when_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let work_dir = dir.path().join("agent");
+    let _dead = DeadMount::fuse(&work_dir);
+    let runtime_dir = dir.path().join("run");
+    let flags = [
+        "--port=0".to_owned(),
+        "--ip=127.0.0.1".to_owned(),
+        "--master=127.0.0.1:1".to_owned(),
+        format!("--runtime_dir={}", runtime_dir.display()),
+    ];
+    let mut agent = Daemon::spawn_at("", &[], "agent", &work_dir, &flags);
+    wait::eventually("the log names the disk", REPORT_MAX, || {
+        let text = "the start waits for the disk of the work directory";
+        agent.log_text().contains(text).then_some(())
+    });
+    let status = agent.terminate(PATIENCE);
+    assert!(status.success(), "{status}");
 }
 
 fn mount_affects_its_own_users_alone(mount: fn(&Path) -> DeadMount) {
