@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use meseta_daemon::disk_pulse::DiskSilence;
 
-/// What was last seen of the disk. Cheap to clone.
+/// The last observed state of the disk. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DiskReport {
     silence: DiskSilence,
@@ -28,7 +28,7 @@ impl DiskReport {
         self.is_removed.store(is_removed, Ordering::Relaxed);
     }
 
-    /// How long the disk has not answered; zero while it does.
+    /// The time since the disk last answered; zero while the disk answers.
     pub(crate) fn silence(&self) -> Duration {
         self.silence.get()
     }

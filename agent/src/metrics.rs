@@ -260,7 +260,7 @@ fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot, approver: &Ap
     resources(builder, &snapshot.resources, &snapshot.allocated());
 }
 
-/// The role as a label; empty where there is none or the reader may not view it.
+/// The role as a label; empty if the role is unset or the reader may not view it.
 fn role_label<'a>(role: Option<&'a Role>, approver: &Approver) -> &'a str {
     let name = role.map(Role::as_str);
     let seen = name.filter(|name| approver.allows(Action::ViewRole, Some(name)));
@@ -314,7 +314,7 @@ fn amounts(builder: &mut MetricsBuilder, total: &Resources, used: &Resources, re
     }
 }
 
-/// By how much an amount of a resource grows that is told in the units of metrics: bytes for MB.
+/// Returns the factor from the unit of a resource to the unit of metrics: from MB to bytes.
 fn unit(resource: &str) -> f64 {
     match resource {
         "mem" | "disk" => 1_048_576.0,
@@ -421,7 +421,7 @@ mod tests {
         };
         let expected = series(&[("", 0), ("ads", 0), ("eng", 1), ("gone", 2)]);
         assert_eq!(lines(builder), expected);
-        // Of roles that the reader may not view only the sum is told.
+        // Roles that the reader may not view share one series: their sum.
         let some = approver(
             r#"{"permissive": false, "view_roles": [
                 {"principals": {"values": ["ada"]}, "roles": {"values": ["ads"]}}]}"#,

@@ -230,7 +230,7 @@ struct Node {
 }
 
 impl Node {
-    /// Recovers, registers, runs; returns when the core says that it is over, or `None` if the start was told to end.
+    /// Recovers, registers, runs; returns when the core ends, or `None` if SIGTERM ended the start.
     async fn live(
         mut self,
         mailbox: Mailbox,

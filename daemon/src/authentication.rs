@@ -242,7 +242,7 @@ impl AuthenticationError {
 pub struct Approvers(Arc<Rules>);
 
 impl Approvers {
-    /// What a principal may do.
+    /// The rights of a principal.
     #[must_use]
     pub fn of_principal(&self, principal: Option<String>) -> Approver {
         self.0.authorizer().approver(principal)

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_and_its_end_are_reported_once() {
+    async fn silence_is_reported_once() {
         let (pulse, silence) = (DiskPulse::default(), DiskSilence::default());
         let told = std::sync::Mutex::new(Vec::new());
         let report = |is_silent| told.lock().unwrap().push(is_silent);

@@ -31,11 +31,11 @@ use crate::background;
 const READS_AT_ONCE: usize = 8;
 /// How long a read may wait for its turn.
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long a read may take: longer than a busy disk, and shorter than the wait for a turn.
+/// The limit of a read: longer than a busy disk takes, and shorter than the wait for a turn.
 pub const READ_MAX: Duration = Duration::from_secs(20);
 /// Threads that may wait for a file system which does not answer, beside those that read.
 const STUCK_MAX: usize = 64;
-/// The same for one place: with more, reads there fail at once.
+/// Threads that may wait for one place. Beyond this number, reads there fail at once.
 const STUCK_AT_PLACE_MAX: usize = 4;
 /// What is read of a download at a time, and how much of it is in memory.
 const CHUNK_BYTES: usize = 32 * 1024;
@@ -47,7 +47,7 @@ pub const STALL_MAX: Duration = Duration::from_secs(60);
 /// The same while others ask for a download and there are too many.
 const STALL_MAX_CROWDED: Duration = Duration::from_secs(1);
 
-/// Why a file was not read.
+/// The reason why a file was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadsError {
     #[error("Too many files are being read; try again")]
@@ -68,7 +68,7 @@ struct Inner {
     stuck: Mutex<Stuck>,
 }
 
-/// Reads that nobody waits for any more, although their threads do.
+/// Reads whose callers have left, although their threads still wait.
 #[derive(Debug, Default)]
 struct Stuck {
     total: usize,
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hung_file_system_affects_its_readers_only() {
+    async fn hung_file_system_blocks_own_readers() {
         let reads = FileReads::default();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));

@@ -173,7 +173,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// Whether requests of this method are answered: HEAD too wherever GET is, named in `Allow` or not.
+    /// Returns true if the route answers this method. A route that answers GET answers HEAD too, also if `Allow` omits HEAD.
     #[must_use]
     pub fn takes(&self, method: &Method) -> bool {
         let method = match *method {

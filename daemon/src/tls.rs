@@ -207,7 +207,7 @@ struct Current {
     hosts: Arc<Vec<HostPattern>>,
     /// When it ends, since 1970: of those that go with it others may be believed without an authority that has ended.
     end: Option<Duration>,
-    /// Whether it says of which daemon it is.
+    /// Returns true if the certificate names its kind of daemon.
     is_marked: bool,
 }
 

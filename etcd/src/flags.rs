@@ -68,8 +68,8 @@ impl EtcdFlags {
         Ok(ttl)
     }
 
-    /// How to reach etcd; reads the files, for the first time. `needed_by` is the flag that asks for etcd; `is_insecure` says
-    /// that the operator allows endpoints that anyone may write to.
+    /// Returns the settings of the client of etcd; reads the files, for the first time. `needed_by` is the flag that asks for
+    /// etcd; `is_insecure` says that the operator allows endpoints that anyone may write to.
     pub fn settings(
         &self,
         lease_ttl: Duration,

@@ -420,7 +420,7 @@ fn options(flags: &Flags, principal: Option<String>) -> Options {
     }
 }
 
-/// What other schedulers are told of this one.
+/// The entry of this scheduler that other schedulers read.
 fn candidate(hostname: String, authority: &str, version: &str) -> Leader {
     Leader {
         id: uuid::Uuid::new_v4().to_string(),

@@ -54,7 +54,7 @@ pub(crate) struct Metrics {
     pub(crate) role: Option<watch::Receiver<Role>>,
     /// How long it took to read the registry at the start.
     pub(crate) registry_read: OnceLock<Duration>,
-    /// How long the disk of an embedded registry has not answered.
+    /// The time since the disk of an embedded registry last answered.
     pub(crate) disk_silence: DiskSilence,
     /// What is served with, if connections are encrypted.
     pub(crate) certificate: Option<Arc<Served>>,

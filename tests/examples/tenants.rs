@@ -30,7 +30,7 @@ const STARVED: Duration = Duration::from_secs(60);
 /// Between two jobs of bob.
 const PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(10);
-/// What the scheduler may have resident: its bounds in docs/jobs.md together.
+/// The largest resident memory of the scheduler: the sum of its bounds in docs/jobs.md.
 const SCHEDULER_KIB_MAX: u64 = 1 << 20;
 
 /// An attack: its name, and what it does once; the number tells one time from the next.
@@ -51,7 +51,7 @@ const ATTACKS: [Attack; 9] = [
 struct Bench {
     scheduler: Daemon,
     cluster: Cluster,
-    /// How often each attack was made.
+    /// The number of calls of each attack.
     counts: [AtomicU64; ATTACKS.len()],
     is_over: AtomicBool,
 }
@@ -356,7 +356,7 @@ fn crashes(bench: &Bench, number: u64) {
     std::thread::sleep(Duration::from_millis(50));
 }
 
-/// One service that is changed, scaled and restarted without end.
+/// A service that is changed, scaled and restarted without end.
 fn updates(bench: &Bench, number: u64) {
     let mut job = job("m-update", MALLORY, "service");
     job["task"]["env"] = json!({ "N": number.to_string(), "LONG": "x".repeat(60_000) });
@@ -405,7 +405,7 @@ fn reads(bench: &Bench, number: u64) {
     bench.get(MALLORY, paths[index]);
 }
 
-/// Streams of events that nobody reads.
+/// Streams of events without a reader.
 fn streams(bench: &Bench, _: u64) {
     let authorization = basic::header(MALLORY, SECRET.as_bytes());
     let head = format!(

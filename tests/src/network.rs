@@ -65,7 +65,7 @@ pub fn with_ipv6_alone(test: fn()) {
     });
 }
 
-/// Whether this process can give each test a network namespace of its own.
+/// Returns true if this process can give each test a network namespace of its own.
 pub fn can_be_alone() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {

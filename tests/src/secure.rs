@@ -92,7 +92,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Of the authority with this certificate, in PEM form.
+    /// Makes a client that trusts the authority with this certificate, in PEM form.
     pub fn new(authority: &[u8]) -> Self {
         let root = Certificate::from_pem(authority).expect("a certificate");
         let tls = TlsConfig::builder()

@@ -6,7 +6,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::{Missing, daemon, network};
 
-/// How many tests are run at once, where each has a network of its own: they wait for most of their time.
+/// The number of tests that run at once, where each has a network of its own. Most tests wait for most of their time.
 const AT_ONCE: usize = 5;
 
 /// A test: its name, what it needs of the machine, what it does.

@@ -355,7 +355,7 @@ pub struct Task {
     pub delivered: bool,
     /// The place in the log that this waited for; zero if it was in another life of the agent.
     pub delivered_after: Lsn,
-    /// Whether its executor may run it though nothing is known of that, and more may have been told: its log was damaged.
+    /// True if the log was damaged: the executor may run the task, and the framework may know it, without a record here.
     pub may_run_unknown: bool,
     /// How its checks stand.
     pub check_state: CheckState,

@@ -701,7 +701,7 @@ mod tests {
 
     /// A client that was gone held the input of a container that does not read it until the container ended.
     #[tokio::test(start_paused = true)]
-    async fn stalled_input_gives_way_to_another_client() {
+    async fn second_client_takes_over_stalled_input() {
         let removals = Removals::new();
         let (input, _read) = pipe::pipe().expect("a pipe");
         let of_new = (&removals.plan.container, &*removals.plan.run);

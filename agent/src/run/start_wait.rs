@@ -1,7 +1,7 @@
 //! Waits for work of the start that uses the disk of the work directory.
 //!
 //! Entered through [`StartWait::wait_for`]. Invariant: a disk that does not answer is reported every [`SILENT_AFTER`], and the
-//! agent ends when it is told to, whatever its disk does.
+//! agent ends on SIGTERM, whatever its disk does.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::checkpoint::Layout;
 use crate::directories;
 use crate::disk_report::DiskReport;
 
-/// What all waits of one start share.
+/// The state that all waits of one start share.
 #[derive(Clone, Debug)]
 pub(super) struct StartWait {
     work_dir: PathBuf,
@@ -34,7 +34,7 @@ impl StartWait {
         }
     }
 
-    /// Takes the work directory for this agent. Returns `None` if the agent is told to end before.
+    /// Takes the work directory for this agent. Returns `None` if SIGTERM ends the agent before.
     pub(super) async fn take_work_dir(&self) -> Result<Option<(Layout, File)>, RunError> {
         let work_dir = self.work_dir.clone();
         let taking = tokio::task::spawn_blocking(move || directories::take_work_dir(&work_dir));
@@ -54,7 +54,7 @@ impl StartWait {
             .map_err(|error| RunError::Internal(format!("{doing}: {error}")))
     }
 
-    /// Returns what the work gives, or `None` if the agent is told to end before. The work must not block its thread.
+    /// Returns what the work gives, or `None` if SIGTERM ends the agent before. The work must not block its thread.
     pub(super) async fn wait_for<T>(
         &self,
         doing: &'static str,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hung_start_is_reported_and_ends_when_told() {
+    async fn hung_start_is_reported_and_ends() {
         let start = start_wait();
         let (report, shutdown) = (start.report.clone(), start.shutdown.clone());
         let hung = tokio::spawn(async move {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_start_goes_on_when_the_disk_answers() {
+    async fn slow_start_continues_after_disk_answers() {
         let start = start_wait();
         let slow = tokio::time::sleep(SILENT_AFTER * 3);
         assert_eq!(start.wait_for("read the records", slow).await, Some(()));

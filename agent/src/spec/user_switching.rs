@@ -7,7 +7,7 @@ use meseta_isolators::Credentials;
 
 use crate::failure::Failure;
 
-/// Whether the agent runs containers as the users that their tasks name.
+/// Returns true if the agent runs containers as the users that their tasks name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum UserSwitching {
     /// Each container runs as the user that its task names.
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agent_that_cannot_switch_refuses_other_users() {
+    fn unprivileged_agent_refuses_other_users() {
         let own = meseta_daemon::user::name().expect("a name");
         let other = if own == "nobody" { "root" } else { "nobody" };
         let impossible = UserSwitching::from_flag(true, false);

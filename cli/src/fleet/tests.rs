@@ -465,7 +465,7 @@ fn the_scheduler_of_jobs_has_what_it_needs() {
 
 /// A tenant saw the secrets of others, whose tasks ran as its user, and nothing of its own jobs.
 #[test]
-fn jobs_of_each_principal_run_as_its_own_user() {
+fn jobs_run_as_user_of_principal() {
     for scheduler_first in [false, true] {
         let dir = tempfile::tempdir().expect("a folder");
         let dir = dir.path().join("fleet");

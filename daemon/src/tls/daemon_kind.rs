@@ -48,7 +48,7 @@ pub(super) struct ExpectedServer {
     kind: DaemonKind,
     /// The hosts that the user named as such servers.
     named: Vec<ServerName<'static>>,
-    /// Whether a certificate without a mark is taken on any host.
+    /// True if a certificate without a mark is accepted on any host.
     takes_unmarked: bool,
 }
 
@@ -117,7 +117,7 @@ impl ExpectedServer {
     }
 }
 
-/// Whether a certificate has a mark of any kind.
+/// Returns true if a certificate has a mark of any kind.
 pub(super) fn is_marked(certificate: &CertificateDer<'_>) -> bool {
     webpki::EndEntityCert::try_from(certificate).is_ok_and(|certificate| {
         certificate

@@ -480,7 +480,7 @@ async fn a_node_that_is_named_as_leader_is_sent_nothing() {
 
 /// A follower sent browsers and foreign clients to whatever address stood in etcd.
 #[tokio::test]
-async fn a_leaders_address_is_proven_by_its_certificate() {
+async fn certificate_proves_address_of_leader() {
     let dir = TempDir::new().unwrap();
     let (ours, theirs) = (Authority::new(), Authority::new());
     let ca = ours.write(dir.path(), "ca.pem");

@@ -146,7 +146,7 @@ impl Candidate {
         self.until_changed(holder.revision).await.map(|()| None)
     }
 
-    /// Whom a leader's key names, if that helps anybody: nobody if it cannot be read, if it is no daemon's, if its address is
+    /// Returns the leader that a key names, or `None` if the key is unreadable, names no daemon, has an address that is
     /// more or less than a host and a port, or if it is left from an earlier run at this daemon's own address.
     fn leader_in(&self, value: &[u8]) -> Option<Leader> {
         let leader: Leader = serde_json::from_slice(value).ok()?;

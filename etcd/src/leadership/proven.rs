@@ -121,7 +121,7 @@ mod tests {
 
     /// A follower sent browsers and foreign clients to whatever address stood in etcd.
     #[tokio::test(start_paused = true)]
-    async fn clients_are_sent_to_a_proven_leader_only() {
+    async fn follower_redirects_to_proven_leader_only() {
         let good = Mutex::new(vec!["m1:5050"]);
         let judge = async |leader: Leader| {
             let is_good = good.lock().unwrap().contains(&leader.address.as_str());

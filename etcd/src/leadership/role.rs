@@ -15,7 +15,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Whether its address is a host and a port, and nothing that a URL would take for a user, a path or a query.
+    /// Returns true if the address is a host and a port, without a part that a URL would read as a user, a path or a query.
     pub(super) fn has_address(&self) -> bool {
         self.address.parse::<HostPort>().is_ok()
     }

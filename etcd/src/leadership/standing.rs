@@ -13,7 +13,7 @@ pub const STALE_HEADER: &str = "meseta-stale";
 pub struct Standing {
     pub role: watch::Receiver<Role>,
     pub fence: Fence,
-    /// Whether clients may be sent to the leader.
+    /// True if the daemon may send clients to the leader.
     pub proven: ProvenLeader,
 }
 
@@ -50,7 +50,7 @@ impl Standing {
         }
     }
 
-    /// Where a request goes, if it is not answered here.
+    /// Returns the daemon that answers requests, if that is another daemon.
     #[must_use]
     pub fn elsewhere(&self) -> Option<Elsewhere> {
         match &*self.role.borrow() {

@@ -26,7 +26,7 @@ impl State {
         self.carry_out_for(None, request)
     }
 
-    /// The same for a principal, which is the submitter of a version that the request makes.
+    /// Carries out a request of a principal, who becomes the submitter of the version that the request makes.
     fn carry_out_for(
         &mut self,
         principal: Option<String>,

@@ -172,7 +172,7 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// Why a job may not go back by itself to a version, if that is so.
+    /// Returns the reason why a job must not go back by itself to a version, if there is a reason.
     fn may_not_return(&self, name: &str, version: u64) -> Option<String> {
         let record = self.jobs.get(name)?.record.versions.get(&version)?;
         if let Err(refusal) = self.check_name(name, &record.spec.role) {

@@ -54,7 +54,7 @@ impl fmt::Display for JobName {
     }
 }
 
-/// One of the jobs that have a name.
+/// A job with a given name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedJob {
     pub key: String,
@@ -106,7 +106,7 @@ impl State {
         all.map(|(key, job)| (key.as_str(), job))
     }
 
-    /// The same with their roles, which decide whether a reader may see them.
+    /// Names of jobs with their roles. The role decides whether a reader may see the job.
     #[must_use]
     pub fn jobs_named(&self, name: &str) -> Vec<NamedJob> {
         let named = self.of_name(name).map(|(key, job)| NamedJob {
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_has_the_role_and_fits_a_file_name() {
+    fn key_of_job_fits_file_name() {
         for (role, expected) in [
             ("*", "web.1"),
             ("ads", "web.1@ads"),

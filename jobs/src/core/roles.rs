@@ -36,7 +36,7 @@ pub(super) struct Roles {
     by_name: BTreeMap<String, Role>,
     /// Since when the gang that keeps offers back does so, or the last one did.
     collecting_since: Duration,
-    /// When a gang of a role at the top, or of one below it, kept offers back last.
+    /// The last time at which a gang kept offers back, by top role; gangs of the roles below count too.
     collected: BTreeMap<String, Duration>,
     /// When it is looked next which roles may be forgotten.
     forget_at: Duration,
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn gangs_of_nested_roles_wait_as_those_of_their_top_role() {
+    fn gangs_of_nested_roles_share_turns() {
         let mut roles = roles(&["a/x", "a/y", "b"]);
         settle(&mut roles, at(0), &[]);
         for (second, name) in [(1, "a/x"), (2, "b")] {

@@ -16,7 +16,7 @@ const TASKS_MAX: u64 = 2_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     all: u64,
-    /// Of the roles at the top, those of the roles below with them.
+    /// The size by top role, with the roles below it.
     by_role: BTreeMap<String, u64>,
 }
 

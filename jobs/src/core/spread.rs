@@ -256,7 +256,7 @@ impl State {
         Ok(name.to_owned())
     }
 
-    /// Whether a job is a service whose instances `rebalance` can move.
+    /// Returns true if `rebalance` can move instances of the job.
     pub fn can_be_rebalanced(&self, name: &str) -> bool {
         let spec = self.jobs.get(name).and_then(Job::spec);
         spec.is_some_and(|spec| never_moves(spec).is_none())

@@ -17,13 +17,13 @@ use super::totals::{JobFailures, Totals};
 use super::volume::Volume;
 use crate::spec::{JobSpec, Kind};
 
-/// What is in the way of a job costs as much as it has tasks, and those who follow it ask for it again and again.
+/// The largest number of tasks for which a brief view names obstacles: the cost grows with the tasks, and followers ask often.
 const BRIEF_TASKS_MAX: usize = 1_000;
 
 /// A job, as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobView {
-    /// What the core knows the job by.
+    /// The key of the job in the core.
     #[serde(skip)]
     pub key: String,
     /// Unique in its role.
@@ -98,7 +98,7 @@ pub struct FailedUpdateView {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VolumeView {
     pub volume_id: String,
-    /// What the core knows the job by.
+    /// The key of the job in the core.
     #[serde(skip)]
     pub key: String,
     pub job: String,
@@ -228,7 +228,7 @@ impl State {
         })
     }
 
-    /// One job without its tasks; of one with few of them also what is in the way.
+    /// Returns a job without its tasks. The view names obstacles if the job has few tasks.
     #[must_use]
     pub fn brief(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
         let tasks = self.jobs.get(name)?.tasks.len();

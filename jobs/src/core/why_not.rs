@@ -143,7 +143,7 @@ fn beside_text(job: &Job) -> &'static str {
     }
 }
 
-/// That the service went back from a version by itself.
+/// Returns the text about the version from which a service went back by itself.
 fn failed_update_text(job: &Job) -> Option<String> {
     let failed = job.record.failed_update.as_ref()?;
     let FailedUpdate { version, why } = failed;

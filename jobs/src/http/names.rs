@@ -1,7 +1,7 @@
 //! Which job a client means: names are unique in a role, and a client knows nothing of jobs that it may not see.
 //!
-//! Entered through [`find`] for a job that is there, and [`Target::of`] for one that is submitted. Invariant: what is
-//! answered of a job in a role that the caller may neither see nor change is what is answered of one that is not there.
+//! Entered through [`find`] for an existing job, and [`Target::of`] for a submitted job. Invariant: a job in a role that
+//! the caller may neither see nor change gets the answer of a missing job.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ pub(super) fn of_path(parts: &[&str]) -> String {
     decoded.join("/")
 }
 
-/// Whether the caller may know of jobs in a role.
+/// Returns true if the caller may know of jobs in a role.
 fn knows(caller: &Caller, role: &str) -> bool {
     sees(caller, role)
         || caller
@@ -39,7 +39,7 @@ pub(super) async fn find(context: &Context, caller: &Caller, text: &str) -> Resu
     choose(caller, text, named)
 }
 
-/// The same for a reader that has its turn.
+/// Answers a reader that has its turn.
 pub(super) async fn find_in_turn(
     (context, caller): (&Context, &Caller),
     turn: Turn,
@@ -109,7 +109,7 @@ impl Target {
         let JobName { role: from, name } = JobName::read(&spec.name);
         spec.name = name;
         if let Some(from) = &from {
-            // Whether that role has such a job is none of the business of others.
+            // Check the role first: the answer must not reveal whether the role has such a job.
             caller.check(Action::RegisterFramework, Some(from))?;
         }
         for name in &mut spec.after {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slash_of_a_name_is_escaped_or_not() {
+    fn slash_in_path_may_be_escaped() {
         for (parts, expected) in [
             (&["web"][..], "web"),
             (&["ads%2Fweb"], "ads/web"),

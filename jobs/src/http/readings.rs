@@ -108,7 +108,7 @@ impl Stream {
     }
 }
 
-/// Whether an event is of a job with this name.
+/// Returns true if an event belongs to a job with this name.
 fn is_of(event: &Event, wanted: &JobName) -> bool {
     let JobName { role, name } = wanted;
     *name == event.job && (role.is_none() || *role == event.role)

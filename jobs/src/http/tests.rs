@@ -358,7 +358,7 @@ async fn body_without_permission_is_not_read() {
 
 /// Two tenants with a job of one name.
 #[tokio::test]
-async fn tenants_know_nothing_of_each_others_jobs() {
+async fn tenants_see_no_job_of_others() {
     let clock = Clock::new();
     let mut state = empty_state(clock);
     for (id, role) in [(1, "ads"), (2, "ops")] {
@@ -424,7 +424,7 @@ async fn tenants_know_nothing_of_each_others_jobs() {
             }
         }
     }
-    // A hidden job is answered as one that is not there, and one that is seen says what is missing.
+    // A hidden job gets the answer of a missing job; a visible job names the missing permission.
     for action in ["stop", "restart", "no-such-thing"] {
         let path = |name: &str| format!("/v1/jobs/{name}/{action}");
         let (hidden, text) = asked("bob", Method::POST, &path("ads/web")).await;

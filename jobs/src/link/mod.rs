@@ -110,7 +110,7 @@ enum Ended {
     OtherCluster(Unusable),
 }
 
-/// Why a scheduler may not go on: each would take the tasks of the other one for strays.
+/// Reasons that end a scheduler: two schedulers would kill each other's tasks as strays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     #[error(
@@ -382,8 +382,8 @@ fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
     inputs
 }
 
-/// Whether an error of the master says that the framework has another stream now, which nobody else than a scheduler with its
-/// id can have opened: the scheduler ends.
+/// Returns true if an error of the master reports another stream of the framework. Only a second scheduler with the same
+/// framework id can open that stream, so this scheduler ends.
 #[must_use]
 pub fn is_failover(message: &str) -> bool {
     message.to_lowercase().starts_with("framework failed over")

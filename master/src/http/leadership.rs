@@ -17,7 +17,7 @@ const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 /// In how many seconds to ask again where nobody leads yet.
 const RETRY_AFTER: &str = "1";
 
-/// Where etcd names a leader that its certificate does not prove.
+/// The answer while the certificate of the leader that etcd names is unproven.
 pub(crate) const UNPROVEN: &str =
     "The master that etcd names as the leader has not proven yet that it is a master";
 

@@ -265,7 +265,7 @@ pub(crate) fn quota_status(snapshot: &Snapshot) -> QuotaStatus {
     }
 }
 
-/// Whether a quota has other semantics than those of Mesos.
+/// Returns true if the semantics of a quota differ from those of Mesos.
 fn has_own_semantics(quotas: &BTreeMap<Role, Quota>) -> bool {
     quotas.values().any(|quota| quota.legacy)
 }

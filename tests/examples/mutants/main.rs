@@ -28,7 +28,7 @@ use simulation::{Found, Hunt};
 
 /// Steps with faults of each seed.
 const SEED_STEPS: u64 = 12_000;
-/// The same of runs that are about the job scheduler.
+/// Steps of a seed in runs about the job scheduler.
 const SEED_STEPS_OF_JOBS: u64 = 700;
 
 struct Options {

@@ -31,7 +31,7 @@ pub(crate) struct Hunt<'a> {
     pub(crate) program: &'a Path,
     /// The program without the mutant: what it does wrong too is not the mutant's.
     pub(crate) as_it_is: Option<&'a Path>,
-    /// Whether the runs are about the job scheduler.
+    /// True for runs about the job scheduler.
     pub(crate) is_of_jobs: bool,
     /// From how many first seeds.
     pub(crate) starts: u64,

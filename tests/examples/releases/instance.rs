@@ -22,7 +22,7 @@ const DRAIN: Duration = Duration::from_millis(1_500);
 /// For a client to send its request, and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a release does.
+/// The behaviour of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Good,

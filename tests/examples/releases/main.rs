@@ -29,7 +29,7 @@ use proxy::Proxy;
 
 const COUNT: u64 = 10;
 const JOB: &str = "web";
-/// What has the room that a full cluster does not have.
+/// The job that fills a cluster.
 const FILLER: &str = "filler";
 /// Ten instances and what the filler takes.
 const RESOURCES: &str = "cpus:1.3;mem:4096;disk:4096;ports:[31000-31999]";
@@ -205,7 +205,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Submits a release by `meseta run` and holds what is seen against what is to be.
+    /// Submits a release by `meseta run` and compares the observed end with the expected end.
     fn release(&self, release: Release, good: &mut u64) -> anyhow::Result<String> {
         self.fill(release.is_full)?;
         self.load.answered();
@@ -314,7 +314,7 @@ impl Bench {
         Ok(last)
     }
 
-    /// One version is the present one, it is the good one, and a bad release is in the list with the reason of its end.
+    /// Checks the history: the present version is the good version, and a bad release is listed with the reason of its end.
     fn history(&self, release: Release, version: u64) -> anyhow::Result<()> {
         let url = format!("{}/v1/jobs/{JOB}/history", self.scheduler.daemon.url);
         let history = http::get(&url).json();
@@ -339,11 +339,11 @@ impl Bench {
     }
 }
 
-/// What was seen of a release.
+/// Observations of a release.
 struct Watched {
     /// The fewest instances that were healthy at once.
     healthy: u64,
-    /// How long `meseta run` took, what it said, and whether it succeeded.
+    /// The duration of `meseta run`, its output, and true if it succeeded.
     ended: (Duration, String, bool),
 }
 

@@ -29,7 +29,7 @@ const LEFT_OUT_FOR: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 struct Shared {
     backends: Mutex<Vec<SocketAddr>>,
-    /// When an instance failed last.
+    /// The last failure of each instance.
     failed: Mutex<HashMap<SocketAddr, Instant>>,
     next: AtomicUsize,
     retries: Mutex<Vec<String>>,

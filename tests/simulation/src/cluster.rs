@@ -120,7 +120,7 @@ impl Cluster {
             let is_there = match kind {
                 Kind::Malicious => cluster.has(Feature::Malicious),
                 Kind::Jobs => cluster.has(Feature::Jobs),
-                // One that takes what is offered, in every other run.
+                // In every other run, a framework that takes its offers.
                 Kind::Good if is_of_jobs => cluster.plan.seed.is_multiple_of(2),
                 _ if is_of_jobs => false,
                 _ => true,

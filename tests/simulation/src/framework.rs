@@ -174,7 +174,7 @@ pub(crate) struct Framework {
     pub(crate) jobs: Option<Box<Jobs>>,
     /// A second job scheduler, which has the framework no more and may not have heard of that.
     pub(crate) copy: Option<Copy>,
-    /// How often another scheduler has taken the framework over.
+    /// The number of times that another scheduler has taken the framework over.
     pub(crate) takeovers: usize,
     /// Whether it has a principal.
     has_principal: bool,

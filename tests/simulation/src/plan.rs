@@ -129,7 +129,7 @@ impl Feature {
         Self::LongAbsence,
     ];
 
-    /// Those of the job scheduler alone.
+    /// The faults of the job scheduler.
     const OF_JOBS: [Self; 5] = [
         Self::SchedulerClock,
         Self::SchedulerBackups,
@@ -138,7 +138,7 @@ impl Feature {
         Self::LongAbsence,
     ];
 
-    /// Those of a run that is about the job scheduler: what it can notice of its cluster.
+    /// The faults of its cluster that a job scheduler can notice.
     const BESIDE_JOBS: [Self; 16] = [
         Self::AgentCrash,
         Self::MasterCrash,

@@ -17,7 +17,7 @@ use crate::plan::Feature;
 
 /// Steps without an effect after which nothing is left to do until time passes.
 const IDLE_STEPS: u64 = 120;
-/// The same where few processes run, so that the next one has its turn sooner.
+/// Idle steps in runs about jobs: fewer, because few processes run.
 const IDLE_STEPS_OF_JOBS: u64 = 40;
 /// Steps between two advances of time, at most.
 const STEPS_MAX: u64 = 40_000;
@@ -27,7 +27,7 @@ pub(crate) const SPAN: u64 = 25 * SECOND;
 /// pause between two tries, and than masters wait for agents that they expect.
 const QUIET_SPANS: usize = 30;
 const LAST_SPANS: usize = 12;
-/// The same of a run that is about the job scheduler: the pause before a refused role is asked for again is no longer.
+/// Quiet spans in runs about jobs: as long as the pause before a scheduler asks for a refused role again.
 const QUIET_SPANS_OF_JOBS: usize = 8;
 const LAST_SPANS_OF_JOBS: usize = 5;
 /// In which agents come back and graces pass.

@@ -21,7 +21,7 @@ meseta_tests::scenarios! {
         frozen_work_disk_delays_no_kill_and_is_reported;
     unless_dead_mount:
         dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse),
-        start_on_a_dead_mount_is_reported_and_ends_when_told;
+        start_on_dead_mount_ends_on_sigterm;
     unless_nfs:
         dead_nfs_server_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
@@ -191,7 +191,7 @@ fn with_file(offer: &Value, id: &str, file: &Path) -> Value {
     task
 }
 
-fn start_on_a_dead_mount_is_reported_and_ends_when_told() {
+fn start_on_dead_mount_ends_on_sigterm() {
     let dir = tempfile::tempdir().expect("a directory");
     let work_dir = dir.path().join("agent");
     let _dead = DeadMount::fuse(&work_dir);

@@ -176,9 +176,9 @@ fn uuids(log: &[LogEntry]) -> Vec<Option<Vec<u8>>> {
     updates.collect()
 }
 
-/// Found by cutting a log in half: a framework that knew its task as running was told that it was starting.
+/// Found by cutting a log in half: the agent sent TASK_STARTING to a framework that knew the task as running.
 #[test]
-fn log_that_ends_in_a_torn_record_sets_no_running_task_back() {
+fn torn_record_keeps_task_running() {
     let whole = {
         let (simulation, _) = Simulation::with_task();
         let log = &files_of(simulation.work_dir(), "task.updates")[0];
@@ -198,7 +198,7 @@ fn log_that_ends_in_a_torn_record_sets_no_running_task_back() {
         let told = simulation.acknowledge_all();
         if is_torn {
             torn += 1;
-            // One whose acknowledgement was lost is told again, as the same.
+            // The agent sends an update again, under the same id, if its acknowledgement was lost.
             let mut new = told.iter().filter(|status| !known.contains(&status.uuid));
             assert!(
                 new.all(|status| status.state() == TaskRunning),
@@ -214,7 +214,7 @@ fn log_that_ends_in_a_torn_record_sets_no_running_task_back() {
 }
 
 #[test]
-fn log_that_has_lost_its_first_update_tells_no_start_after_the_task_runs() {
+fn lost_first_update_repeats_no_start() {
     let (mut simulation, _) = Simulation::with_task();
     let run = simulation.only_run();
     let task = &run.tasks[0];

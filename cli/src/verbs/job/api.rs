@@ -17,7 +17,7 @@ use crate::terminal;
 
 /// Where schedulers listen unless they are told otherwise.
 pub(super) const SCHEDULER_PORT: u16 = 5070;
-/// What is escaped in a name, as the slash between a role and the name of a job.
+/// Characters that are escaped in a name, such as the slash between a role and the name of a job.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 /// Schedulers that a request is sent on to, one after the other.
 const REDIRECTIONS_MAX: usize = 3;

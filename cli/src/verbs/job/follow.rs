@@ -33,7 +33,7 @@ pub(super) enum Ending {
 pub(super) struct Progress {
     version: u64,
     last: Option<String>,
-    /// What is in the way has been said beside that: it changes with each offer.
+    /// True once an obstacle was printed in the present state: obstacles change with each offer.
     has_obstacle: bool,
     has_reverted: bool,
     /// How often in a row an older version was seen to be all that runs.
@@ -101,7 +101,7 @@ impl Progress {
         (lines, ending)
     }
 
-    /// Why another version runs than the one that is followed.
+    /// The reason why another version runs than the followed version.
     fn why_other(&self, job: &Value) -> String {
         let (wanted, version) = (self.version, text(job, "version"));
         let failed = job.get("failed_update");

@@ -79,7 +79,7 @@ fn a_job_is_followed_until_its_version_is_healthy() {
         ["web: pending, 0 of 3 running, 0 healthy: short of cpus:1"]
     );
     assert_eq!(ending, None);
-    // What is in the way is said once, as it changes with each offer.
+    // Print an obstacle once: it changes with each offer.
     waiting["obstacles"] = json!([
         "a0: rack is r12, which has to match r1",
         "a1: short of cpus:1"
@@ -118,7 +118,7 @@ fn a_version_that_is_reverted_ends_badly() {
 
 /// The reason was in the history alone, and behind a `\n` that was printed as such.
 #[test]
-fn version_that_was_taken_back_ends_with_its_reason() {
+fn run_prints_reason_of_rollback() {
     let mut progress = Progress::new(2);
     assert_eq!(progress.observe(&service("updating", 2, 3)).1, None);
     let mut back = service("reverting", 1, 3);

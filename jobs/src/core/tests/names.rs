@@ -36,7 +36,7 @@ fn run_in(world: &mut World, roles: &[&str]) {
 }
 
 #[test]
-fn two_roles_have_a_job_of_one_name() {
+fn two_roles_share_a_job_name() {
     let mut world = World::new(1, 3);
     let of_ads = submit_named(&mut world, service_in("ads", &[]), None).expect("taken");
     let of_ops = submit_named(&mut world, service_in("ops/eu", &[]), None).expect("taken");
@@ -70,7 +70,7 @@ fn two_roles_have_a_job_of_one_name() {
 }
 
 #[test]
-fn name_in_after_is_of_its_own_role() {
+fn after_prefers_job_of_own_role() {
     let mut world = World::new(1, 3);
     let proxy = |role: &str, after: &str| JobSpec {
         name: "proxy".to_owned(),
@@ -101,7 +101,7 @@ fn name_in_after_is_of_its_own_role() {
 }
 
 #[test]
-fn job_that_moves_frees_its_name_and_does_not_return_to_a_taken_one() {
+fn moved_job_frees_its_name() {
     let mut world = World::new(1, 6);
     let moved = submit_named(&mut world, service_in("ads", &[]), None).expect("taken");
     world.calm(60, None);
@@ -134,7 +134,7 @@ fn job_that_moves_frees_its_name_and_does_not_return_to_a_taken_one() {
 }
 
 #[test]
-fn store_of_before_is_read_with_the_roles_of_names() {
+fn old_store_is_migrated_to_roles() {
     let mut world = World::new(1, 4);
     submit(&mut world, service_in("ops", &[]));
     let mut proxy = service_in("ads", &["web"]);
@@ -166,7 +166,7 @@ fn store_of_before_is_read_with_the_roles_of_names() {
 }
 
 #[test]
-fn bounds_of_a_role_hold_for_the_roles_below_it() {
+fn bounds_of_role_include_nested_roles() {
     let mut world = World::new(1, 0);
     let sized = |role: &str, count: u32| JobSpec {
         role: role.to_owned(),

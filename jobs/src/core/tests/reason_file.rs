@@ -15,10 +15,10 @@ use crate::core::RoleQuota;
 use crate::spec::pattern::Pattern;
 use crate::spec::{Constraint, Rule};
 
-/// How many ways to fail or to wait the file has at least.
+/// The smallest number of ways to fail or to wait in the file.
 const CASES_MIN: usize = 60;
 
-/// What keeps a task from the agent that is offered.
+/// Obstacles that keep a task from an offered agent.
 fn obstacles() -> Vec<Case> {
     let mut cases = Vec::new();
     let constraint = |rule: Rule| {
@@ -107,7 +107,7 @@ fn taken_back() -> Vec<Case> {
     vec![(text.to_owned(), seen(&world, "web"))]
 }
 
-/// Ends that are no fault of the task, and are told while it waits.
+/// Ends without a fault of the task, which the view names while the job waits.
 fn losses() -> Vec<Case> {
     let mut cases = Vec::new();
     for (state, reason, message, text) in [
@@ -139,7 +139,7 @@ fn losses() -> Vec<Case> {
 }
 
 #[test]
-fn reasons_of_readers_are_in_the_file() {
+fn reasons_match_the_file() {
     let cases = [endings(), waits(), obstacles(), limits(), losses()].concat();
     assert!(cases.len() >= CASES_MIN, "{} cases", cases.len());
     let line = |(text, job): &Case| format!("{}\n", json!({ "text": text, "job": job }));

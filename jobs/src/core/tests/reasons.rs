@@ -6,7 +6,7 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 use super::*;
 use crate::core::JobView;
 
-/// What names a failure, and a job that shows it.
+/// A text that names a failure, and a job that shows the failure.
 pub(super) type Case = (String, JobView);
 
 /// How the task of a job ends, and the line for it.

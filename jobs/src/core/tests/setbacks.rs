@@ -275,7 +275,7 @@ fn submit_for(world: &mut World, principal: &str, spec: JobSpec) {
 }
 
 #[test]
-fn automatic_revert_needs_the_rights_of_the_submitter() {
+fn automatic_revert_needs_rights_of_submitter() {
     for may_still_run in [true, false] {
         let mut world = World::new(3, 4);
         let spec = service(2, 1, 1);
@@ -307,7 +307,7 @@ fn automatic_revert_needs_the_rights_of_the_submitter() {
 
 /// The history alone told of it, as long as this scheduler led.
 #[test]
-fn version_taken_back_is_told_until_another_is_asked_for() {
+fn failed_update_is_kept_until_next_version() {
     let mut world = World::new(3, 4);
     let mut spec = service(4, 1, 1);
     update_of(&mut spec).healthy_after = Duration::from_secs(5);

@@ -168,7 +168,7 @@ fn spread_without_a_known_cluster_waits_for_nothing() {
 
 /// A quota that is worth one agent left the ports of the others, which were offered beside it: all tasks came to one rack.
 #[test]
-fn agents_offered_without_room_are_waited_for() {
+fn spread_waits_for_agents_without_room() {
     let mut world = World::new(1, 3);
     for agent in world.agents() {
         world.racks.insert(agent.clone(), agent);

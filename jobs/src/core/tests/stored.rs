@@ -31,7 +31,7 @@ fn bytes_written(world: &mut World) -> usize {
 }
 
 #[test]
-fn cluster_of_the_jobs_survives_a_restart() {
+fn cluster_of_jobs_survives_restart() {
     let mut world = World::new(1, 1);
     assert_eq!(world.state.cluster_id(), None);
     world.step(Input::Cluster("c".to_owned()));

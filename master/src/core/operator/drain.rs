@@ -251,7 +251,7 @@ impl MasterCore {
         }
     }
 
-    /// Whether nothing of an agent is left to drain.
+    /// Returns true if the drain of an agent is complete.
     pub(in crate::core) fn is_idle(&self, id: &AgentId) -> bool {
         let is_away = |framework: &FrameworkId| {
             let framework = self.frameworks.get(framework);

@@ -308,8 +308,8 @@ impl Agent {
         }
     }
 
-    /// Whether no task is here and nothing waits for an acknowledgement that may come: a framework that is away
-    /// acknowledges nothing. An executor without tasks may stay for as long as its framework likes.
+    /// Returns true if no task runs here and no framework that is connected has an end to acknowledge: a framework that is
+    /// away acknowledges nothing. An executor without tasks may stay for as long as its framework likes.
     #[must_use]
     pub(in crate::core) fn is_idle(&self, is_away: impl Fn(&FrameworkId) -> bool) -> bool {
         let mut tasks = self.tasks.values();

@@ -36,14 +36,14 @@ use specs::{Clients, FRONT};
 
 /// Longer than any run: nothing is given up because it was not heard of.
 const NEVER: Duration = Duration::from_secs(1_000_000_000);
-/// How long the agent of a service's task may be away, where many jobs are played.
+/// The time that the agent of a service's task may be away in runs about jobs.
 const SERVICE_UNREACHABLE: Duration = Duration::from_secs(30);
-/// Between two ticks of the scheduler, where many jobs are played.
+/// The time between two ticks of the scheduler in runs about jobs.
 const TICK: u64 = SECOND;
 /// Copies of the store that an operator keeps.
 const BACKUPS_MAX: usize = 3;
 
-/// What is durable of a scheduler.
+/// The durable state of a scheduler.
 type Store = BTreeMap<String, Vec<u8>>;
 
 /// The scheduler's process and its store.
@@ -64,7 +64,7 @@ pub(crate) struct Jobs {
     clients: Clients,
     /// The jobs that were submitted.
     names: BTreeSet<String>,
-    /// Whether a request was refused, by its number.
+    /// The answers by request: true if the scheduler refused the request.
     answers: BTreeMap<u64, bool>,
     promises: Promises,
     /// The version of [`FRONT`] of which each task fails at once.
@@ -222,18 +222,18 @@ impl Jobs {
         std::mem::take(&mut self.promises.broken)
     }
 
-    /// Whether the master refuses a subscription, because of a role that was withdrawn.
+    /// True if the master refuses a subscription because of a withdrawn role.
     pub(crate) fn is_refused_subscription(&self) -> bool {
         let roles = self.state.roles();
         self.withdrawn.iter().any(|role| roles.contains(*role))
     }
 
-    /// When the scheduler wants to be told next that time has passed.
+    /// Returns the time of the scheduler's next tick.
     pub(crate) fn next_tick(&self) -> Option<u64> {
         self.is_wide.then_some(self.time + TICK)
     }
 
-    /// Whether each task of the version that this one is of fails.
+    /// Returns true if all tasks of the version of this task fail.
     pub(crate) fn is_ill(&self, task: &str) -> bool {
         let name = task.parse::<TaskName>().ok();
         name.is_some_and(|name| name.job == FRONT && Some(name.version) == self.ill_version)

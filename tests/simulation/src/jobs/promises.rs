@@ -24,16 +24,16 @@ pub(super) fn job_of(task: &str) -> Option<String> {
     Some(name.job)
 }
 
-/// What is remembered of all that the schedulers of one framework did.
+/// The record of all actions of the schedulers of one framework.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     /// The ids of all tasks that were launched.
     launched: BTreeSet<String>,
-    /// When a task of each job was launched last.
+    /// The last launch of each job.
     launches: BTreeMap<String, u64>,
     /// The offers of the stream that were neither answered nor rescinded.
     offers: BTreeSet<String>,
-    /// When the scheduler first heard that a task of [`TIMED`] runs.
+    /// The time at which the scheduler first learned that a task of [`TIMED`] runs.
     running: BTreeMap<String, u64>,
     /// Tasks that the scheduler has asked the master to kill.
     killed: BTreeSet<String>,
@@ -194,7 +194,7 @@ impl Promises {
         self.successes.clear();
     }
 
-    /// When a task of a job was launched last.
+    /// Returns the last launch of a job.
     pub(super) fn last_launch(&self, job: &str) -> Option<u64> {
         self.launches.get(job).copied()
     }

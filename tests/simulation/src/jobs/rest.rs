@@ -34,7 +34,7 @@ impl Cluster {
         self.frameworks[self.jobs_at()?].jobs.as_deref()
     }
 
-    /// What was broken of the scheduler and its users is mended.
+    /// Mends all faults of the scheduler and its users.
     pub(crate) fn heal_jobs(&mut self) {
         for jobs in self
             .frameworks
@@ -46,7 +46,7 @@ impl Cluster {
         }
     }
 
-    /// An agent stays away, with tasks that are to end: what is started by the clock starts beside it.
+    /// Checks that schedules start their runs while an agent with tasks stays away.
     pub(crate) fn check_beside_absence(&mut self) -> Result<(), Violation> {
         for framework in self.frameworks.iter_mut().filter(|one| one.jobs.is_none()) {
             framework.is_idle = true;
@@ -75,7 +75,7 @@ impl Cluster {
         Err(self.violation(Broken::new("J11", what)))
     }
 
-    /// Services are up in one version, the scheduler and the master agree, and what is submitted starts.
+    /// Checks that services are up in one version, that scheduler and master agree, and that submitted jobs start.
     pub(crate) fn check_jobs_at_rest(&mut self) -> Result<(), Violation> {
         self.is_calm = true;
         for _ in 0..CALM_SPANS {
@@ -255,13 +255,13 @@ impl Cluster {
 }
 
 impl Jobs {
-    /// Whether a schedule is to start runs that fit on an agent.
+    /// Returns true if a schedule must start runs that fit on an agent.
     fn is_schedule_due(&self, name: &str) -> bool {
         let job = self.state.job(name);
         job.is_some_and(|job| job.version > 1 || name != super::specs::ALLOWING)
     }
 
-    /// Whether some version of a service was healthy.
+    /// Returns true if some version of a service was healthy.
     fn has_been_healthy(&self, name: &str) -> bool {
         has_stable(&self.state, name)
     }

@@ -119,7 +119,7 @@ impl Fleet {
         Client::new(&pem)
     }
 
-    /// The answer to a principal's GET of a daemon; nothing if there is none.
+    /// Returns the answer of a daemon to a principal's GET, or `None` without an answer.
     pub(super) fn get(&self, daemon: usize, principal: &str, path: &str) -> Option<Answer> {
         let url = format!("{}{path}", self.daemons[daemon].url);
         let secret = self.secret(principal);
@@ -173,7 +173,7 @@ impl Rogue {
         rogue
     }
 
-    /// What it was sent after a handshake.
+    /// Returns the bytes that clients sent after a handshake.
     pub(super) fn sent(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.sent).expect("a file")).into_owned()
     }

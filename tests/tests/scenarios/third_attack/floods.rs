@@ -19,7 +19,7 @@ fn longest(log: &str) -> usize {
 }
 
 /// Failing launches wrote 2.4 GB a minute to the agent's log, and subscriptions as much to the master's.
-pub(super) fn floods_of_long_names_leave_a_short_log() {
+pub(super) fn floods_of_long_names_are_cut() {
     let cluster = Cluster::default();
     let logs = || [cluster.master.log_text(), cluster.agent().log_text()];
     let bytes = || logs().iter().map(String::len).sum::<usize>();

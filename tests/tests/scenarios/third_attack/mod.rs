@@ -13,9 +13,9 @@ use meseta_tests::wait::eventually;
 use meseta_tests::{Missing, unless_installed, unless_root};
 
 use crate::anywhere;
-use floods::floods_of_long_names_leave_a_short_log;
+use floods::floods_of_long_names_are_cut;
 use tenants::{
-    hidden_work_is_told_to_nobody, ids_of_others_answer_as_ids_of_nobody,
+    hidden_ids_answer_as_unknown_ids, hidden_work_is_told_to_nobody,
     odd_paths_and_hosts_reach_nothing,
 };
 
@@ -23,12 +23,12 @@ use fleet::{Fleet, LIMIT, Rogue, delete, etcd_flags, poison};
 
 meseta_tests::scenarios! {
     with_etcd:
-        a_poisoned_etcd_leads_no_secret_to_a_node;
+        poisoned_etcd_leaks_no_secret;
     anywhere:
-        floods_of_long_names_leave_a_short_log;
+        floods_of_long_names_are_cut;
     unless_root:
         hidden_work_is_told_to_nobody,
-        ids_of_others_answer_as_ids_of_nobody,
+        hidden_ids_answer_as_unknown_ids,
         odd_paths_and_hosts_reach_nothing;
 }
 
@@ -52,7 +52,7 @@ fn leader_of(fleet: &Fleet, all: [usize; 2]) -> (usize, usize) {
     })
 }
 
-/// A follower sends nobody to the rogue node, whose address etcd gives as the leader's.
+/// Checks that a follower sends no client to the rogue node, whose address etcd holds as the leader's.
 fn sends_nobody(fleet: &Fleet, follower: usize, paths: &[&str], rogue: &Rogue) {
     eventually("the follower has read etcd", LIMIT, || {
         let page = fleet.get(follower, "admin", "/leader")?.json();
@@ -68,7 +68,7 @@ fn sends_nobody(fleet: &Fleet, follower: usize, paths: &[&str], rogue: &Rogue) {
 }
 
 /// Whoever writes to etcd names a node of the fleet as the leader. Its certificate is good, but it is no master's.
-fn a_poisoned_etcd_leads_no_secret_to_a_node() {
+fn poisoned_etcd_leaks_no_secret() {
     let mut fleet = Fleet::new();
     let etcd = Etcd::start(fleet.dir.path());
     let masters = etcd_flags(&etcd, "--registry=etcd");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::fleet::{Fleet, LIMIT};
 
-/// A word in the name and the command of a task that nobody but the administrator may see.
+/// A word in the name and the command of a task that only the administrator may see.
 const CANARY: &str = "canary-7d1e";
 /// Principals without rights over the task.
 const OTHERS: [&str; 3] = ["ads", "node", "prometheus"];
@@ -189,7 +189,7 @@ fn without(id: &str, answer: &Answer) -> (u16, String) {
     (answer.status, text)
 }
 
-pub(super) fn ids_of_others_answer_as_ids_of_nobody() {
+pub(super) fn hidden_ids_answer_as_unknown_ids() {
     let cluster = Cluster::start();
     let [framework, task, agent, container] = &cluster.ids;
     // As long as the true ones, which the messages repeat.

@@ -308,7 +308,7 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
 
 /// Nobody acknowledges for a framework that is away, as that of `meseta execute --detach`.
 #[test]
-fn ended_task_of_absent_framework_keeps_no_drain_going() {
+fn drain_ends_despite_unacknowledged_end() {
     for leaves_first in [false, true] {
         let (mut world, node) = drainable();
         let mut info = plain();
@@ -329,7 +329,7 @@ fn ended_task_of_absent_framework_keeps_no_drain_going() {
 }
 
 #[test]
-fn running_task_of_absent_framework_keeps_drain_going() {
+fn drain_waits_for_running_task() {
     let (mut world, node) = drainable();
     let mut info = plain();
     info.failover_timeout = Some(3_600.0);
