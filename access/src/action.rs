@@ -1,6 +1,6 @@
-//! Everything that may be allowed or forbidden, under the names that Mesos's ACLs have for it.
+//! All actions that ACLs can allow or forbid, under their names in Mesos's ACLs.
 
-/// What the objects of an action are, which decides how an entry is compared with a request.
+/// The kind of an action's objects, which decides how an entry is compared with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objects {
     /// Values that must be the same.
@@ -22,25 +22,25 @@ macro_rules! actions {
         impl Action {
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Its list in a file of ACLs, for example `run_tasks`.
+            /// Returns the name of its list in an ACL file, for example `run_tasks`.
             #[must_use]
             pub const fn key(self) -> &'static str {
                 match self { $(Self::$name => $key,)* }
             }
 
-            /// What an entry of that list calls its objects, for example `users`.
+            /// Returns the key of the objects in an entry of that list, for example `users`.
             #[must_use]
             pub const fn object_key(self) -> &'static str {
                 match self { $(Self::$name => $object,)* }
             }
 
-            /// What it is, in a sentence.
+            /// Returns its description in the reference.
             #[cfg(test)]
             const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $doc,)* }
             }
 
-            /// How objects are compared.
+            /// Returns the rule that compares objects.
             #[must_use]
             pub const fn objects(self) -> Objects {
                 match self { $(Self::$name => Objects::$objects,)* }
@@ -52,73 +52,73 @@ macro_rules! actions {
 actions! {
     /// Subscribe with a role.
     RegisterFramework "register_frameworks" "roles" Roles;
-    /// Launch as a user.
+    /// Run tasks and executors as a user.
     RunTask "run_tasks" "users" Exact;
-    /// End a framework of this principal.
+    /// Tear down a framework of this principal.
     TeardownFramework "teardown_frameworks" "framework_principals" Exact;
-    /// Reserve for a role.
+    /// Reserve resources for a role.
     ReserveResources "reserve_resources" "roles" Roles;
-    /// Take back what this principal reserved.
+    /// Unreserve resources that this principal reserved.
     UnreserveResources "unreserve_resources" "reserver_principals" Exact;
-    /// Make a volume in a role's reservation.
+    /// Create a volume in a role's reservation.
     CreateVolume "create_volumes" "roles" Roles;
-    /// Destroy what this principal made.
+    /// Destroy a volume that this principal created.
     DestroyVolume "destroy_volumes" "creator_principals" Exact;
     /// Grow or shrink a role's volume.
     ResizeVolume "resize_volumes" "roles" Roles;
-    /// Make a block disk.
+    /// Create a block disk.
     CreateBlockDisk "create_block_disks" "roles" Roles;
     /// Destroy a block disk.
     DestroyBlockDisk "destroy_block_disks" "roles" Roles;
-    /// Make a mount disk.
+    /// Create a mount disk.
     CreateMountDisk "create_mount_disks" "roles" Roles;
     /// Destroy a mount disk.
     DestroyMountDisk "destroy_mount_disks" "roles" Roles;
     /// Destroy a raw disk.
     DestroyRawDisk "destroy_raw_disks" "roles" Roles;
-    /// See a role's quota.
+    /// View a role's quota.
     GetQuota "get_quotas" "roles" Roles;
     /// Set or remove a role's quota.
     UpdateQuota "update_quotas" "roles" Roles;
-    /// See a role, its weight and what is reserved for it.
+    /// View a role, its weight and its reservations.
     ViewRole "view_roles" "roles" Roles;
     /// Set a role's weight.
     UpdateWeight "update_weights" "roles" Roles;
     /// Read an endpoint by its path.
     GetEndpoint "get_endpoints" "paths" Paths;
-    /// See a framework of this user.
+    /// View a framework of this user.
     ViewFramework "view_frameworks" "users" Exact;
-    /// See a task that runs as this user.
+    /// View a task that runs as this user.
     ViewTask "view_tasks" "users" Exact;
-    /// See an executor that runs as this user.
+    /// View an executor that runs as this user.
     ViewExecutor "view_executors" "users" Exact;
-    /// Read the sandbox of what runs as this user.
+    /// Read the sandbox of a task or executor that runs as this user.
     AccessSandbox "access_sandboxes" "users" Exact;
     /// Read a daemon's own log.
     AccessMesosLog "access_mesos_logs" "logs" Whole;
-    /// See the flags of a daemon.
+    /// View the flags of a daemon.
     ViewFlags "view_flags" "flags" Whole;
-    /// Change how much a daemon logs.
+    /// Change a daemon's log level.
     SetLogLevel "set_log_level" "level" Whole;
     /// Join as an agent.
     RegisterAgent "register_agents" "agents" Whole;
-    /// Change the schedule of maintenance.
+    /// Change the maintenance schedule.
     UpdateMaintenanceSchedule "update_maintenance_schedules" "machines" Whole;
-    /// See the schedule of maintenance.
+    /// View the maintenance schedule.
     GetMaintenanceSchedule "get_maintenance_schedules" "machines" Whole;
     /// Take machines down for maintenance.
     StartMaintenance "start_maintenances" "machines" Whole;
     /// Bring machines up after maintenance.
     StopMaintenance "stop_maintenances" "machines" Whole;
-    /// See which machines drain or are down.
+    /// View the draining machines and the machines that are down.
     GetMaintenanceStatus "get_maintenance_statuses" "machines" Whole;
     /// Drain an agent of its tasks.
     DrainAgent "drain_agents" "agents" Whole;
-    /// Give an agent no more work.
+    /// Deactivate an agent: frameworks get no more offers of it.
     DeactivateAgent "deactivate_agents" "agents" Whole;
-    /// Give it work again.
+    /// Reactivate a deactivated or drained agent.
     ReactivateAgent "reactivate_agents" "agents" Whole;
-    /// Say that an agent is gone for good.
+    /// Mark an agent as permanently gone.
     MarkAgentGone "mark_agents_gone" "agents" Whole;
     /// Run a nested container's command as a user.
     LaunchNestedContainerAsUser "launch_nested_containers_as_user" "users" Exact;
@@ -136,13 +136,13 @@ actions! {
     WaitNestedContainer "wait_nested_containers" "users" Exact;
     /// Remove a nested container.
     RemoveNestedContainer "remove_nested_containers" "users" Exact;
-    /// Write to a container.
+    /// Write to a container's standard input.
     AttachContainerInput "attach_containers_input" "users" Exact;
-    /// Read what a container writes.
+    /// Read a container's output.
     AttachContainerOutput "attach_containers_output" "users" Exact;
-    /// See a container of this user.
+    /// View a container of this user.
     ViewContainer "view_containers" "users" Exact;
-    /// Run a container of no executor.
+    /// Launch a standalone container, which belongs to no executor.
     LaunchStandaloneContainer "launch_standalone_containers" "users" Whole;
     /// Kill a standalone container.
     KillStandaloneContainer "kill_standalone_containers" "users" Whole;
@@ -150,19 +150,19 @@ actions! {
     WaitStandaloneContainer "wait_standalone_containers" "users" Whole;
     /// Remove a standalone container.
     RemoveStandaloneContainer "remove_standalone_containers" "users" Whole;
-    /// See a standalone container.
+    /// View a standalone container.
     ViewStandaloneContainer "view_standalone_containers" "users" Whole;
     /// Configure a resource provider.
     ModifyResourceProviderConfig "modify_resource_provider_configs" "resource_providers" Whole;
-    /// Say that a resource provider is gone.
+    /// Mark a resource provider as gone.
     MarkResourceProviderGone "mark_resource_providers_gone" "resource_providers" Whole;
-    /// See a resource provider.
+    /// View a resource provider.
     ViewResourceProvider "view_resource_providers" "resource_providers" Whole;
-    /// Remove images that nobody uses.
+    /// Remove unused images.
     PruneImages "prune_images" "images" Whole;
 }
 
-/// Paths that `get_endpoints` may name.
+/// Paths that `get_endpoints` can name.
 pub const PATHS: &[&str] = &[
     "/containers",
     "/files/debug",
@@ -178,16 +178,16 @@ mod tests {
 
     fn reference() -> String {
         let mut page = String::from(
-            "# ACL actions\n\nWhat `--acls` of either daemon may speak of, in Mesos's format, and what an entry calls \
-             its objects; an example is in\n[security.md](security.md). This page is made from the declarations \
-             (`MESETA_BLESS=1 cargo test -p meseta-access`).\n\n\
-             | list | objects | compared | what |\n|---|---|---|---|\n",
+            "# ACL actions\n\nThe actions that `--acls` of master and agent can allow or forbid, in Mesos's format, with the \
+             key of their objects in an\nentry. [security.md](security.md) has an example. The declarations in the code \
+             generate this page\n(`MESETA_BLESS=1 cargo test -p meseta-access`).\n\n\
+             | list | objects | comparison | allows to |\n|---|---|---|---|\n",
         );
         for action in Action::ALL {
             let compared = match action.objects() {
                 Objects::Exact => "by value",
-                Objects::Roles => "by value; `a/%` is all below `a`",
-                Objects::Paths => "by value, of those below",
+                Objects::Roles => "by value; `a/%` stands for all roles below `a`",
+                Objects::Paths => "by value; one of the paths below",
                 Objects::Whole => "`ANY` or `NONE`",
             };
             page += &format!(
@@ -197,7 +197,7 @@ mod tests {
                 action.meaning().trim().trim_end_matches('.')
             );
         }
-        page += "\nPaths that `get_endpoints` may name:\n\n";
+        page += "\nPaths that `get_endpoints` can name:\n\n";
         for path in PATHS {
             page += &format!("- `{path}`\n");
         }
