@@ -74,7 +74,7 @@ pub struct AccessFlags {
 }
 
 impl AccessFlags {
-    /// `hostname` is the name that the daemon is told to others by.
+    /// Reads the flags. `hostname` is the name of the daemon in its tokens and certificates.
     pub(crate) fn settings(
         &self,
         address: IpAddr,
@@ -109,8 +109,8 @@ impl AccessFlags {
         }
     }
 
-    /// Whether anybody may run what they like here, as with Mesos's defaults: on loopback as long as the agent
-    /// shows nobody who it is and asks nobody, and with `--insecure` as long as no flag says that it asks.
+    /// Whether anybody may run anything here, as with Mesos's defaults. This holds on loopback while the agent neither
+    /// presents credentials nor requires them, and with `--insecure` while no flag requires authentication.
     pub(crate) fn is_open(&self, address: IpAddr, insecure: bool) -> bool {
         let flags = [
             self.authenticate_http_readonly,
@@ -127,7 +127,7 @@ impl AccessFlags {
         (insecure && !asks) || (address.to_canonical().is_loopback() && !is_shut)
     }
 
-    /// The files that hold secrets, or what was made of them.
+    /// The files that hold secrets or hashes of secrets.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let files = [
             &self.http_credentials,
@@ -138,10 +138,10 @@ impl AccessFlags {
         files.into_iter().flatten().cloned().collect()
     }
 
-    /// How the master is spoken to.
+    /// The agent's credentials and TLS settings for its connection to the master.
     ///
     /// # Errors
-    /// A file cannot be read or makes no sense.
+    /// A file cannot be read or is invalid.
     pub fn identity(&self) -> Result<ClientIdentity, SettingsError> {
         let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
         ClientIdentity::new(self.ssl_ca_file.clone(), own, self.credential.clone())

@@ -1,25 +1,25 @@
 //! Divides `--memory_budget` into limits for queues, requests in flight and history.
 //!
-//! Each part is bounded for all peers together, and most for each peer as well. The parts together, with what the
-//! largest frame takes while it is read and what connections take at most, are at most three quarters of the whole;
-//! the rest is for what is not counted: the program, tasks that live, answers while they are made, and what the
-//! allocator of memory keeps. Invariant: nothing here depends on how many tasks or peers there are.
+//! Each part is bounded for all peers together, and most parts for each peer as well. The parts, the largest frame
+//! while the agent reads it, and the connections together take at most three quarters of the budget. The remaining
+//! quarter is for memory that nothing counts: the program, live tasks, answers under construction, and the memory that
+//! the allocator retains. Invariant: nothing here depends on the number of tasks or peers.
 
 use meseta_proto::Invalid;
 use meseta_resources::ByteSize;
 
-/// The smallest budget that an agent takes.
+/// The smallest budget that an agent accepts.
 const MEMORY_BUDGET_MIN: ByteSize = ByteSize::from_bytes(128 << 20);
 
 /// Largest body of a call, if the budget allows it.
 const CALL_BYTES_MAX: usize = 6 << 20;
-/// Largest frame of the master's, likewise: a task group with its data.
+/// Largest frame from the master, if the budget allows it: a task group with its data.
 const FRAME_BYTES_MAX: usize = 64 << 20;
-/// What a download has in memory.
+/// The memory of one download.
 const DOWNLOAD_BYTES: usize = 64 << 10;
-/// What a connection takes whose request does not end.
+/// The memory of a connection with an incomplete request.
 const CONNECTION_BYTES: usize = 32 << 10;
-/// What an agent has resident that does nothing, mapped pages of the program included, with what a hundred tasks add.
+/// Resident memory of an idle agent, mapped pages of the program included, plus the memory of a hundred tasks.
 const PROGRAM_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +28,12 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Divides so many bytes.
+    /// Divides this number of bytes.
     pub(crate) fn of(total_bytes: usize) -> Self {
         Self { total_bytes }
     }
 
-    /// Understands the flag; if it cannot be used, why.
+    /// Reads the flag, or returns the reason why its value is unusable.
     pub(crate) fn read(flag: ByteSize) -> Result<Self, Invalid> {
         if flag < MEMORY_BUDGET_MIN {
             return Err(format!("{flag} is too little: give {MEMORY_BUDGET_MIN} or more").into());
@@ -42,8 +42,8 @@ impl Budgets {
         Ok(Self::of(bytes))
     }
 
-    /// So many parts of 128: of a whole GiB 8 MiB each, and of another budget in proportion to what it has beside the
-    /// program.
+    /// The given number of parts of 128. With 1 GiB a part is 8 MiB; other budgets are divided in proportion, after
+    /// subtracting the program's memory.
     fn part(self, count: usize) -> usize {
         let beside = |bytes: usize| bytes.saturating_sub(PROGRAM_BYTES) as u128;
         let of_a_gib = count as u128 * ((1 << 30) / 128);
@@ -61,27 +61,27 @@ impl Budgets {
         self.part(2)
     }
 
-    /// What waits for the master to take it.
+    /// Messages that wait for the master to read them.
     pub(crate) fn outgoing(self) -> usize {
         self.part(2)
     }
 
-    /// What waits for the disk before the core takes nothing new.
+    /// Outputs that wait for the disk before the core accepts no new inputs.
     pub(crate) fn outbox(self) -> usize {
         self.part(4)
     }
 
-    /// Writes that are not durable, likewise.
+    /// Writes that are not durable before the core accepts no new inputs.
     pub(crate) fn writes(self) -> usize {
         self.part(8)
     }
 
-    /// Calls of executors that are being read.
+    /// Calls of executors while the agent reads them.
     pub(crate) fn reading(self) -> usize {
         self.part(3)
     }
 
-    /// Updates of executors that wait to be among those that are not acknowledged.
+    /// Updates of executors that wait for a permit as unacknowledged updates.
     pub(crate) fn waiting(self) -> usize {
         self.part(2)
     }
@@ -96,22 +96,22 @@ impl Budgets {
         self.part(2)
     }
 
-    /// What checks have told and nobody has acknowledged.
+    /// Unacknowledged updates from checks.
     pub(crate) fn check_updates(self) -> usize {
         self.part(1)
     }
 
-    /// Calls while they are decoded, and bodies of operators' calls and of what is typed.
+    /// Calls while the agent decodes them, bodies of operators' calls, and terminal input.
     pub(crate) fn bodies(self) -> usize {
         self.part(4)
     }
 
-    /// Answers that are not sent.
+    /// Answers that are not sent yet.
     pub(crate) fn answers(self) -> usize {
         self.part(4)
     }
 
-    /// Frames of the master's that wait for the core.
+    /// Frames from the master that wait for the core.
     pub(crate) fn frames(self) -> usize {
         self.part(6)
     }
@@ -131,12 +131,12 @@ impl Budgets {
         self.part(16) / CONNECTION_BYTES
     }
 
-    /// Largest body of a call: four of them can be read at a time.
+    /// Largest body of a call: the agent can read four of them at a time.
     pub(crate) fn call_bytes_max(self) -> usize {
         CALL_BYTES_MAX.min(self.reading() / 4)
     }
 
-    /// Largest frame taken from the master, which is there twice while it is decoded.
+    /// Largest frame accepted from the master; decoding holds the frame twice.
     pub(crate) fn frame_bytes_max(self) -> usize {
         FRAME_BYTES_MAX.min(self.part(8))
     }

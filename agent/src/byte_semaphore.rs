@@ -1,11 +1,11 @@
 //! Limits the bytes of executors' calls and updates held in memory.
 //!
-//! A call acquires a permit before its body is read, and an update takes room until it is acknowledged. Where there is
-//! none, the call is not read, or not answered, until there is: nothing that an executor was promised to be told is
-//! dropped. Room is shared out as it comes free: a group, such as a framework, that has some may have up to half of
-//! what is free, so that one which gives nothing back leaves most to others, and three of them still a third.
-//! Invariants: what is small always finds room, unless its own sender or its group has much there; of a sender a bounded
-//! number of calls waits.
+//! A call acquires a permit before the agent reads its body, and an update holds its permit until it is acknowledged.
+//! Without a free permit the agent does not read or answer the call until there is one: it drops nothing that it has
+//! promised to deliver. Permits are shared as they come free: a group, such as a framework, that already holds some may
+//! take up to half of the free bytes. A group that returns nothing thus leaves most of the room to others, and three
+//! such groups still leave a third. Invariants: a small call always gets a permit, unless its own sender or its group
+//! holds much; the number of waiting calls of a sender is bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use meseta_proto::budget::Exhausted;
 use tokio::sync::oneshot;
 
-/// What tests give it: the default for updates that are not acknowledged.
+/// The capacity in tests: the default for unacknowledged updates.
 #[cfg(test)]
 pub(crate) const UNACKNOWLEDGED_BYTES: usize = 24 * 1024 * 1024;
 
-/// The part of what is free that a group may have.
+/// The divisor for the free bytes that a group may take.
 const GROUP_PART: usize = 2;
-/// The part of the whole that one sender may have: the largest call is a quarter of it.
+/// The divisor for the capacity that one sender may take: the largest call is a quarter of the capacity.
 const SENDER_PART: usize = 3;
-/// What a sender may have there whatever others have, as long as all together exceed the whole by a part only, and its
-/// group has less than half of it: what many senders of one group have so is out of what others find.
+/// The bytes that a sender always gets, as long as the total exceeds the capacity by at most a part and its group has
+/// less than half of it. Many senders of one group thus cannot use up the room that others find.
 const OWN_BYTES: usize = 64 * 1024;
 const EXCESS_PART: usize = 4;
-/// Calls of one sender that wait; one more is refused.
+/// Waiting calls of one sender; further calls are refused.
 const WAITERS_PER_SENDER_MAX: usize = 64;
 
-/// The limit is reached and the sender's queue is full.
+/// The error for a sender that has reached the limit and filled its queue.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{WAITERS_PER_SENDER_MAX} calls of this executor wait already; try again later")]
 pub(crate) struct TooManyWaiters;
@@ -39,7 +39,7 @@ pub(crate) struct ByteSemaphore {
     table: Arc<Mutex<Table>>,
 }
 
-/// Room that is taken, until it is dropped.
+/// Bytes taken from the semaphore, returned when dropped.
 #[derive(Debug, Default)]
 pub struct Permit {
     taken: Option<Taken>,
@@ -68,7 +68,7 @@ struct Table {
     all: usize,
     groups: BTreeMap<Arc<str>, usize>,
     senders: BTreeMap<Arc<str>, usize>,
-    /// Who waits, oldest first.
+    /// The waiting calls, oldest first.
     waiters: VecDeque<Waiter>,
     numbers: u64,
 }
@@ -90,7 +90,7 @@ impl Table {
             return false;
         }
         let free = self.bytes_max.saturating_sub(self.all);
-        // One call alone may take all that is free.
+        // A single call alone may take all free bytes.
         let part = if of_group == 0 {
             free
         } else {
@@ -126,8 +126,8 @@ impl Table {
         waiting.count() < WAITERS_PER_SENDER_MAX
     }
 
-    /// Tells those who wait and may have room now, in order: what a sender says later does not overtake what it
-    /// said before.
+    /// Wakes the waiting calls that may have a permit now, in order: a later call of a sender does not overtake an
+    /// earlier call of the same sender.
     fn admit(&mut self) {
         let mut passed = std::collections::BTreeSet::new();
         let mut index = 0;
@@ -143,7 +143,7 @@ impl Table {
             let Some(waiter) = self.waiters.remove(index) else {
                 return;
             };
-            // Whoever has stopped waiting is passed over.
+            // Skips a call that has stopped waiting.
             if waiter.told.send(()).is_ok() {
                 self.add(&waiter.group, &waiter.sender, waiter.bytes);
             }
@@ -170,7 +170,7 @@ impl ByteSemaphore {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes room if there is some at once, and nobody of the sender waits for it.
+    /// Takes bytes at once, if they are free and no other call of the sender waits for them.
     pub(crate) fn try_take(&self, group: &str, sender: &str, bytes: usize) -> Option<Permit> {
         let (group, sender): (Arc<str>, Arc<str>) = (group.into(), sender.into());
         let mut table = self.table();
@@ -189,8 +189,8 @@ impl ByteSemaphore {
         Some(Permit { taken })
     }
 
-    /// Takes room, or waits for it where there is a place to wait. What is larger than a sender's part takes all
-    /// of it.
+    /// Takes bytes, or waits for them if the sender's queue has a place. A call larger than a sender's part takes the
+    /// whole part.
     pub(crate) async fn take(
         &self,
         group: &str,
@@ -225,7 +225,7 @@ impl ByteSemaphore {
             };
             let told = (&mut waits.told).await;
             let taken = waits.taken.take();
-            // Nobody who waits is forgotten without a word.
+            // A waiting call always gets an answer.
             return told.map(|()| Permit { taken }).map_err(|_| TooManyWaiters);
         }
         Ok(Permit { taken: Some(taken) })
@@ -252,7 +252,7 @@ impl Table {
     }
 }
 
-/// Somebody who waits. One that stops leaves its place, or gives back what it was given just now.
+/// A waiting call. A call that stops waiting leaves its place, or returns the permit it has just received.
 struct Waits {
     number: u64,
     taken: Option<Taken>,
@@ -275,18 +275,18 @@ impl Drop for Waits {
 }
 
 impl Permit {
-    /// Whether it is of any.
+    /// Whether the permit holds bytes of a semaphore.
     pub(crate) fn is_some(&self) -> bool {
         self.taken.is_some()
     }
 
-    /// Takes more, if there is some: whoever has begun to read does not wait for others who have.
+    /// Takes more bytes if they are free. A call that has begun to read does not wait for others that have begun too.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let Some(taken) = &mut self.taken else {
             return Ok(());
         };
         if bytes == 0 {
-            // What was given is given, whatever others have taken since.
+            // Bytes already granted stay granted, regardless of later takes by others.
             return Ok(());
         }
         let mut table = taken.semaphore.table();
@@ -329,7 +329,7 @@ mod tests {
             .await
     }
 
-    /// Whether there is room at once.
+    /// Whether the semaphore has these bytes free at once.
     async fn has_capacity(
         semaphore: &ByteSemaphore,
         group: &str,
@@ -381,7 +381,7 @@ mod tests {
         assert!(kept.len() >= 12, "what is free is used: {}", kept.len());
         assert!(has_capacity(&semaphore, "other", "o", 5 * MIB).await);
         assert!(semaphore.table().all <= UNACKNOWLEDGED_BYTES);
-        // Small ones pass even when nothing is left.
+        // Small calls pass even when nothing is left.
         while semaphore.table().all < UNACKNOWLEDGED_BYTES {
             let name = format!("more-{}", kept.len());
             let left = UNACKNOWLEDGED_BYTES - semaphore.table().all;
@@ -393,7 +393,7 @@ mod tests {
         assert!(is_empty(&semaphore));
     }
 
-    /// Found by reading: executors enough of one framework took all that was to be left for everybody's small updates.
+    /// Regression: many executors of one framework took all the room reserved for small updates of others.
     #[tokio::test]
     async fn many_executors_of_a_silent_framework_leave_room_to_others() {
         let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
@@ -455,7 +455,7 @@ mod tests {
         drop(given);
         drop(last.await.expect("room"));
         drop(kept);
-        // One that was given room and stops before it knows.
+        // A call that receives a permit and stops before it notices.
         let held = semaphore.take("f", "a", 8 * MIB).await.expect("room");
         let mut gone = Box::pin(semaphore.take("f", "a", 8 * MIB));
         assert!(is_waiting(gone.as_mut()).await);

@@ -1,14 +1,14 @@
-//! `--granted_capabilities`: which users and roles may have capabilities that reach others.
+//! `--granted_capabilities`: the users and roles that may have capabilities with effects outside the container.
 //!
-//! Read once, at the start. A grant lets a task ask; nobody has a capability without asking for it.
-//! Invariant: what is granted is within the bounding capabilities of all containers.
+//! The agent reads the flag once, at the start. A grant allows a task to request a capability; no task gets a
+//! capability without requesting it. Invariant: the grants are within the bounding capabilities of all containers.
 
 use meseta_isolators::CapabilitySet;
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::Role;
 use serde::Deserialize;
 
-/// At the end of a pattern: every role below.
+/// The end of a pattern that matches every role below.
 const BELOW: &str = "/%";
 
 /// The grants, in the order given.
@@ -39,7 +39,7 @@ struct GivenGrant {
 }
 
 impl CapabilityGrants {
-    /// Reads the flag's value; `bounding` is the most that any container may have.
+    /// Reads the flag's value. `bounding` is the largest set that any container may have.
     pub(crate) fn parse(text: &str, bounding: CapabilitySet) -> Result<Self, Invalid> {
         let given: Given = serde_json::from_str(text).map_err(Invalid::of)?;
         let grants = given.grants.into_iter().enumerate();
@@ -49,7 +49,7 @@ impl CapabilityGrants {
         grants.collect::<Result<_, _>>().map(Self)
     }
 
-    /// What a container of this user, whose resources are allocated to this role, may ask for.
+    /// The capabilities that a container of this user, with resources allocated to this role, may request.
     pub(crate) fn of(&self, user: &str, role: Option<&Role>) -> CapabilitySet {
         let granted = self.0.iter().filter(|grant| grant.covers(user, role));
         granted.fold(CapabilitySet::EMPTY, |all, grant| {
@@ -90,7 +90,7 @@ impl Grant {
         })
     }
 
-    /// What a grant does not name is anybody's.
+    /// Whether the grant covers this user and role. An unset user or role in the grant matches everyone.
     fn covers(&self, user: &str, role: Option<&Role>) -> bool {
         let is_user = self.users.is_empty() || self.users.iter().any(|one| one == user);
         let is_role = |pattern: &String| {

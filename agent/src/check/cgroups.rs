@@ -1,6 +1,6 @@
-//! What `--check` finds about cgroups: trees, controllers, delegation, swap accounting.
+//! The cgroup findings of `--check`: trees, controllers, delegation, swap accounting.
 //!
-//! [`CgroupFacts::read`] reads, [`evaluate_host`] decides and is pure.
+//! [`CgroupFacts::read`] reads the machine; [`evaluate_host`] decides and is pure.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use meseta_isolators::{Controller, Host, Isolation, Mode};
 use super::{Finding, Severity};
 use crate::configuration::flags::Flags;
 
-/// What was read of the cgroup trees beside [`Host`].
+/// Facts about the cgroup trees beside [`Host`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct CgroupFacts {
     /// Trees that are mounted read-only.
     read_only: Vec<PathBuf>,
-    /// The controllers that the kernel has enabled, whoever may use them; none if it does not say.
+    /// The controllers that the kernel has enabled, for any user; `None` if the kernel does not list them.
     in_kernel: Option<Vec<Controller>>,
     swap: Swap,
     /// Whether the agent would run as root.
@@ -23,10 +23,10 @@ pub(super) struct CgroupFacts {
     systemd: bool,
 }
 
-/// Whether swap counts towards limits of memory.
+/// Whether memory limits count swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Swap {
-    /// The machine has none, or it is not known whether it is accounted.
+    /// The machine has no swap, or its accounting is unknown.
     #[default]
     NotSeen,
     Accounted,
@@ -77,7 +77,7 @@ fn read_swap(host: &Host) -> Swap {
     let v1 = host.v1.iter();
     let v1 = v1.filter(|tree| tree.controllers.contains(&Controller::Memory));
     let v1 = v1.map(|tree| tree.mount.join("memory.memsw.limit_in_bytes"));
-    // The root group of version 2 has no limits: any group below it has, once its memory is controlled.
+    // The root group of version 2 has no limits. Any group below it with a memory controller has limits.
     let v2 = host.unified.iter().filter_map(|tree| {
         let groups = std::fs::read_dir(&tree.mount).ok()?;
         let mut groups = groups.filter_map(|group| Some(group.ok()?.path()));
@@ -91,7 +91,7 @@ fn read_swap(host: &Host) -> Swap {
     }
 }
 
-/// Whether the kernel has swap that no limit of memory counts.
+/// Whether the machine has swap that no memory limit counts.
 pub(crate) fn is_swap_uncounted(host: &Host) -> bool {
     read_swap(host) == Swap::NotAccounted
 }
@@ -167,7 +167,7 @@ fn evaluate_writability(facts: &CgroupFacts) -> Option<Finding> {
     ))
 }
 
-/// Controllers that are not there, and why.
+/// Missing controllers, each with the reason.
 fn evaluate_controllers(host: &Host, facts: &CgroupFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (controller, purpose) in [
@@ -179,7 +179,7 @@ fn evaluate_controllers(host: &Host, facts: &CgroupFacts) -> Vec<Finding> {
         if host.offers(controller) {
             continue;
         }
-        // Without the others a root agent has no isolation to speak of.
+        // Only these controllers are essential: without them a root agent has almost no isolation.
         let severity = match controller {
             Controller::Blkio => Severity::Warning,
             _ => Severity::Problem,
@@ -305,7 +305,7 @@ mod tests {
         assert!(found[0].mend.contains("remount,rw"), "{}", found[0]);
     }
 
-    /// What the kernel does not have needs another cure than what was not handed down.
+    /// A controller missing from the kernel needs another remedy than a controller that is not delegated.
     #[test]
     fn a_controller_that_is_missing_is_told_from_one_that_is_not_delegated() {
         let host = unified(&[Controller::Cpu, Controller::Pids, Controller::Blkio]);

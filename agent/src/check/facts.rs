@@ -1,6 +1,6 @@
-//! What `--check` reads of the machine, but for its cgroups.
+//! The machine facts that `--check` reads, except its cgroups.
 //!
-//! Entered through [`Facts::read`]. Nothing is changed: a port is bound for a moment, files are only looked at.
+//! Entered through [`Facts::read`]. It changes nothing: it binds the port for a moment and only inspects files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::configuration::flags::Flags;
 use crate::directories::instance_of;
 use crate::other_instances::{self, Abandoned};
 
-/// What the launcher and the supervisors need, and what fails without.
+/// The capabilities that the launcher and the supervisors need, each with the feature that fails without it.
 pub(super) const CAPABILITIES: [(&str, &str); 10] = [
     ("CAP_SYS_ADMIN", "namespaces and mounts"),
     ("CAP_SETUID", "tasks of other users"),
@@ -29,32 +29,32 @@ pub(super) const CAPABILITIES: [(&str, &str); 10] = [
     ),
 ];
 
-/// What was read of the machine.
+/// Facts about the machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
     pub(super) kernel: Option<(u32, u32)>,
     pub(super) root: bool,
-    /// Capabilities that are not held.
+    /// Capabilities that the process lacks.
     pub(super) missing_capabilities: Vec<&'static str>,
     pub(super) memfd_noexec: Option<u64>,
     pub(super) pressure: bool,
     pub(super) descriptors_max: Option<u64>,
     pub(super) work_dir: Option<Folder>,
     pub(super) runtime_dir: Option<Folder>,
-    /// What agents on other work directories have left running.
+    /// Containers still running that agents with other work directories left behind.
     pub(super) abandoned: Vec<Abandoned>,
-    /// An agent that uses this work directory says that it listens on the port.
+    /// Whether an agent that uses this work directory listens on the port.
     pub(super) runs_already: bool,
-    /// Why the address cannot be listened on, in kind and in words.
+    /// The reason why the address cannot be listened on, as kind and message.
     pub(super) listen_error: Option<(io::ErrorKind, String)>,
 }
 
-/// Room on a filesystem for somebody without privileges.
+/// Free space of a filesystem for an unprivileged user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) free_bytes: u64,
     pub(super) total_bytes: u64,
-    /// Files that can still be made; none where the filesystem does not count them.
+    /// Files that can still be made; `None` where the filesystem does not count them.
     pub(super) free_files: Option<u64>,
 }
 
@@ -69,16 +69,16 @@ impl Room {
     }
 }
 
-/// A folder, or the nearest one above it that is there.
+/// A folder, or its nearest existing parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     pub(super) writable: bool,
-    /// On a filesystem that a boot empties.
+    /// Whether the folder is on a filesystem that a boot empties.
     pub(super) volatile: bool,
-    /// Others than the owner may write to it.
+    /// Whether users other than the owner may write to the folder.
     pub(super) open_to_others: bool,
-    /// Room on its filesystem.
+    /// Free space of the folder's filesystem.
     pub(super) room: Option<Room>,
 }
 
@@ -100,7 +100,7 @@ impl Facts {
             missing_capabilities: missing_capabilities(),
             memfd_noexec: number("/proc/sys/vm/memfd_noexec"),
             pressure: Path::new("/proc/pressure/cpu").exists(),
-            // No limit is the largest one.
+            // An unlimited value counts as the largest limit.
             descriptors_max: Some(getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)),
             work_dir: Some(Folder::at(&flags.work_dir)),
             runtime_dir: runtime_dir.as_deref().map(Folder::at),
@@ -119,7 +119,7 @@ impl Facts {
 fn abandoned_by_others(runtime_dir: &Path, work_dir: &Path) -> Vec<Abandoned> {
     let work_dir = std::fs::canonicalize(work_dir).unwrap_or_else(|_| work_dir.to_owned());
     let mut left = other_instances::abandoned(runtime_dir, &instance_of(&work_dir));
-    // An agent on this one takes them back, whatever it was called before.
+    // An agent with this work directory recovers its containers, also if it had another name before.
     left.retain(|left| left.work_dir.as_deref() != work_dir.to_str());
     left
 }
@@ -137,20 +137,20 @@ impl Folder {
             path: absolute.clone(),
             writable: access.is_ok() && there.is_dir() && !kind.is_ok_and(is_the_kernels),
             volatile: kind.is_ok_and(is_volatile),
-            // Of a folder that is not there yet the agent decides itself.
+            // The agent chooses the mode of a folder that does not exist yet.
             open_to_others: there == absolute && mode.is_ok_and(|mode| mode & 0o022 != 0),
             room: Room::at(there),
         }
     }
 }
 
-/// tmpfs and ramfs, by their numbers in linux/magic.h.
+/// Whether a filesystem is tmpfs or ramfs, by the numbers in linux/magic.h.
 fn is_volatile(kind: rustix::fs::FsWord) -> bool {
     [0x0102_1994, 0x8584_58f6].contains(&(kind & 0xffff_ffff))
 }
 
-/// procfs, sysfs and the cgroup trees, by their numbers in linux/magic.h: root may write there, and nobody
-/// may put a file there.
+/// Whether a filesystem is procfs, sysfs or a cgroup tree, by the numbers in linux/magic.h. Root has write permission
+/// there, but nobody can create files.
 fn is_the_kernels(kind: rustix::fs::FsWord) -> bool {
     [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270].contains(&(kind & 0xffff_ffff))
 }

@@ -1,10 +1,10 @@
-//! `meseta agent --check`: what this machine lacks for an agent with these flags, and how to mend it.
+//! `meseta agent --check`: reports what this machine lacks for an agent with these flags, and how to repair it.
 //!
-//! [`check`] reads the machine and judges; nothing is changed, and an agent may be running meanwhile.
-//! Judging is pure, over [`Facts`] and [`CgroupFacts`].
+//! [`check`] reads the machine and evaluates it. It changes nothing, and an agent may run at the same time. The
+//! evaluation is pure, over [`Facts`] and [`CgroupFacts`].
 //!
-//! - [`facts`]: what is read of the machine;
-//! - [`cgroups`]: what is read of its cgroups, and what is found there.
+//! - [`facts`]: facts about the machine;
+//! - [`cgroups`]: facts about its cgroups, and their evaluation.
 
 mod cgroups;
 mod facts;
@@ -31,39 +31,39 @@ pub(crate) use cgroups::is_swap_uncounted;
 use cgroups::{CgroupFacts, evaluate_host};
 use facts::{CAPABILITIES, Facts, Folder, Room};
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub enum Severity {
-    /// As it should be.
+    /// Nothing to repair here.
     Fine,
-    /// The agent runs, and something is missing.
+    /// The agent runs, but something is missing.
     Warning,
-    /// The agent would not start, or no task would.
+    /// The agent would not start, or would start no task.
     Problem,
 }
 
-/// One thing that was looked at.
+/// The result of one inspection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity of the finding.
     pub severity: Severity,
     pub what: String,
-    /// What to do about it; empty if there is nothing to do.
+    /// The remedy; empty if nothing needs to be done.
     pub mend: String,
 }
 
 impl Finding {
-    /// Something that is as it should be.
+    /// A finding without a trouble.
     pub fn fine(what: impl Into<String>) -> Self {
         Self::new(Severity::Fine, what, "")
     }
 
-    /// Something that is missing, and does not keep anything from running.
+    /// A missing feature without which the agent still runs.
     pub fn warning(what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self::new(Severity::Warning, what, mend)
     }
 
-    /// Something without which nothing runs.
+    /// A missing requirement without which the agent or its tasks cannot run.
     pub fn problem(what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self::new(Severity::Problem, what, mend)
     }
@@ -92,22 +92,23 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The least kernel: pidfds, and `clone3` for all that is built on it.
+/// The oldest supported kernel: the agent needs pidfds, and `clone3` for process creation.
 const KERNEL_MIN: (u32, u32) = (5, 4);
-/// With `cgroup.kill`, and `cpu.idle` a little later.
+/// The oldest recommended kernel: it has `cgroup.kill`, and `cpu.idle` arrived a little later.
 const KERNEL_GOOD: (u32, u32) = (5, 15);
-/// Descriptors: sixteen for a container's control files and a few for its pipes, a thousand containers.
+/// Recommended descriptors: sixteen for the control files of a container and a few for its pipes, for a thousand
+/// containers.
 const DESCRIPTORS_GOOD: u64 = 65_536;
-/// `vm.memfd_noexec` from here on forbids executing what has no name.
+/// From this value on, `vm.memfd_noexec` forbids the execution of files without a name.
 const MEMFD_NOEXEC_FORBIDS: u64 = 2;
-/// Room that checkpoints of a busy node need until old sandboxes are removed.
+/// Free space for the checkpoints of a busy node until the agent removes old sandboxes.
 const ROOM_MIN_BYTES: u64 = 64 << 20;
-/// Less than this part of a filesystem, a twentieth, is nearly none.
+/// Free space below this fraction of a filesystem, a twentieth, is a warning.
 const ROOM_LOW_DIVISOR: u64 = 20;
-/// Files that the sandboxes of a few tasks take.
+/// Files in the sandboxes of a few tasks.
 const FILES_MIN: u64 = 1_000;
 
-/// Looks at the machine and the way to its master.
+/// Inspects the machine and the connection to the master.
 pub fn check(flags: &Flags) -> Vec<Finding> {
     let mut findings = check_machine(flags);
     findings.extend(check_master(&flags.master));
@@ -115,7 +116,7 @@ pub fn check(flags: &Flags) -> Vec<Finding> {
     findings
 }
 
-/// Looks at the machine alone.
+/// Inspects the machine alone.
 pub fn check_machine(flags: &Flags) -> Vec<Finding> {
     let host = Host::detect().map_err(|error| error.to_string());
     let host = host.and_then(|mut host| {
@@ -203,7 +204,7 @@ fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
 fn evaluate_address(facts: &Facts, address: SocketAddr) -> Finding {
     match &facts.listen_error {
         None => Finding::fine(format!("{address} is free")),
-        // No other process can have it.
+        // No other process can have the address.
         Some((io::ErrorKind::AddrNotAvailable, _)) => Finding::problem(
             format!(
                 "no interface of this machine has --ip={}: the agent would not start",
@@ -221,7 +222,7 @@ fn evaluate_address(facts: &Facts, address: SocketAddr) -> Finding {
     }
 }
 
-/// Flags of authentication and of the credentials towards the master, validated as at start-up.
+/// Evaluates the flags of authentication and the credentials for the master, validated as at start-up.
 fn evaluate_access(flags: &Flags) -> Option<Finding> {
     let settings = flags
         .access
@@ -238,7 +239,7 @@ fn evaluate_access(flags: &Flags) -> Option<Finding> {
     Some(Finding::problem(chain(&error), mend))
 }
 
-/// Whether a file may not be read by the user who runs this.
+/// Whether the current user may not read the file.
 fn is_denied(error: &SettingsError) -> bool {
     let (SettingsError::File { cause, .. } | SettingsError::Tls(TlsError::File(cause))) = error
     else {
@@ -250,11 +251,11 @@ fn is_denied(error: &SettingsError) -> bool {
     source.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Whether the agent's certificate is for the name that the agent registers with.
+/// Whether the agent's certificate is valid for the name that the agent registers with.
 fn evaluate_certificate(flags: &Flags) -> Option<Finding> {
     let path = flags.access.ssl_cert_file.as_deref()?;
     let hostname = hostname_of(flags);
-    // Of one that cannot be read the flags of authentication tell.
+    // The check of the authentication flags reports an unreadable certificate.
     if tls::is_for(path, &hostname).ok()? {
         return None;
     }
@@ -272,11 +273,11 @@ fn evaluate_certificate(flags: &Flags) -> Option<Finding> {
     })
 }
 
-/// Whether the master can be found: an unresolvable name is a problem, one that does not answer may be starting.
+/// Whether the master can be found. An unresolvable name is a problem; a master that does not answer may be starting.
 fn check_master(text: &str) -> Option<Finding> {
-    /// Time that a master has to take a connection.
+    /// Timeout for the connection to a master.
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-    // What is no address at all is judged with the other flags.
+    // The check of the other flags reports an invalid address.
     let address = MasterAddress::parse(text).ok()?;
     let addresses_of = |host_port: &String| {
         let found = host_port.to_socket_addrs();
@@ -309,7 +310,7 @@ fn check_master(text: &str) -> Option<Finding> {
     })
 }
 
-/// Whether others reach the address that the agent would advertise, as far as the addresses of its masters tell.
+/// Whether others can reach the address that the agent would advertise, judged by the addresses of its masters.
 fn check_advertised(flags: &Flags) -> Option<Finding> {
     let master = MasterAddress::parse(&flags.master).ok()?;
     let advertised = ip_to_advertise(flags, flags.ip, &master);
@@ -373,7 +374,7 @@ fn evaluate_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
     findings
 }
 
-/// Whether there is room for checkpoints and sandboxes.
+/// Whether there is free space for checkpoints and sandboxes.
 fn evaluate_room(flag: &str, folder: &Folder, room: Room) -> Option<Finding> {
     let path = folder.path.display();
     let mend = "remove what is not needed (`df`, `du -x`), or put it on a larger filesystem";
@@ -396,7 +397,7 @@ fn evaluate_room(flag: &str, folder: &Folder, room: Room) -> Option<Finding> {
     None
 }
 
-/// What the agent would refuse to start with, in its own words.
+/// The flags that the agent would refuse at the start, with its own error messages.
 fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let master = MasterAddress::parse(&flags.master)
         .err()
@@ -602,7 +603,7 @@ mod tests {
         assert!(!Folder::at(&file.join("below")).writable);
     }
 
-    /// Credentials and TLS are what such an address needs; to do without is not what is recommended.
+    /// An exposed address needs credentials and TLS; `--insecure` is not recommended.
     #[test]
     fn an_exposed_address_needs_credentials_and_tls() {
         assert_eq!(evaluate_access(&flags(&[])), None);
@@ -617,7 +618,7 @@ mod tests {
         assert!(!finding.mend.contains("--insecure"), "{finding}");
     }
 
-    /// The agent would end at once, and nothing was found.
+    /// Regression: the agent would end at once, and the check found nothing.
     #[test]
     fn a_credential_that_cannot_be_read_is_a_problem() {
         let finding = evaluate_access(&flags(&["--credential=/no/such/file"])).expect("a problem");
@@ -634,7 +635,7 @@ mod tests {
         assert!(!is_denied(&of(io::ErrorKind::NotFound)));
     }
 
-    /// The master refused it for ever, and nothing was found.
+    /// Regression: the master refused the agent for ever, and the check found nothing.
     #[test]
     fn a_certificate_of_another_host_is_a_problem() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -675,7 +676,7 @@ mod tests {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = taken.local_addr().expect("an address").to_string();
         assert_eq!(check_master(&address), None);
-        // Nothing comes to listen there: the kernel gives that port to nobody who asks for any.
+        // Nothing will listen on this port: the kernel never assigns it as a free port.
         let finding = check_master("127.0.0.1:1").expect("a warning");
         assert_eq!(finding.severity, Severity::Warning, "{finding}");
         let file = check_master("file:///no/such/file").expect("a problem");
@@ -706,7 +707,7 @@ mod tests {
             };
             assert_eq!(one.severity, Severity::Problem);
             assert!(one.what.contains(named), "{flag}: {one}");
-            // Each cause once.
+            // Each cause appears once.
             assert_eq!(one.what.matches(named).count(), 1, "{flag}: {one}");
         }
         assert!(evaluate_flags(&flags(&[])).is_empty());

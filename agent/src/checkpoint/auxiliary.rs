@@ -1,17 +1,17 @@
-//! Records whose loss costs no task: damage of one is told, and it is written anew.
+//! Records whose loss costs no task. The agent logs a damaged record and writes it again.
 //!
-//! They are what the estimator has learned, `meta/estimator`, which is opaque here, and the ages of old sandboxes, see
-//! [`super::sandbox_ages`].
+//! The records are the learned profile of the estimator, `meta/estimator`, which is opaque here, and the ages of old
+//! sandboxes, see [`super::sandbox_ages`].
 
 use std::path::{Path, PathBuf};
 
 use super::durable::{Batch, StoreError};
 use super::{FrameError, Layout, frame};
 
-/// Why a record is of no use.
+/// The reason why a record is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum AuxiliaryError {
-    /// It cannot be read.
+    /// The record cannot be read.
     #[error("failed to read {path}")]
     Unreadable {
         path: PathBuf,
@@ -26,12 +26,12 @@ pub enum AuxiliaryError {
     },
 }
 
-/// Replaces the record of what was learned, durably. Blocks.
+/// Replaces the learned profile, durably. Blocks.
 pub fn write_learned_profile(layout: &Layout, profile: &[u8]) -> Result<(), StoreError> {
     replace(&layout.estimator(), profile)
 }
 
-/// The record of what was learned, if there is one. Blocks.
+/// Returns the learned profile, if there is a record. Blocks.
 pub fn read_learned_profile(layout: &Layout) -> Result<Option<Vec<u8>>, AuxiliaryError> {
     read_whole(&layout.estimator())
 }
@@ -43,7 +43,7 @@ pub(super) fn replace(path: &Path, body: &[u8]) -> Result<(), StoreError> {
     batch.finish()
 }
 
-/// A record, if there is one.
+/// Returns a record, if it exists.
 pub(super) fn read_whole(path: &Path) -> Result<Option<Vec<u8>>, AuxiliaryError> {
     let path = path.to_owned();
     let bytes = match std::fs::read(&path) {

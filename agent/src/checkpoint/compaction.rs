@@ -1,9 +1,9 @@
-//! What of a log is still needed, so that a task that lives for months has a log of bounded length.
+//! Compacts the log of a task, so that a task that lives for months has a log of bounded length.
 //!
-//! Pure. Invariant: what the core makes of the shorter log is what it would have made of the longer one: the
-//! same updates wait in the same order, the same are known to be acknowledged, and of what was told before
-//! the last of each state. Data goes with the acknowledgement: the core keeps none of it. Of an acknowledged update that
-//! is not the last of its state the core keeps the uuid alone, and so does the log.
+//! Pure. Invariant: the core makes the same of the shorter log as of the longer one. The same updates wait in the same
+//! order, the same updates count as acknowledged, and the last sent update of each state is the same. The data of an
+//! update goes with its acknowledgement, since the core does not retain it. Of an acknowledged update that is not the
+//! last of its state, the core and the log keep only the uuid.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,31 +14,31 @@ use prost::Message as _;
 use super::frame::{self, FrameError};
 use super::records::{LogEntry, LogRecord};
 
-/// A log is looked at when it grows beyond this many bytes, and beyond each doubling of it.
+/// The length in bytes from which a log is considered for compaction, again at each doubling.
 const LENGTH_MIN: u64 = 64 << 10;
-/// Acknowledged updates that are kept: as many uuids as the core remembers of a task.
+/// Acknowledged updates to keep: as many uuids as the core remembers of a task.
 const ACKNOWLEDGED_MAX: usize = 64;
 
-/// A log is worth writing again when this many bytes go, though they are less than half of it.
+/// Compaction is also worthwhile if it saves this many bytes, even if that is less than half of the log.
 const SAVED_MIN: usize = 4 << 20;
 
-/// What is needed of a record.
+/// The needed part of a record.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Needed {
     Whole,
-    /// Of an update that is acknowledged.
+    /// An acknowledged update, without its data.
     WithoutData,
-    /// Of one that is not shown any more: what tells it from others.
+    /// The identity of an update that the API no longer shows.
     Identity,
 }
 
-/// Whether a log that grew from one length to another is worth a look.
+/// Whether a log that grew from one length to another should be considered for compaction.
 pub(super) fn is_due(before: u64, after: u64) -> bool {
     after >= LENGTH_MIN && before.max(1).ilog2() < after.ilog2()
 }
 
-/// The bytes of a shorter log, unless that is hardly shorter, or the log is torn or damaged: a start takes what is
-/// behind a hole for less certain, and must find the hole.
+/// Returns the bytes of a shorter log. Returns `None` if the log would hardly be shorter, or if it is torn or damaged:
+/// a start trusts records behind a hole less, and must find the hole.
 pub(super) fn shortened(log: &[u8]) -> Option<Result<Vec<u8>, FrameError>> {
     let contents = frame::decode_log(log).ok()?;
     if contents.valid_bytes != log.len() || contents.hole.is_some() {
@@ -89,12 +89,13 @@ fn identity<'a>(body: &'a [u8], record: &LogRecord) -> Cow<'a, [u8]> {
     Cow::Owned(LogRecord::of(LogEntry::Update(short)).encode_to_vec())
 }
 
-/// What is needed of the records, by their places.
+/// The needed parts of the records, by position.
 fn needed(records: &[LogRecord]) -> BTreeMap<usize, Needed> {
     let mut last: BTreeMap<u8, usize> = BTreeMap::new();
     let mut kept = BTreeMap::new();
     let mut unacknowledged: BTreeMap<&[u8], usize> = BTreeMap::new();
-    // Those of which the last few are kept, and those which are the last of something; each with its acknowledgement.
+    // Acknowledged updates of which the last few are kept, and the last updates of each kind, each with its
+    // acknowledgement.
     let mut acknowledged: VecDeque<(usize, usize)> = VecDeque::new();
     let mut last_of: BTreeMap<(u8, i32), (usize, usize)> = BTreeMap::new();
     for (at, record) in records.iter().enumerate() {
@@ -124,12 +125,12 @@ fn needed(records: &[LogRecord]) -> BTreeMap<usize, Needed> {
                     }
                 }
             }
-            // What a later version wrote is not this one's to judge.
+            // Records of a later version are kept unchanged.
             None => drop(kept.insert(at, Needed::Whole)),
         }
     }
-    // An update that was never acknowledged and is older than one that was is not waited for any more: a later
-    // one of the same check took its place.
+    // An unacknowledged update that is older than an acknowledged one no longer waits: a later update of the same check
+    // replaced it.
     let head = acknowledged.back().map_or(0, |(update, _)| *update);
     let waiting = unacknowledged.into_values().filter(|at| *at >= head);
     let with =
@@ -155,7 +156,7 @@ mod tests {
         })
     }
 
-    /// What is kept of an update that is not shown any more.
+    /// The saved entry of an update that the API no longer shows.
     fn known(number: u32) -> LogEntry {
         LogEntry::Update(pb::TaskStatus {
             uuid: Some(number.to_le_bytes().to_vec()),
@@ -221,7 +222,7 @@ mod tests {
         expected.push(acknowledged(1000));
         expected.extend(waiting);
         assert_eq!(kept, expected);
-        // Nothing is gained by a second look.
+        // A second compaction saves nothing.
         assert_eq!(shortened(&short), None);
     }
 
@@ -238,7 +239,7 @@ mod tests {
         let entries: Vec<_> = entries.chain((12..32).map(with_data)).collect();
         let log = log_of(&entries);
         let short = shortened(&log).expect("shorter").expect("framed");
-        // Less than half goes, but much.
+        // Compaction saves less than half, but many bytes.
         assert!(short.len() > log.len() / 2 && short.len() < 21 << 20);
         let acknowledged = (0..12).flat_map(|number| {
             let kept = match number {
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_took_an_older_ones_place_is_not_told_again() {
-        // The second is of a check whose third look took its place before the head was acknowledged.
+        // The second update belongs to a check whose third result replaced it before the head was acknowledged.
         let mut entries: Vec<_> = (0..3)
             .map(|number| update(number, pb::TaskState::TaskRunning))
             .collect();
@@ -270,7 +271,7 @@ mod tests {
         assert!(!entries_of(&short).contains(&update(1, pb::TaskState::TaskRunning)));
     }
 
-    /// A task tells of its next state before its last is acknowledged: what waits stands before the acknowledgement.
+    /// A task sends its next state before its last is acknowledged: the pending update precedes the acknowledgement.
     #[test]
     fn what_was_told_before_the_last_acknowledgement_still_waits() {
         let running = |number| update(number, pb::TaskState::TaskRunning);

@@ -1,5 +1,5 @@
-//! Each kind of checkpoint, damaged in many ways by a seeded generator: the start is never refused, what is damaged
-//! is named, and no other executor loses anything.
+//! Damages each kind of checkpoint in many ways with a seeded generator. The start is never refused, the agent names
+//! the damage, and no other executor loses anything.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use super::tests::{copy_tree, files_below, identity, intent, log, remembered, ta
 use super::*;
 
 const SEED: u64 = 18;
-/// Damages of each kind of file, in every run and where it is asked for.
+/// Damages of each kind of file, in ordinary runs and in the long run.
 const ROUNDS: usize = 160;
 const ROUNDS_MORE: usize = 1000;
-/// Each so many rounds what was found is put right too, which takes a disk longer.
+/// The interval, in rounds, at which the test also repairs the damage, which takes a disk longer.
 const REPAIRED_EACH: usize = 25;
-/// Executors, each with a task of its own and a history.
+/// Executors, each with its own task and history.
 const EXECUTORS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// What is done to a file.
+/// The kind of damage to a file.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 enum Harm {
     Flip,
@@ -55,7 +55,7 @@ impl Harm {
                 let end = (at + rng.usize(1..64)).min(bytes.len());
                 bytes[at..end].fill(0);
             }
-            // 0 was never written, and what is above is no version of ours.
+            // Version 0 was never written, and the higher numbers are no versions of this program.
             Self::OtherVersion => {
                 let version = [0, 2, 3, u32::MAX][rng.usize(..4)];
                 bytes[4..8].copy_from_slice(&version.to_le_bytes());
@@ -92,7 +92,7 @@ fn written() -> (tempfile::TempDir, Layout) {
     (dir, layout)
 }
 
-/// The logs of all tasks, by their names.
+/// The logs of all tasks, by task name.
 fn logs(image: &Image) -> BTreeMap<String, Vec<LogEntry>> {
     let frameworks = image.frameworks.iter();
     let runs = frameworks.flat_map(|framework| &framework.runs);
@@ -102,7 +102,7 @@ fn logs(image: &Image) -> BTreeMap<String, Vec<LogEntry>> {
         .collect()
 }
 
-/// Whose file it is, if it is an executor's.
+/// The executor that owns the file, if any.
 fn owner(path: &Path) -> Option<&'static str> {
     let of = |name: &&&str| {
         path.to_string_lossy()
@@ -111,13 +111,13 @@ fn owner(path: &Path) -> Option<&'static str> {
     EXECUTORS.iter().find(of).copied()
 }
 
-/// Whether some of the entries are there, in their order, and nothing else.
+/// Whether `found` holds only entries of `whole`, in their order.
 fn is_part(found: &[LogEntry], whole: &[LogEntry]) -> bool {
     let mut whole = whole.iter();
     found.iter().all(|entry| whole.any(|one| one == entry))
 }
 
-/// The kind of a file: its name.
+/// The kind of a file, by its name.
 fn kind(path: &Path) -> String {
     let name = path.file_name().expect("a name");
     name.to_string_lossy().into_owned()
@@ -128,7 +128,7 @@ fn damage_of_any_kind_is_named_and_costs_one_executor_at_most() {
     damage(ROUNDS);
 }
 
-/// `cargo test -p meseta-agent --lib a_thousand_damages -- --ignored`
+/// Run with `cargo test -p meseta-agent --lib a_thousand_damages -- --ignored`.
 #[test]
 #[ignore = "takes about a minute"]
 fn a_thousand_damages_of_each_kind_of_file_cost_one_executor_at_most() {
@@ -177,7 +177,7 @@ fn damage(rounds_of_a_kind: usize) {
         let name = kind(one[0]);
         for harm in HARMS {
             let done = tried.get(&(name.clone(), harm)).copied();
-            // Some change nothing, such as a file put in its own place.
+            // Some damages change nothing, such as a file replaced by itself.
             let least = rounds_of_a_kind / HARMS.len() / 2;
             assert!(
                 done.unwrap_or_default() >= least,
@@ -201,7 +201,7 @@ fn check(
         } else if let Some(left) = found.get(task) {
             assert!(is_part(left, entries), "{what}: {left:?}");
             let is_noticed = !image.damages.is_empty() || !image.repairs.is_empty();
-            // A log whose last records are cut off at a boundary is one that was never longer.
+            // A log whose last records are cut off at a boundary looks like a log that was never longer.
             let is_shorter_log = damaged.ends_with("task.updates") && entries.starts_with(left);
             assert!(left == entries || is_noticed || is_shorter_log, "{what}");
         }
@@ -209,7 +209,7 @@ fn check(
     found
 }
 
-/// What was found is put right, and then the start after this one finds the same tasks.
+/// Repairs the damage, and checks that the start after this one finds the same tasks.
 fn check_repair(layout: &Layout, found: BTreeMap<String, Vec<LogEntry>>, what: &str) {
     let repairs = read(layout).expect("read before").repairs;
     Store::open(layout.clone())
@@ -223,7 +223,7 @@ fn check_repair(layout: &Layout, found: BTreeMap<String, Vec<LogEntry>>, what: &
     assert_eq!(logs(&again), expected, "{what}, repaired");
 }
 
-/// Ended every task of the node where the name was damaged, or an agent of before was there too.
+/// Regression: a damaged name, or the presence of a former agent, ended every task of the node.
 #[test]
 fn damaged_link_to_the_agent_costs_no_task() {
     type Damage = fn(&Path);

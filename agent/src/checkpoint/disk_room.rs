@@ -1,11 +1,11 @@
-//! Whether the work directory can be written, and the reserve that is given up when its file system is full.
+//! Checks whether the work directory is writable, and holds the reserve that is released when its file system is full.
 //!
-//! The checkpoint thread owns a [`DiskRoom`], asks it once a second and tells it of writes that fail. On a full file
-//! system no task is taken, and each write that fails releases a step of the reserve and is tried again, so
-//! that ends, kills and a recovery are written; in steps, since a task that fills the disk takes what is
-//! released too. Tasks are taken again, and so is the reserve, when there is room for it twice; a reserve that
-//! cannot be taken keeps no task out. The decisions are functions of [`Space`]; invariant: taking the reserve never
-//! makes a file system full.
+//! The checkpoint thread owns a [`DiskRoom`], polls it once a second and notifies it of failed writes. On a full file
+//! system the agent takes no task. Each failed write releases a step of the reserve and is tried again, so that
+//! terminal updates, kills and a recovery reach the disk. The release goes in steps, since a task that fills the disk
+//! also takes the released room. When there is room for the reserve twice, the agent takes the reserve and tasks again.
+//! A reserve that cannot be taken prevents no task. The decisions are functions of [`Space`]; invariant: taking the
+//! reserve never makes a file system full.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,13 +18,13 @@ use tracing::{error, info, warn};
 use super::durable::StoreError;
 use super::layout::Layout;
 
-/// The most bytes that are kept in reserve: thousands of last updates, and the records of a start.
+/// The largest reserve in bytes: enough for thousands of last updates and the records of a start.
 const RESERVE_BYTES_MAX: u64 = 16 << 20;
-/// The most inodes that are kept in reserve. What is replaced needs one for a moment, what ends needs none.
+/// The largest reserve in inodes. Replacing a file needs one for a moment; ending a task needs none.
 const RESERVE_INODES_MAX: u64 = 64;
-/// The part of a small file system that may be kept in reserve.
+/// The divisor for the share of a small file system that the reserve may take.
 const RESERVE_SHARE: u64 = 16;
-/// The least and the most that one failed write releases, in bytes: a batch of records.
+/// The least and the most bytes that one failed write releases: about a batch of records.
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=256 << 10;
 /// Inodes that one failed write releases.
 const STEP_INODES: usize = 4;
@@ -32,30 +32,30 @@ const STEP_INODES: usize = 4;
 /// Whether checkpoints can be written.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub enum DiskCondition {
-    /// They can, and there is room for more.
+    /// Checkpoints can be written, and there is room for more.
     #[default]
     Writable,
-    /// The file system has no room, or hardly any; what is written is written from the reserve.
+    /// The file system has little or no room; writes use the reserve.
     Full,
-    /// A write failed for another reason, and is tried again each second.
+    /// A write failed for another reason; the agent tries again each second.
     Failing,
-    /// The work directory is not there any more, or another one is in its place: it was removed, or what was mounted there.
+    /// The work directory is missing or replaced: somebody removed it, or unmounted its file system.
     Removed,
     /// The disk has not answered for half a minute.
     Silent,
 }
 
-/// What a file system has, and has left for an ordinary user.
+/// The size of a file system and the space left for an ordinary user.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 struct Space {
     bytes: u64,
     free_bytes: u64,
-    /// Zero where inodes are made as they are needed.
+    /// Zero where the file system makes inodes on demand.
     inodes: u64,
     free_inodes: u64,
 }
 
-/// Bytes and inodes that are kept.
+/// Bytes and inodes in the reserve.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 struct ReserveSize {
     bytes: u64,
@@ -87,7 +87,7 @@ impl Space {
         }
     }
 
-    /// Whether so little is left that nothing new may begin.
+    /// Whether the remaining space is too small for new tasks.
     fn is_short_of(&self, reserve: ReserveSize) -> bool {
         let has_inodes = self.inodes == 0 || self.free_inodes >= reserve.inodes.div_ceil(4);
         self.free_bytes < reserve.bytes / 4 || !has_inodes
@@ -101,7 +101,7 @@ impl Space {
     }
 }
 
-/// The files that hold room for later.
+/// The files that reserve room for later.
 #[derive(Debug)]
 struct Reserve {
     folder: PathBuf,
@@ -117,7 +117,7 @@ impl Reserve {
         found.is_ok_and(|found| found.is_file() && found.len() >= size.bytes)
     }
 
-    /// Takes what is missing of it, or leaves it as it is.
+    /// Takes the missing part of the reserve, or leaves the reserve unchanged.
     fn take(&self, size: ReserveSize) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let file = open(&self.bytes_file(), false)?;
@@ -126,7 +126,7 @@ impl Reserve {
         allocate(&file, size.bytes)
             .and_then(|()| self.take_inodes(size.inodes, &mut created))
             .inspect_err(|_| {
-                // What is not given back is found again as a part of it.
+                // Room that is not returned counts as a part of the reserve next time.
                 let _ = file.set_len(before);
                 created.iter().for_each(|path| drop(fs::remove_file(path)));
             })
@@ -144,7 +144,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Gives a part of it up. Whether there was any.
+    /// Releases a step of the reserve. Returns whether there was any.
     fn release_step(&self) -> bool {
         let inodes = self.files().filter(|path| *path != self.bytes_file());
         let released = inodes.take(STEP_INODES).filter(|path| remove(path)).count();
@@ -167,12 +167,12 @@ impl Reserve {
 }
 
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
-    // No range of a file is empty. A file system without a size has no reserve.
+    // A file cannot reserve an empty range. A file system without a size has no reserve.
     if bytes == 0 {
         return Ok(());
     }
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        // A file system that cannot promise room has none of ours; what is left of it is still watched.
+        // A file system without preallocation has no reserve; the agent still watches its free space.
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes),
         taken => Ok(taken?),
     }
@@ -191,7 +191,7 @@ fn identity_of(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Opens a file of the reserve, which is made if it is not there.
+/// Opens a file of the reserve, and creates a missing file.
 fn open(path: &Path, only_new: bool) -> io::Result<File> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
     let mut options = OpenOptions::new();
@@ -199,26 +199,26 @@ fn open(path: &Path, only_new: bool) -> io::Result<File> {
     options.mode(0o600).custom_flags(flags).open(path)
 }
 
-/// Gives a part of the reserve up, so that a start finds room on a full file system. Whether there was any.
+/// Releases a step of the reserve, so that a start finds room on a full file system. Returns whether there was any.
 pub(crate) fn release_reserve(layout: &Layout) -> bool {
     let folder = layout.reserve();
     Reserve { folder }.release_step()
 }
 
-/// What is known of the room on the disk, and the reserve.
+/// The state of the disk's free space, and the reserve.
 #[derive(Debug)]
 pub(super) struct DiskRoom {
     work_dir: PathBuf,
     reserve: Reserve,
-    /// Why it could not be taken when that was last tried, as it was logged.
+    /// The logged reason why the last attempt to take the reserve failed.
     reserve_error: Option<String>,
-    /// The lock file of the agent, by which its work directory is known; `None` until it was seen.
+    /// The lock file of the agent, which identifies its work directory; `None` until it was seen.
     lock: (PathBuf, Option<(u64, u64)>),
     condition: DiskCondition,
 }
 
 impl DiskRoom {
-    /// Of a work directory whose reserve may have been released by an earlier agent.
+    /// Creates the state for a work directory whose reserve an earlier agent may have released.
     pub(super) fn new(layout: &Layout) -> Self {
         Self {
             work_dir: layout.work_dir().to_owned(),
@@ -266,7 +266,7 @@ impl DiskRoom {
         }
     }
 
-    /// Whether the work directory is gone, which is logged once.
+    /// Whether the work directory is gone. Logs this once.
     fn note_removal(&mut self) -> bool {
         let is_removed = self.is_removed();
         if is_removed && self.condition != DiskCondition::Removed {
@@ -280,7 +280,7 @@ impl DiskRoom {
         is_removed
     }
 
-    /// Whether the file that the agent has locked is gone. A file that cannot be looked at counts as present.
+    /// Whether the agent's locked file is gone. A file that cannot be inspected counts as present.
     fn is_removed(&self) -> bool {
         let (path, Some(known)) = &self.lock else {
             return false;
@@ -291,7 +291,7 @@ impl DiskRoom {
         }
     }
 
-    /// Says that the reserve cannot be taken once, and not each second.
+    /// Logs once, and not each second, that the reserve cannot be taken.
     fn note_reserve(&mut self, size: ReserveSize, error: Option<io::Error>) {
         let error = error.map(|error| error.to_string());
         if let Some(error) = &error
@@ -305,7 +305,7 @@ impl DiskRoom {
         self.reserve_error = error;
     }
 
-    /// A write failed. Whether it is worth another attempt at once.
+    /// Handles a failed write. Returns whether another attempt at once is worthwhile.
     pub(super) fn failed(&mut self, error: &StoreError) -> bool {
         if self.note_removal() {
             return false;
@@ -320,7 +320,7 @@ impl DiskRoom {
         self.reserve.release_step()
     }
 
-    /// A write succeeded: one that failed otherwise than for want of room is over.
+    /// Handles a successful write, which ends a failure for reasons other than lack of room.
     pub(super) fn written(&mut self) {
         if self.condition == DiskCondition::Failing {
             info!("checkpoints can be written again");
@@ -380,7 +380,7 @@ mod tests {
         assert!(!of(16 * MIB - 1, 4096).has(reserve, 1));
         assert!(!of(256 * MIB, 63).has(reserve, 1));
         assert!(of(16 * MIB, 64).has(reserve, 1) && !of(16 * MIB, 64).has(reserve, 2));
-        // Inodes that are made as they are needed do not run out.
+        // Inodes made on demand do not run out.
         let reserve = space(256 * MIB, 0, 0, 0).reserve();
         let endless = space(256 * MIB, 64 * MIB, 0, 0);
         assert!(!endless.is_short_of(reserve) && endless.has(reserve, 2));
@@ -401,7 +401,7 @@ mod tests {
         reserve.take(size).expect("taken");
         assert!(reserve.is_held(size));
         assert_eq!(files(), 7);
-        // Each step releases some of both, until there is nothing.
+        // Each step releases bytes and inodes, until nothing is left.
         assert!(reserve.release_step());
         assert!(!reserve.is_held(size));
         assert_eq!(files(), 3);
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(files(), 8);
         while reserve.release_step() {}
         assert_eq!(files(), 2, "the stray folder and an empty file");
-        // Nothing is to be held where a file system has no size.
+        // A file system without a size has nothing to hold.
         let nothing = ReserveSize {
             bytes: 0,
             inodes: 0,
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(room.condition(), DiskCondition::Failing);
         room.written();
         assert_eq!(room.condition(), DiskCondition::Writable);
-        // The reserve is what the second attempt finds.
+        // The second attempt finds the room of the reserve.
         let full = error(rustix::io::Errno::NOSPC);
         assert!(room.failed(&full));
         room.written();
@@ -475,7 +475,7 @@ mod tests {
         assert!(release_reserve(&layout));
     }
 
-    /// The agent went on as if nothing had happened, and its next start ended every task.
+    /// Regression: the agent went on, and its next start ended every task.
     #[test]
     fn removed_work_directory_is_noticed_until_it_is_back() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -1,9 +1,9 @@
-//! The few ways in which bytes reach the disk so that they stay there.
+//! The operations that write bytes durably.
 //!
-//! A [`Batch`] writes and renames as it goes and remembers which folders changed; [`Batch::finish`]
-//! makes those durable. Only after `finish` may anybody be told. Invariants: at any moment a file holds
-//! its old contents or its new ones, and a log a prefix of its records; whatever came back from a damaged
-//! disk as something else than it was is put aside, and keeps nothing from being written.
+//! A [`Batch`] writes and renames immediately and records the changed folders; [`Batch::finish`] makes the changes
+//! durable. Only after `finish` may the agent notify anybody. Invariants: at any moment a file has its old contents or
+//! its new contents, and a log has a prefix of its records. An entry that a damaged disk changed to another file type
+//! is set aside and prevents no write.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -19,23 +19,23 @@ use rustix::fs::OFlags;
 use super::compaction;
 use super::frame::{self, FrameError};
 
-/// Owner only: checkpoints hold what frameworks gave their tasks, secrets among it.
+/// Owner only: checkpoints hold data that frameworks gave their tasks, including secrets.
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// Bytes did not reach the disk.
+/// A failure to bring bytes to the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A call failed; nothing that was durable before is lost.
+    /// A system call failed; earlier durable data is safe.
     #[error("failed to {doing} {path}")]
     Io {
-        /// The call, as a verb.
+        /// The failed call, as a verb.
         doing: &'static str,
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The kernel could not make written bytes durable; what the disk holds now is unknown.
+    /// The kernel could not make written bytes durable; the content of the disk is unknown.
     #[error("failed to make {path} durable")]
     Sync {
         /// The file or folder.
@@ -46,7 +46,7 @@ pub enum StoreError {
     /// A record cannot be framed.
     #[error("record for {path} cannot be written")]
     Frame {
-        /// Where it was to go.
+        /// The target file of the record.
         path: PathBuf,
         #[source]
         source: FrameError,
@@ -54,8 +54,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same write fails for ever, whatever becomes of the disk: its names can be no file's, or it
-    /// is longer than any record.
+    /// Whether the same write fails for ever, in any state of the disk: its names cannot be names of a file, or it is
+    /// longer than any record.
     pub fn is_hopeless(&self) -> bool {
         match self {
             Self::Io { source, .. } => matches!(
@@ -67,7 +67,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the device failed under a call that may work the next time.
+    /// Whether the device failed during a call that may succeed the next time.
     pub(super) fn is_device_failure(&self) -> bool {
         matches!(self, Self::Io { source, .. } if is_device_failure(source))
     }
@@ -77,7 +77,7 @@ impl StoreError {
         matches!(self, Self::Io { source, .. } if is_disk_full(source))
     }
 
-    /// Whether it may be over by itself: the disk is full, or we are short of something.
+    /// Whether the failure may be temporary: the disk is full, or the agent lacks descriptors or memory.
     pub(super) fn is_out_of_resources(&self) -> bool {
         matches!(self, Self::Io { source, .. } if is_disk_full(source) || is_shortage(source))
     }
@@ -102,8 +102,8 @@ fn frame_error(path: &Path) -> impl FnOnce(FrameError) -> StoreError {
     move |source| StoreError::Frame { path, source }
 }
 
-/// Files that are written before the first of them is synced: the journal commits them all with it,
-/// and the syncs of the others find little left to do. Bounds the open descriptors.
+/// Files that are written before the first of them is synced. The journal commits them all with the first sync, and the
+/// later syncs find little to do. Also bounds the open descriptors.
 const UNSETTLED_MAX: usize = 64;
 
 /// Changes that become durable together.
@@ -111,9 +111,9 @@ const UNSETTLED_MAX: usize = 64;
 pub(super) struct Batch {
     dirs: BTreeSet<PathBuf>,
     logs: BTreeSet<PathBuf>,
-    /// Written, but neither synced nor in place.
+    /// Files that are written, but neither synced nor in place.
     unsettled: VecDeque<Unsettled>,
-    /// Told of each answer of the disk.
+    /// The counter of answers from the disk.
     pulse: DiskPulse,
 }
 
@@ -125,7 +125,7 @@ struct Unsettled {
 }
 
 impl Batch {
-    /// An empty batch that tells this pulse of each answer of the disk.
+    /// Creates an empty batch that reports each answer of the disk to this pulse.
     pub(super) fn with_pulse(pulse: DiskPulse) -> Self {
         Self {
             pulse,
@@ -164,8 +164,8 @@ impl Batch {
         self.begin_file(path, &bytes)
     }
 
-    /// Writes a file that gets its name when it is synced, after those that were written before: a log is never
-    /// there without the record of what it is of, nor without what it begins with.
+    /// Writes a file that gets its name when it is synced, after the files written before it. A log therefore never
+    /// exists without the record it belongs to, nor without its own beginning.
     fn begin_file(&mut self, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         self.make_dir(dir)?;
@@ -176,7 +176,7 @@ impl Batch {
         }
         remove_if_there(&tmp)?;
         let mut file = match create_new(&tmp) {
-            // Those of this batch may be what there is too few of.
+            // The unsettled files of this batch may cause the shortage.
             Err(error) if is_shortage(&error) && !self.unsettled.is_empty() => {
                 self.settle()?;
                 create_new(&tmp)
@@ -195,7 +195,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Syncs what was written, then puts it in place. After an error it may be called again.
+    /// Syncs the written files, then puts them in place. May be called again after an error.
     fn settle(&mut self) -> Result<(), StoreError> {
         sync_all(&self.unsettled, |unsettled| {
             let synced = unsettled.file.sync_all();
@@ -210,7 +210,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Appends records to a log, which is created if missing. A failed write leaves no part of them.
+    /// Appends records to a log, and creates a missing log. A failed write leaves no part of the records.
     pub(super) fn append(&mut self, path: &Path, bodies: &[Vec<u8>]) -> Result<(), StoreError> {
         let mut bytes = Vec::new();
         for body in bodies {
@@ -234,7 +234,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Leaves out of a log what is needed no more. A log that cannot be shortened now goes on as it is.
+    /// Compacts a log. A log that cannot be compacted now stays unchanged.
     fn shorten(&mut self, path: &Path) {
         let short = match fs::read(path).map(|log| compaction::shortened(&log)) {
             Ok(Some(Ok(short))) => short,
@@ -251,7 +251,7 @@ impl Batch {
             let mut file = create_new(&tmp).map_err(io_error("create", &tmp))?;
             file.write_all(&short).map_err(io_error("write", &tmp))?;
             file.sync_all().map_err(io_error("sync", &tmp))?;
-            // What is appended next goes to the shorter one.
+            // Later appends go to the shorter log.
             rename_into_place(&tmp, path)
         });
         match written {
@@ -263,7 +263,7 @@ impl Batch {
         }
     }
 
-    /// Points a symbolic link somewhere, replacing an older one.
+    /// Creates a symbolic link, or replaces an older link.
     pub(super) fn link(&mut self, path: &Path, target: &Path) -> Result<(), StoreError> {
         self.settle()?;
         let dir = path.parent().unwrap_or(Path::new("/"));
@@ -276,7 +276,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Removes a file; one that is not there is no error.
+    /// Removes a file; a missing file is no error.
     pub(super) fn remove_file(&mut self, path: &Path) -> Result<(), StoreError> {
         self.settle()?;
         remove_if_there(path)?;
@@ -286,7 +286,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Moves a tree elsewhere; one that is not there is no error.
+    /// Moves a tree elsewhere; a missing tree is no error.
     pub(super) fn move_away(&mut self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.settle()?;
         if let Some(parent) = to.parent() {
@@ -295,7 +295,7 @@ impl Batch {
         match fs::rename(from, to) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) if is_of_another_kind(&error) => {
-                // Left over from an earlier move: what is there is history as well.
+                // An entry left over from an earlier move is retired too.
                 remove_anything(to)?;
                 fs::rename(from, to).map_err(io_error("move away", from))
             }
@@ -304,17 +304,17 @@ impl Batch {
         }
     }
 
-    /// A log was written to by other means.
+    /// Notes a log that other code has written to.
     pub(super) fn touch_log(&mut self, log: &Path) {
         self.logs.insert(log.to_owned());
     }
 
-    /// A folder lost or gained an entry by other means.
+    /// Notes a folder whose entries other code has changed.
     pub(super) fn touch_dir(&mut self, dir: &Path) {
         self.dirs.insert(dir.to_owned());
     }
 
-    /// Makes everything durable. After an error other than [`StoreError::Sync`] it may be called again.
+    /// Makes everything durable. May be called again after any error except [`StoreError::Sync`].
     pub(super) fn finish(&mut self) -> Result<(), StoreError> {
         self.settle()?;
         sync_all(&self.logs, |log| {
@@ -333,9 +333,9 @@ impl Batch {
     }
 }
 
-/// Syncs that wait for the disk side by side: a journal commits those together that ask together.
+/// Concurrent syncs: a journal commits simultaneous requests together.
 const SYNCS_AT_ONCE: usize = 16;
-/// Fewer than this are not worth their threads.
+/// Up to this number of syncs, separate threads are not worthwhile.
 const SYNCS_ALONE_MAX: usize = 2;
 
 fn sync_all<'a, T: Sync + 'a>(
@@ -353,7 +353,7 @@ fn sync_all<'a, T: Sync + 'a>(
             .chunks(share)
             .map(|share| {
                 let work = move || share.iter().copied().try_for_each(sync);
-                // Without memory for a thread this one does its work.
+                // Without memory for a thread this thread does the work itself.
                 let thread = std::thread::Builder::new().spawn_scoped(scope, work);
                 thread.map_err(|_| work())
             })
@@ -367,7 +367,7 @@ fn sync_all<'a, T: Sync + 'a>(
                     continue;
                 }
             };
-            // A thread that panicked has synced nothing for certain.
+            // A thread that panicked has certainly synced nothing.
             let synced = thread.join().unwrap_or_else(|_| {
                 let source = io::Error::other("a thread panicked");
                 Err(StoreError::Sync {
@@ -390,8 +390,8 @@ fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// How often a file or folder that is to be synced is opened while we are short of descriptors, and the pause
-/// between: those that are synced beside it give theirs back.
+/// Attempts to open a file or folder for its sync during a shortage of descriptors. Between the attempts is a pause, in
+/// which the concurrent syncs return their descriptors.
 const OPEN_ATTEMPTS: u32 = 50;
 const OPEN_AGAIN: Duration = Duration::from_millis(20);
 
@@ -408,9 +408,9 @@ fn open_to_sync(path: &Path) -> io::Result<File> {
 fn sync_log(log: &Path) -> Result<(), StoreError> {
     match open_to_sync(log) {
         Ok(file) => file.sync_data().map_err(sync_error(log)),
-        // A log may have gone with its run, in the same batch.
+        // The log may have been removed with its run, in the same batch.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Without a descriptor, say: what was written is still to be synced.
+        // The open failed, for example for lack of a descriptor: the written bytes are still unsynced.
         Err(error) => Err(io_error("open", log)(error)),
     }
 }
@@ -418,7 +418,8 @@ fn sync_log(log: &Path) -> Result<(), StoreError> {
 fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     match open_to_sync(dir) {
         Ok(file) => {
-            // XFS has nothing to sync of a folder once it was shut down, and gives no error; asked of the folder, it does.
+            // After its shutdown XFS syncs a folder without an error, having nothing to sync. A query of the folder's
+            // metadata returns the error.
             let synced = file.sync_all().and_then(|()| file.metadata());
             synced.map(drop).map_err(sync_error(dir))
         }
@@ -427,7 +428,7 @@ fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Cuts a log's torn tail off, keeping the bytes beside it as evidence where there is room for that.
+/// Cuts off the torn tail of a log. Keeps the removed bytes in a file beside it as evidence, if there is room.
 pub(super) fn cut_tail(path: &Path, valid_bytes: usize, tail: &[u8]) -> Result<(), StoreError> {
     let evidence = path.with_extension("torn");
     if let Err(error) = fs::write(&evidence, tail) {
@@ -461,7 +462,7 @@ fn remove_if_there(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Whether a file was met where a folder should be, or the other way round.
+/// Whether a file is in the place of a folder, or the other way round.
 fn is_of_another_kind(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
     matches!(
@@ -470,7 +471,7 @@ fn is_of_another_kind(error: &io::Error) -> bool {
     )
 }
 
-/// Whether what is there is no folder: a file, or a link that leads nowhere. That a disk does not say it is no answer.
+/// Whether the entry is not a folder: a file, or a link without a target. An error of the disk is returned as such.
 fn is_something_else(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(found) => Ok(!found.is_dir()),
@@ -482,7 +483,7 @@ fn is_something_else(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what is there, of whatever kind.
+/// Removes an entry of any kind.
 fn remove_anything(path: &Path) -> Result<(), StoreError> {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let removed = match is_dir {
@@ -495,7 +496,7 @@ fn remove_anything(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Puts what is in the way of a record aside, beside it. What was put there earlier goes.
+/// Sets aside the entry in the way of a record, in the same folder. Replaces an entry that was set aside earlier.
 fn put_aside(path: &Path) -> Result<(), StoreError> {
     let aside = hidden_beside(path, ".damaged");
     tracing::error!(
@@ -517,7 +518,7 @@ fn rename_into_place(new: &Path, path: &Path) -> Result<(), StoreError> {
     renamed.map_err(io_error("rename into place", path))
 }
 
-/// Writes behind the end of a log; its length before. What fails leaves no part.
+/// Appends bytes to a log and returns its former length. A failed append leaves no part.
 fn append_to(file: &File, path: &Path, bytes: &[u8]) -> Result<u64, StoreError> {
     let before = file.metadata().map_err(io_error("stat", path))?.len();
     if let Err(source) = file.write_all_at(bytes, before) {
@@ -527,9 +528,10 @@ fn append_to(file: &File, path: &Path, bytes: &[u8]) -> Result<u64, StoreError> 
     Ok(before)
 }
 
-/// Opens a log to be appended to; none if it is to begin, as one that was emptied is. What is something else is put aside.
+/// Opens a log for appending. Returns `None` if the log must be begun, as a missing or empty one. Sets aside an entry
+/// of another kind.
 fn open_log(path: &Path) -> Result<Option<File>, StoreError> {
-    // Opening a pipe waits for nobody.
+    // With these flags opening a pipe does not block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
     let open = || {
@@ -574,11 +576,11 @@ mod tests {
         for name in ["file", "dangling", "loop"] {
             assert!(is_something_else(&at(name)).expect("it is there"), "{name}");
         }
-        // As a disk that fails: the name is longer than any file system has them.
+        // Imitates a failing disk: the name is longer than any file system allows.
         assert!(is_something_else(&at(&"n".repeat(4096))).is_err());
     }
 
-    /// As a power cut may leave it: a file where a folder was, and the other way round.
+    /// A power cut may leave a file in the place of a folder, or the other way round.
     #[test]
     fn what_is_moved_or_written_takes_the_place_of_whatever_is_there() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -615,7 +617,7 @@ mod tests {
         }
     }
 
-    /// Found by an agent that was killed between both: the folder of the run stayed for ever.
+    /// Regression: after a kill of the agent between both writes, the folder of the run stayed for ever.
     #[test]
     fn a_log_is_never_there_before_the_record_that_it_belongs_to() {
         let dir = tempfile::tempdir().expect("a directory");

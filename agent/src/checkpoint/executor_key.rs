@@ -1,9 +1,9 @@
-//! `meta/executor_key`: the key that the tokens of executors are signed with, where the agent made it for itself.
+//! `meta/executor_key`: the key that signs the tokens of executors, if the agent made the key itself.
 //!
-//! Kept twice, since without it no executor that runs can speak with the agent any more, and a damaged file must not cost all
-//! of them: as nothing but the key, as earlier versions wrote it, and as a copy with a checksum, which counts where the two
-//! differ. Entered through [`open`]. Invariants: nobody but the key's owner may read the files; another key is made only if
-//! neither of the two can be read.
+//! The agent keeps the key twice: without the key no running executor can speak to the agent, and one damaged file must
+//! not cost all of them. The first file holds only the key, as earlier versions wrote it. The second is a copy with a
+//! checksum, which wins if the two differ. Entered through [`open`]. Invariants: only the key's owner may read the
+//! files; the agent makes another key only if it can read neither of the two.
 
 use std::fs;
 use std::io;
@@ -20,16 +20,16 @@ use super::layout::Layout;
 use crate::directories::DISK_FULL_RETRY;
 use crate::folders::unless_gone;
 
-/// Why there is no key.
+/// The reason why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Others may read it, the agent may not, or it is short of what reading takes.
+    /// Other users may read the file, the agent may not, or the agent lacks the resources to read it.
     #[error("failed to read the key of executors' tokens")]
     Read(#[source] FileError),
     /// Written by a later version of the agent.
     #[error("{path} is of version {version}: start the newer agent that wrote it")]
     Newer { path: PathBuf, version: u32 },
-    /// A new one cannot be kept.
+    /// A new key cannot be saved.
     #[error("failed to write the key of executors' tokens to {path}")]
     Write {
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum KeyError {
     },
 }
 
-/// What one of the two files gave.
+/// The content of one of the two files.
 #[derive(Debug, Eq, PartialEq)]
 enum Found {
     Key(Vec<u8>),
@@ -46,7 +46,8 @@ enum Found {
     Damaged(String),
 }
 
-/// The key, made if there is none. What is damaged is set aside and written again from the other file. Blocks.
+/// Returns the key, and makes one if there is none. Sets aside a damaged file and writes it again from the other file.
+/// Blocks.
 pub(crate) fn open(layout: &Layout) -> Result<Vec<u8>, KeyError> {
     let record = find(&layout.executor_key(), plain)?;
     let copy = find(&layout.executor_key_copy(), decode_file)?;
@@ -70,7 +71,7 @@ pub(crate) fn open(layout: &Layout) -> Result<Vec<u8>, KeyError> {
         }
         match replace(&path, &found, &bytes) {
             Ok(()) => {}
-            // No executor is launched before there is room again, and then it is kept.
+            // The agent launches no executor on a full disk. Once there is room again, it saves the key.
             Err(error) if is_disk_full(&error) => {
                 warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
                 waiting.push((path, bytes));
@@ -93,7 +94,7 @@ fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Foun
         Ok(found) if !found.is_file() => return Ok(Found::Damaged("it is no file".to_owned())),
         _ => {}
     }
-    // An error of the device is over soon, and must not cost the key.
+    // A temporary device error must not cost the key.
     let read = again(|| match tls::read_secret_file(path) {
         Err(FileError::Read { source, .. }) => Err(source),
         read => Ok(read),
@@ -121,7 +122,7 @@ fn find(path: &Path, key: fn(&[u8]) -> Result<&[u8], FrameError>) -> Result<Foun
     }
 }
 
-/// Whether an error of reading is one of what is there, and not of the agent's own means or rights.
+/// Whether a read error comes from the file itself, and not from the agent's own resources or rights.
 fn is_damage(error: &io::Error) -> bool {
     !is_shortage(error) && error.kind() != io::ErrorKind::PermissionDenied
 }
@@ -130,7 +131,7 @@ const fn plain(bytes: &[u8]) -> Result<&[u8], FrameError> {
     Ok(bytes)
 }
 
-/// Writes one of the two files; what a damaged disk left of it is kept as evidence.
+/// Writes one of the two files, and keeps a damaged file as evidence.
 fn replace(path: &Path, found: &Found, bytes: &[u8]) -> io::Result<()> {
     let why = match found {
         Found::Missing => None,
@@ -157,7 +158,7 @@ async fn save_when_disk_has_space(files: Vec<(PathBuf, Vec<u8>)>) {
     }
 }
 
-/// Removes whatever is there.
+/// Removes an entry of any kind.
 fn clear(path: &Path) -> io::Result<()> {
     unless_gone(match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
@@ -231,7 +232,7 @@ mod tests {
             }
             fs::remove_file(path).expect("a file");
             assert_eq!(agent.key(), key, "{} gone", path.display());
-            // Twice: something is in the way of what is set aside.
+            // Runs twice: the second time an earlier evidence file is in the way.
             for _ in 0..2 {
                 fs::remove_file(path).expect("a file");
                 fs::create_dir(path).expect("made");

@@ -1,32 +1,33 @@
-//! How bytes are kept so that a torn or rotten file is noticed: one frame per file, or many in a log.
+//! Encodes bytes so that a torn or damaged file is noticed: one frame per file, or many in a log.
 //!
-//! A file: magic, version, length, checksum, body. A log: a header, then length, checksum and body per
-//! record. Pure: values to values. Invariant: what decodes is what was encoded, byte for byte; a log
-//! cut anywhere yields a prefix of its records.
+//! A file: magic, version, length, checksum, body. A log: a header, then length, checksum and body per record. Pure:
+//! values to values. Invariant: decoding returns the encoded bytes exactly; a log cut anywhere yields a prefix of its
+//! records.
 
 /// First bytes of a whole-file record.
 const FILE_MAGIC: [u8; 4] = *b"MSTR";
 /// First bytes of an append-only log.
 const LOG_MAGIC: [u8; 4] = *b"MSTL";
-/// The version written; older ones are read, newer ones refused untouched. From version 2 on the checksum of a file
-/// covers the version too, and a log's header has one behind it: a later version is told from a flipped bit.
+/// The version that the agent writes. It reads older versions and refuses newer ones without changing them. From
+/// version 2 on, the checksum of a file covers the version too, and the header of a log ends with a checksum: this
+/// distinguishes a later version from a flipped bit.
 pub(super) const VERSION: u32 = 1;
-/// magic 4, version 4, length 4, checksum 4.
+/// Magic 4, version 4, length 4 and checksum 4 bytes.
 const FILE_HEADER_BYTES: usize = 16;
-/// magic 4, version 4.
+/// Magic 4 and version 4 bytes.
 pub(super) const LOG_HEADER_BYTES: usize = 8;
-/// length 4, checksum 4.
+/// Length 4 and checksum 4 bytes.
 const RECORD_HEADER_BYTES: usize = 8;
-/// Nothing that is checkpointed comes near this; a greater length is damage, not data.
+/// No checkpoint comes near this size; a greater length is damage.
 pub(super) const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Why bytes are no record of ours.
+/// The reason why bytes are not a valid record.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum FrameError {
-    /// Shorter than its header or than its own length says.
+    /// The bytes are shorter than the header or than the recorded length.
     #[error("it is cut short")]
     Short,
-    /// Bytes after the end.
+    /// There are bytes after the end.
     #[error("it has bytes after its end")]
     Long,
     /// The file has another magic number.
@@ -35,10 +36,10 @@ pub enum FrameError {
     /// Written by a later version.
     #[error("it is of version {0}, and this agent reads up to {VERSION}")]
     Newer(u32),
-    /// The body is not what was written.
+    /// The body differs from the written body.
     #[error("its checksum does not match")]
     Checksum,
-    /// The body is too long to be one.
+    /// The body is too long for a record.
     #[error("its body is longer than {BODY_BYTES_MAX} bytes")]
     TooLong,
 }
@@ -55,7 +56,7 @@ fn checksum(length: u32, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Whether bytes that say that they are of a later version are: it sums up its version and what follows.
+/// Whether the bytes really have the later version that they claim: the checksum covers the version and the rest.
 fn is_of_version(version: u32, rest: &[&[u8]], sum: u32) -> bool {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&version.to_le_bytes());
@@ -70,7 +71,7 @@ fn body_length(body: &[u8]) -> Result<u32, FrameError> {
     u32::try_from(body.len()).map_err(|_| FrameError::TooLong)
 }
 
-/// The bytes of a file that holds `body`.
+/// Returns the bytes of a file that holds `body`.
 pub(super) fn encode_file(body: &[u8]) -> Result<Vec<u8>, FrameError> {
     let length = body_length(body)?;
     let mut file = Vec::with_capacity(FILE_HEADER_BYTES + body.len());
@@ -82,7 +83,7 @@ pub(super) fn encode_file(body: &[u8]) -> Result<Vec<u8>, FrameError> {
     Ok(file)
 }
 
-/// The body of a file.
+/// Returns the body of a file.
 pub(super) fn decode_file(file: &[u8]) -> Result<&[u8], FrameError> {
     let header = file.get(..FILE_HEADER_BYTES).ok_or(FrameError::Short)?;
     if !header.starts_with(&FILE_MAGIC) {
@@ -108,7 +109,7 @@ pub(super) fn decode_file(file: &[u8]) -> Result<&[u8], FrameError> {
     }
 }
 
-/// What every log begins with.
+/// The beginning of every log.
 pub(super) fn log_header() -> [u8; LOG_HEADER_BYTES] {
     let mut header = [0; LOG_HEADER_BYTES];
     let (magic, version) = header.split_at_mut(4);
@@ -126,29 +127,29 @@ pub(super) fn encode_record(body: &[u8], out: &mut Vec<u8>) -> Result<(), FrameE
     Ok(())
 }
 
-/// What a log holds.
+/// The contents of a log.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct LogContents<'a> {
     /// The whole records, in order.
     pub(super) bodies: Vec<&'a [u8]>,
-    /// How many bytes of the file they, the header and what is damaged take; what follows is a torn tail.
+    /// The length of the header, the whole records and the damage together; the rest is a torn tail.
     pub(super) valid_bytes: usize,
-    /// What is damaged, with whole records behind it.
+    /// The damaged bytes, if whole records follow them.
     pub(super) hole: Option<Hole>,
 }
 
-/// Bytes of a log that are no records.
+/// Bytes of a log that are not records.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Hole {
-    /// Where they are in the file.
+    /// The position in the file.
     pub(super) bytes: std::ops::Range<usize>,
-    /// How many whole records are before them.
+    /// The number of whole records before the hole.
     pub(super) records_before: usize,
 }
 
-/// Reads a log. What is no record, though records follow it up to the end, is a hole and costs no more than
-/// itself; otherwise the log ends before it, torn. What a log begins with is synced before the log gets its name: without
-/// it, cut off or zeroes, it is damaged.
+/// Reads a log. Invalid bytes followed by valid records up to the end are a hole, which costs only itself. Otherwise
+/// the log ends before the invalid bytes, torn. The header of a log is synced before the log gets its name: a truncated
+/// or zeroed header is damage.
 pub(super) fn decode_log(log: &[u8]) -> Result<LogContents<'_>, FrameError> {
     let header = log.get(..LOG_HEADER_BYTES).ok_or(FrameError::Short)?;
     let version = read_u32(header, 4).ok_or(FrameError::Short)?;
@@ -194,10 +195,10 @@ impl<'a> LogContents<'a> {
     }
 }
 
-/// Bytes that are summed up at most while the end of a hole is looked for.
+/// The most bytes to checksum during the search for the end of a hole.
 const SEARCH_BYTES_MAX: usize = 256 << 20;
 
-/// Where records begin that follow each other up to the end, behind a place where none does.
+/// Returns the position, behind an invalid record, from which valid records follow each other up to the end.
 fn records_behind(log: &[u8], bad: usize) -> Option<usize> {
     let mut left = SEARCH_BYTES_MAX;
     let is_chain = |from: usize, left: &mut usize| {
@@ -329,12 +330,12 @@ mod tests {
                 assert_eq!(contents.hole, Some(hole), "changed at {at}");
             }
         }
-        // A sector of it, whatever was in that.
+        // Overwrites a sector of the record, whatever it held.
         let mut rotten = log.clone();
         rotten[second + 2..third + 5].fill(0);
         let contents = decode_log(&rotten).expect("decodes");
         assert_eq!(contents.bodies, [bodies[0], bodies[3], bodies[4]]);
-        // The header alone, and the last record, which may have been torn.
+        // Damages the header alone, and then the last record, which may also count as torn.
         let mut rotten = log.clone();
         rotten[0] ^= 0x01;
         assert_eq!(decode_log(&rotten).expect("decodes").bodies, bodies);

@@ -1,12 +1,12 @@
-//! `resources_and_operations.state`: what was reserved and made at run time, and what is still to be
-//! told of it.
+//! `resources_and_operations.state`: the reservations and volumes made at run time, and operations with unacknowledged
+//! results.
 //!
-//! One record, replaced whole, so that an operation and its effect are durable together. It is kept twice, in two
-//! folders: what no agent can be told again is not lost with one file. Each is numbered; the newer one that can be
-//! read counts, and both are durable before anybody is told. The
-//! directories of volumes are made before the record that names them, and removed after the record
-//! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short. Volumes on disks of their own hold
-//! no checkpoint up: their directories are made and removed by other threads, and later where that fails
+//! The agent replaces this single record as a whole, so that an operation and its effect become durable together. It
+//! keeps the record twice, in two folders, since nobody can tell the agent its contents again. Each copy has a number;
+//! the newest readable copy wins, and both are durable before the agent notifies anybody. The directories of volumes
+//! are made before the record that names them, and removed after the record without them.
+//! [`super::Write::RestoreVolumes`] completes work that a crash interrupted. Volumes on disks of their own delay no
+//! checkpoint: other threads make and remove their directories, and try again later after a failure
 //! ([`super::makings`], [`super::removals`], [`make_again`]).
 
 use std::io;
@@ -24,25 +24,25 @@ use super::durable::{Batch, StoreError, io_error};
 use super::layout::Layout;
 use crate::folders::{PASSAGE_MODE, make_missing, make_passage, unless_gone};
 
-/// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
+/// The mode of a volume, regardless of the umask, as in Mesos. Its first use gives the volume to its user.
 const VOLUME_DIR_MODE: u32 = 0o755;
 
 /// The longest name of a file in Linux.
 const NAME_BYTES_MAX: usize = 255;
 
-/// How far below a disk's folder its volumes are: `volumes/roles/<role>/<persistence id>`.
+/// The depth of volumes below a disk's folder: `volumes/roles/<role>/<persistence id>`.
 const VOLUME_DEPTH: usize = 4;
 
-/// What the core holds, shared with the writer.
+/// The state of the core, shared with the writer.
 #[derive(Clone, Debug, Default)]
 pub struct Holdings {
     /// Dynamic reservations and persistent volumes.
     pub resources: Resources,
-    /// Operations whose end is not acknowledged.
+    /// Operations with unacknowledged results.
     pub operations: Vec<Arc<pb::Operation>>,
 }
 
-/// The same on disk.
+/// The holdings as a record on disk.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResourcesRecord {
     /// See the description of [`Holdings::resources`].
@@ -51,35 +51,35 @@ pub struct ResourcesRecord {
     /// See the description of [`Holdings::operations`].
     #[prost(message, repeated, tag = "2")]
     pub operations: Vec<pb::Operation>,
-    /// Volumes that this very change destroyed: their directories go once the record is durable. On disks of their own
-    /// also those of before whose data is not gone yet.
+    /// Volumes that this change destroyed: their directories are removed once the record is durable. For volumes on
+    /// disks of their own, also earlier ones whose data still exists.
     #[prost(message, repeated, tag = "3")]
     pub destroyed: Vec<pb::Resource>,
-    /// Counts the records that were written; of two the higher is the newer. 0 before there were copies.
+    /// The number of the record; of two records the higher number is the newer. 0 before copies existed.
     #[prost(uint64, tag = "4")]
     pub number: u64,
 }
 
-/// What one of the two files gave.
+/// The content of one of the two files.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Found {
     Record(ResourcesRecord),
     Missing,
-    /// It is named elsewhere.
+    /// The damage itself is reported elsewhere.
     Damaged,
 }
 
-/// What the record and its copy say together.
+/// The combined result of the record and its copy.
 #[derive(Debug, PartialEq)]
 pub(super) struct Chosen {
     pub(super) record: Option<ResourcesRecord>,
-    /// Whether both are to be written again.
+    /// Whether both files must be written again.
     pub(super) is_rewritten: bool,
-    /// What is wrong with the record itself, though it is not damaged: it is written before its copy.
+    /// The problem of the record if it is not damaged: it is written before its copy.
     pub(super) loss: Option<&'static str>,
 }
 
-/// Chooses the newer of both that could be read.
+/// Chooses the newer of the two readable records.
 pub(super) fn choose(record: Found, copy: Found) -> Chosen {
     let number = |found: &Found| match found {
         Found::Record(record) => Some(record.number),
@@ -131,7 +131,7 @@ pub(super) fn write(
     batch.write_file(&layout.holdings_copy(), &body)
 }
 
-/// Where a volume's data is. None of what is no volume, or lies on a device of its own.
+/// The path of a volume's data. `None` for a resource that is no volume, or lies on a raw device.
 pub fn volume_path(layout: &Layout, volume: &Resource) -> Option<PathBuf> {
     let disk = volume.disk()?;
     let persistence = disk.persistence.as_ref()?;
@@ -148,7 +148,7 @@ pub fn volume_path(layout: &Layout, volume: &Resource) -> Option<PathBuf> {
     }
 }
 
-/// Why no directory can be this volume's: a role's levels are one name there.
+/// Checks that a directory can hold the volume. The levels of a role form a single name there.
 pub(crate) fn check_place(volume: &Resource) -> Result<(), Invalid> {
     let (Some(role), Some(disk)) = (volume.reservation_role(), volume.disk()) else {
         return Ok(());
@@ -177,18 +177,18 @@ pub(crate) fn check_place(volume: &Resource) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether a volume lies on a disk that is not the agent's: what becomes of that concerns nobody but who has it.
+/// Whether a volume lies on a disk of its own. Trouble on such a disk concerns only the users of the volume.
 pub(super) fn is_on_own_disk(volume: &Resource) -> bool {
     volume.disk().is_some_and(|disk| disk.source.is_some())
 }
 
-/// The root of the disk that a volume has of its own.
+/// The root of the volume's own disk, if it has one.
 pub(super) fn disk_of(layout: &Layout, volume: &Resource) -> Option<PathBuf> {
     let source = volume.disk()?.source.as_ref()?;
     Some(layout.work_dir().join(source.root.as_deref()?))
 }
 
-/// Makes the directory of a volume on the work directory's own disk; an older one with its data is left as it is.
+/// Makes the directory of a volume on the work directory's disk. An existing directory and its data stay unchanged.
 pub(super) fn make_volume(
     layout: &Layout,
     volume: &Resource,
@@ -198,12 +198,13 @@ pub(super) fn make_volume(
         return Ok(());
     };
     let changed = make_directory(&path, false)?;
-    // Not before: what cannot be made has nothing to be synced.
+    // Only now: a directory that cannot be made has nothing to sync.
     changed.iter().for_each(|folder| batch.touch_dir(folder));
     Ok(())
 }
 
-/// The same of one on a disk of its own. Its changes are durable when this returns, which may be never.
+/// Makes the directory of a volume on a disk of its own. The changes are durable when this returns; on a hung disk it
+/// never returns.
 pub(super) fn make_on_own_disk(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
     let Some(path) = volume_path(layout, volume) else {
         return Ok(());
@@ -212,8 +213,8 @@ pub(super) fn make_on_own_disk(layout: &Layout, volume: &Resource) -> Result<(),
     changed.iter().try_for_each(|folder| sync_folder(folder))
 }
 
-/// Makes the directory of a volume on a disk of type PATH that could not be made when the volume was. One that is
-/// there stays as it is, and nothing is made where the disk itself is missing.
+/// Makes the directory of a volume on a disk of type PATH that could not be made together with the volume. An existing
+/// directory stays unchanged, and nothing is made where the disk itself is missing.
 pub(crate) fn make_again(layout: &Layout, volume: &Resource) -> Result<(), StoreError> {
     let path = volume_path(layout, volume).filter(|path| !path.is_dir());
     let path = path.filter(|_| volume.is_disk_of(DiskSourceKind::Path));
@@ -226,7 +227,7 @@ pub(crate) fn make_again(layout: &Layout, volume: &Resource) -> Result<(), Store
     }
 }
 
-/// The folders that were changed for it.
+/// Makes a directory and returns the folders changed for it.
 fn make_directory(path: &Path, is_whole_disk: bool) -> Result<Vec<PathBuf>, StoreError> {
     let missing = path.ancestors().take_while(|folder| !folder.is_dir());
     let changed = missing.filter_map(Path::parent).map(Path::to_owned);
@@ -244,13 +245,14 @@ fn make_directory(path: &Path, is_whole_disk: bool) -> Result<Vec<PathBuf>, Stor
     Ok(changed)
 }
 
-/// On a disk that is not the agent's a failed sync is an error like any other.
+/// Syncs a folder. On a disk of its own a failed sync is an ordinary error.
 fn sync_folder(folder: &Path) -> Result<(), StoreError> {
     let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(io_error("sync", folder))
 }
 
-/// Moves the data of a volume on the work directory's own disk to a fresh place below that, emptied by others.
+/// Moves the data of a volume on the work directory's disk to a fresh place below that; another thread empties that
+/// place.
 pub(super) fn move_volume_away(
     layout: &Layout,
     volume: &Resource,
@@ -267,7 +269,7 @@ pub(super) fn move_volume_away(
     Ok(())
 }
 
-/// Removes the data of a volume on a disk of its own. A file system that is one as a whole stays, its contents go.
+/// Removes the data of a volume on a disk of its own. Where the volume is a whole file system, only its contents go.
 pub(super) fn remove_from_disk(path: &Path, is_whole_disk: bool) -> io::Result<()> {
     if is_whole_disk {
         return unless_gone(Folder::open(path).and_then(|folder| folder.empty()));
@@ -279,7 +281,7 @@ pub(super) fn remove_from_disk(path: &Path, is_whole_disk: bool) -> io::Result<(
     unless_gone(removed)
 }
 
-/// Volumes as they are recorded.
+/// Converts volumes to their recorded form.
 pub(super) fn messages(volumes: &[Resource]) -> Vec<pb::Resource> {
     let one = |volume: &Resource| convert::to_resource(volume, Format::PostRefinement);
     volumes
@@ -288,7 +290,7 @@ pub(super) fn messages(volumes: &[Resource]) -> Vec<pb::Resource> {
         .collect()
 }
 
-/// The persistent volumes among messages.
+/// Returns the persistent volumes among messages.
 pub(super) fn volumes(messages: &[pb::Resource]) -> Vec<Resource> {
     messages
         .iter()

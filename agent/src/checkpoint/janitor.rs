@@ -1,9 +1,8 @@
-//! Removes retired checkpoints, on a thread of its own: deleting is the slowest thing a disk does, and
-//! nobody waits for it.
+//! Removes retired checkpoints on its own thread: deletion is the slowest disk operation, and nothing waits for it.
 //!
-//! What is retired was moved into one folder, each under a fresh name. Its removal needs no
-//! durability: were it to come back after a power cut, its log says that all is acknowledged, and it
-//! is retired again. Ends, with its work done, when it is dropped.
+//! Retired trees were moved into one folder, each under a fresh name. Their removal needs no durability: if a tree came
+//! back after a power cut, its log would show that all updates are acknowledged, and the agent would retire it again.
+//! When the janitor is dropped, it finishes its work and ends.
 
 use std::fs;
 use std::io;
@@ -17,7 +16,7 @@ use meseta_isolators::beneath::Folder;
 
 /// One pending wake-up suffices for any number of trees.
 const WAKE_UPS_MAX: usize = 1;
-/// What could not be removed is tried again after this.
+/// The pause before another attempt at a failed removal.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The thread, and the names it has given.
@@ -26,13 +25,13 @@ pub(super) struct Janitor {
     folder: PathBuf,
     wake_ups: Option<mpsc::SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Tells this start's names from those of earlier ones.
+    /// Distinguishes the names of this start from those of earlier starts.
     start: u128,
     named: AtomicU64,
 }
 
 impl Janitor {
-    /// Begins with what an earlier start left.
+    /// Starts the thread, which begins with the trees left by an earlier start.
     pub(super) fn start(folder: PathBuf) -> Self {
         let (wake_ups, woken) = mpsc::sync_channel(WAKE_UPS_MAX);
         let swept = folder.clone();
@@ -54,16 +53,16 @@ impl Janitor {
         }
     }
 
-    /// Where the next tree may be moved to.
+    /// The target path for the next retired tree.
     pub(super) fn next_path(&self) -> PathBuf {
         let number = self.named.fetch_add(1, Ordering::Relaxed);
         self.folder.join(format!("{}-{number}", self.start))
     }
 
-    /// There is something to remove.
+    /// Wakes the thread to remove a tree.
     pub(super) fn wake(&self) {
         if let Some(wake_ups) = &self.wake_ups {
-            // A full queue means that it will look anyway.
+            // A full queue means that the thread will sweep anyway.
             let _ = wake_ups.try_send(());
         }
     }
@@ -78,7 +77,7 @@ impl Drop for Janitor {
     }
 }
 
-/// Waits until there is something to do, for `again` at most while something is left over; false at the end.
+/// Waits until there is work, for at most `again` while a failed removal remains. Returns false at the end.
 fn is_to_sweep(woken: &mpsc::Receiver<()>, is_clean: bool, again: Duration) -> bool {
     if is_clean {
         return woken.recv().is_ok();
@@ -86,7 +85,7 @@ fn is_to_sweep(woken: &mpsc::Receiver<()>, is_clean: bool, again: Duration) -> b
     woken.recv_timeout(again) != Err(mpsc::RecvTimeoutError::Disconnected)
 }
 
-/// Removes all that is there; whether nothing is left.
+/// Removes all retired trees. Returns whether nothing is left.
 fn sweep(folder: &Path) -> bool {
     let entries = match fs::read_dir(folder) {
         Err(error) => return error.kind() == io::ErrorKind::NotFound,
@@ -99,7 +98,7 @@ fn sweep(folder: &Path) -> bool {
             continue;
         };
         let path = entry.path();
-        // Volumes are among it, whose tasks may have nested folders deeper than a stack is.
+        // The trees include volumes, whose tasks may have nested folders deeper than the stack allows.
         let removed =
             Folder::open(folder).and_then(|all| all.remove(Path::new(&entry.file_name())));
         if let Err(error) = removed {

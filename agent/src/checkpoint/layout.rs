@@ -1,34 +1,34 @@
-//! Where everything is below `--work_dir`.
+//! The paths of all files below `--work_dir`.
 //!
 //! ```text
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
-//! meta/resources_and_operations.copy              the same, in case that one is lost
+//! meta/resources_and_operations.copy              a copy of that record, in case it is lost
 //! meta/boot_id, meta/instance, meta/estimator, meta/sandbox_ages
-//! meta/executor_key, meta/executor_key.copy      what the tokens of executors are signed with, twice
+//! meta/executor_key, meta/executor_key.copy      the key that signs executors' tokens, twice
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/{slave.info,drain.config}
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/{executor.info,executor.log}
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/tasks/<task>/{task.info,task.updates}
 //! meta/reserve/…           room that is released on a full disk
-//! meta/quarantine/…        what could not be read
-//! meta/retired/…           what is on its way out
+//! meta/quarantine/…        unreadable files
+//! meta/retired/…           trees to be removed
 //! slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/{latest -> <container>, <container>/}   sandboxes
 //! volumes/roles/<role>/<persistence id>/   persistent volumes; a role's slashes are blanks here
-//! slaves/…/runs/<container>/{containers/<child>/, tasks/<task> -> ../containers/<child>}   those of a group's tasks
+//! slaves/…/runs/<container>/{containers/<child>/, tasks/<task> -> ../containers/<child>}   sandboxes of group tasks
 //! ```
-//! Ids are validated before they get here: each is one path component.
+//! Ids are validated before: each is a single path component.
 
 use std::path::{Path, PathBuf};
 
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 
-/// One run of one executor: what a container belongs to.
+/// A run of an executor, the owner of a container.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct RunKey {
-    /// The agent that runs it.
+    /// The agent that runs the executor.
     pub agent: AgentId,
-    /// The framework it is for.
+    /// The framework of the executor.
     pub framework: FrameworkId,
     /// The executor; for a command task the task's own id.
     pub executor: ExecutorId,
@@ -36,7 +36,7 @@ pub struct RunKey {
     pub container: ContainerId,
 }
 
-/// One task of one run.
+/// A task of a run.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct TaskKey {
     /// The run it belongs to.
@@ -51,7 +51,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of this work directory.
+    /// Creates the paths of this work directory.
     pub fn new(work_dir: &Path) -> Self {
         Self {
             work_dir: work_dir.to_owned(),
@@ -68,12 +68,12 @@ impl Layout {
         self.work_dir.join("meta")
     }
 
-    /// Locked by the agent that runs.
+    /// The file that the running agent locks.
     pub(crate) fn lock(&self) -> PathBuf {
         self.meta().join("lock")
     }
 
-    /// What the tokens of executors are signed with.
+    /// The key that signs the tokens of executors.
     pub(super) fn executor_key(&self) -> PathBuf {
         self.meta().join("executor_key")
     }
@@ -103,7 +103,7 @@ impl Layout {
         self.meta().join("reserve")
     }
 
-    /// The file that is written to now and then, to learn whether the disk answers.
+    /// The file that the agent writes from time to time to learn whether the disk answers.
     pub(super) fn probe(&self) -> PathBuf {
         self.meta().join(".probe")
     }
@@ -191,7 +191,7 @@ impl Layout {
 
     /// The folder of a persistent volume.
     pub fn volume(&self, role: &meseta_resources::Role, id: &str) -> PathBuf {
-        // A role's name may have slashes; no role's name has a space.
+        // The name of a role may have slashes, but never spaces.
         let role = role.as_str().replace('/', " ");
         self.volumes().join("roles").join(role).join(id)
     }
@@ -201,14 +201,14 @@ impl Layout {
         self.sandbox_runs(key).join(key.container.as_str())
     }
 
-    /// The sandbox of a container of this run: the run's own, or that of one nested in it.
+    /// The sandbox of a container of this run: the sandbox of the run itself, or of a nested container.
     pub fn sandbox_of(&self, key: &RunKey, container: &ContainerId) -> PathBuf {
         self.sandbox(key).join(inside(container))
     }
 }
 
-/// Where the sandbox of a container is in that of its run, whose owner may put anything in the way; nothing
-/// for the run's own.
+/// The relative path of a container's sandbox within the sandbox of its run, whose owner may put anything there. Empty
+/// for the run's own container.
 pub fn inside(container: &ContainerId) -> PathBuf {
     let nested = container.components().skip(1);
     nested.fold(PathBuf::new(), |path, child| {

@@ -11,28 +11,28 @@ use super::frame;
 /// A limit that ended a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limitation {
-    /// Which, as frameworks are told.
+    /// The reason, as in status updates to frameworks.
     pub reason: Reason,
-    /// What to say, with the numbers.
+    /// The message with the numbers.
     pub message: String,
-    /// What was used beyond the limit, as far as it is known.
+    /// The usage beyond the limit, as far as it is known.
     pub resources: Vec<Resource>,
 }
 
-/// The same as a message.
+/// The limitation as a message on disk.
 #[derive(Clone, PartialEq, prost::Message)]
 struct LimitationRecord {
-    /// As frameworks are told.
+    /// The reason, as in status updates to frameworks.
     #[prost(enumeration = "Reason", tag = "1")]
     reason: i32,
     #[prost(string, tag = "2")]
     message: String,
-    /// What was used beyond the limit.
+    /// The usage beyond the limit.
     #[prost(message, repeated, tag = "3")]
     resources: Vec<Resource>,
 }
 
-/// The bytes that hold it.
+/// Encodes the limitation as bytes.
 pub(crate) fn encode_limitation(limitation: &Limitation) -> io::Result<Vec<u8>> {
     let record = LimitationRecord {
         reason: limitation.reason.into(),
@@ -42,7 +42,7 @@ pub(crate) fn encode_limitation(limitation: &Limitation) -> io::Result<Vec<u8>> 
     frame::encode_file(&record.encode_to_vec()).map_err(io::Error::other)
 }
 
-/// What the bytes hold, if they are whole.
+/// Decodes the limitation, if the bytes are undamaged.
 pub(crate) fn decode_limitation(bytes: &[u8]) -> Option<Limitation> {
     let record = LimitationRecord::decode(frame::decode_file(bytes).ok()?).ok()?;
     Some(Limitation {

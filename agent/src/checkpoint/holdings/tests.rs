@@ -1,4 +1,4 @@
-//! The record of reservations and volumes, and its copy: whatever becomes of one of them, nothing is lost.
+//! The record of reservations and volumes, and its copy: damage to either of them loses nothing.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::{Image, Repair, Store, Write, read};
 use super::*;
 
-/// The kind of disk that a volume is on.
+/// The kind of disk that holds a volume.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(in crate::checkpoint) enum Disk {
     Path,
@@ -60,7 +60,7 @@ fn volume_of(role: &str, source: Option<pb::resource::disk_info::Source>) -> Res
     convert::resource(&volume).expect("a volume")
 }
 
-/// A volume of that role on a disk of its own.
+/// A volume of this role on a disk of its own.
 pub(in crate::checkpoint) fn volume_on(disk: Disk, root: &Path, role: &str) -> Resource {
     volume_of(role, Some(disk.source(root)))
 }
@@ -82,22 +82,22 @@ pub(in crate::checkpoint) fn holdings_of(
     }
 }
 
-/// A record with one volume of that role, which was just made.
+/// A record with one new volume of this role.
 pub(in crate::checkpoint) fn holdings_with(role: &str) -> Write {
     let volume = volume_of(role, None);
     holdings_of(&[&volume], &[&volume], &[])
 }
 
-/// What becomes of a file.
+/// The kind of damage to a file.
 #[derive(Clone, Debug)]
 enum Harm {
     Removed,
-    /// Cut off here, of 1,000 parts.
+    /// Cut off at this position, in thousandths of the length.
     Cut(usize),
-    /// A bit of the byte there, of 1,000 parts.
+    /// A flipped bit in the byte at this position, in thousandths of the length.
     Flipped(usize, u8),
     Zeroes,
-    /// As it was so many records ago.
+    /// The version of the file this many records ago.
     Older(usize),
 }
 
@@ -135,7 +135,7 @@ impl Harm {
     }
 }
 
-/// The roles of what is held.
+/// The roles of the recorded volumes.
 fn roles(image: &Image) -> Vec<String> {
     let record = image.holdings.as_ref().expect("a record");
     let reservations = record.resources.iter().flat_map(|it| &it.reservations);
@@ -169,9 +169,9 @@ proptest! {
         let is_harmed = fs::read(&path).ok().as_ref() != earlier.last();
         let image = read(&layout).expect("readable");
         prop_assert_eq!(roles(&image), newest.clone());
-        // A copy that is gone or older may be one that a crash has kept from being written.
+        // A missing or older copy may also be the result of a crash, so the agent does not report it.
         let is_named = !is_copy || !matches!(harm, Harm::Removed | Harm::Older(_));
-        // The version of the record is no part of its checksum; 0 is read as 1.
+        // The checksum of the record does not cover the version; 0 is read as 1.
         let is_readable = fs::read(&path).is_ok_and(|bytes| super::super::frame::decode_file(&bytes).is_ok());
         let is_same = is_readable && !matches!(harm, Harm::Older(_));
         prop_assert_eq!(has_damage_of(&image, &path), is_harmed && is_named && !is_same, "{:?}", image.damages);
@@ -181,17 +181,17 @@ proptest! {
         let again = read(&layout).expect("readable");
         prop_assert_eq!(roles(&again), newest);
         prop_assert!(again.damages.is_empty() && again.repairs.is_empty());
-        // The next one is newer than both.
+        // The next record is newer than both.
         store.commit(&[holdings_with("next")]).expect("written");
         Harm::Removed.apply(&path, &earlier);
         prop_assert_eq!(roles(&read(&layout).expect("readable")), ["next"]);
-        // What there was before this life of the agent, put back by a disk, is older.
+        // A record of an earlier agent process, restored by a disk, is older.
         fs::write(&path, earlier.last().expect("a record")).expect("written");
         prop_assert_eq!(roles(&read(&layout).expect("readable")), ["next"]);
     }
 }
 
-/// As an agent that kept no copy has left it.
+/// An earlier agent left the record without a copy.
 #[test]
 fn a_record_without_a_copy_is_no_damage_and_gets_one() {
     let dir = tempfile::tempdir().expect("a directory");
