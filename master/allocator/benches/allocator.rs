@@ -11,7 +11,7 @@ use shapes::{Cluster, FOREVER, quota, resources, role};
 
 const SIZES: [(usize, usize); 4] = [(1000, 50), (1000, 1000), (5000, 200), (10_000, 1000)];
 
-/// One forced full cycle after `rounds` in which everything was declined.
+/// Measures one forced full cycle after `rounds` in which frameworks declined everything.
 fn decline_offers(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("DeclineOffers");
     group.sample_size(10);

@@ -161,8 +161,8 @@ fn measured_event(cluster: &mut Cluster, offer: &meseta_allocator::Allocation) -
     allocator.allocate(now).len()
 }
 
-/// As many agents as roles as frameworks: five roles in six with a quota of half an agent, one in six with
-/// one of two agents.
+/// Equal numbers of agents, roles and frameworks: five roles in six have a quota of half an agent, one in six has a
+/// quota of two agents.
 fn large_and_small_quota(count: usize) {
     let mut cluster = timed("set up", count, || measured_quota_setup(count));
     let offers = timed("quota cycle", count, || cluster.measured_sweep());

@@ -1,7 +1,7 @@
-//! Who holds what: every change of free, held and total resources goes through here.
+//! Accounting: every change of free, held and total resources goes through this module.
 //!
-//! Invariant: what the sorter, the role tree and the headroom say follows from the agents' totals and
-//! holdings alone. A shared volume counts once for each framework and role that has copies of it.
+//! Invariant: the values of the sorter, the role tree and the headroom follow from the agents' totals and holdings
+//! alone. A shared volume counts once for each framework and role that has copies of it.
 
 use std::borrow::Cow;
 
@@ -17,18 +17,19 @@ use crate::slab::at;
 use crate::sorter::Kind;
 
 impl Allocator {
-    /// Adds what a framework was found to hold, free or not; what is free is to be computed then.
+    /// Adds resources that a framework already holds. The caller recomputes the free resources afterwards.
     pub(crate) fn hold_used(&mut self, agent: AgentKey, slot: SlotKey, used: &Bundle) {
         self.add_holding(agent, slot, used, 1);
     }
 
-    /// What is free, after it was left alone for a while; it must not have been counted.
+    /// Recomputes the free resources and counts them in the headroom. The caller has removed them from the headroom
+    /// before.
     pub(crate) fn compute_free(&mut self, agent: AgentKey) {
         self.agents[agent].compute_free(&self.classes);
         self.count_headroom(agent, 1);
     }
 
-    /// Hands out all that is free, of an agent with nothing but regular resources.
+    /// Hands out all free resources of an agent that has regular resources only.
     pub(crate) fn hold_all(&mut self, agent: AgentKey, slot: SlotKey) {
         let all = std::mem::take(&mut self.agents[agent].free);
         self.change_headroom(agent, &all, -1);
@@ -36,7 +37,8 @@ impl Allocator {
         self.add_to_holding(agent, slot, Cow::Owned(all));
     }
 
-    /// Hands out a part of what is free: a new offer, or more of one, which is no allocation of its own.
+    /// Hands out a part of the free resources: a new offer (`allocations` is 1) or an extension of one (`allocations`
+    /// is 0).
     pub(crate) fn hold(
         &mut self,
         agent: AgentKey,
@@ -72,7 +74,7 @@ impl Allocator {
         }
     }
 
-    /// Takes back what is held; the caller knows that it is.
+    /// Takes back held resources. The caller has checked that the slot holds them.
     pub(crate) fn release(&mut self, agent: AgentKey, slot: SlotKey, released: &Bundle) {
         let entry = &mut self.agents[agent];
         let holding = |holding: &Holding| holding.slot == slot;
@@ -111,14 +113,14 @@ impl Allocator {
         self.relaxed = true;
     }
 
-    /// Changes what may serve guarantees by what of an agent's free resources comes or goes.
+    /// Changes the headroom by a change of the agent's free resources.
     fn change_headroom(&mut self, agent: AgentKey, changed: &Bundle, sign: i64) {
         if self.agents[agent].is_offerable() {
             change_headroom(&mut self.headroom, &self.classes, changed, sign);
         }
     }
 
-    /// Replaces parts of what is held on an agent, and of its total, by something else.
+    /// Replaces parts of the resources held on an agent, and of its total, by other resources.
     pub(crate) fn convert_held(&mut self, agent: AgentKey, steps: &[(SlotKey, Bundle, Bundle)]) {
         self.account_total(agent, -1);
         self.count_headroom(agent, -1);
@@ -221,7 +223,7 @@ impl Allocator {
         }
     }
 
-    /// Adds an agent's free resources to, or takes them from, what may serve guarantees.
+    /// Adds the agent's free resources to the headroom, or removes them from it.
     pub(crate) fn count_headroom(&mut self, agent: AgentKey, sign: i64) {
         let agent = &self.agents[agent];
         if agent.is_offerable() {
@@ -355,7 +357,7 @@ impl Allocator {
         lacks(self.cpus) || lacks(self.mem)
     }
 
-    /// What may be given of a kind beyond all guarantees.
+    /// The amount of a kind that remains beyond all guarantees.
     #[inline]
     pub(crate) fn surplus(&self, kind: Kind) -> i64 {
         let required = self.roles.required(kind);
@@ -367,7 +369,7 @@ impl Allocator {
     }
 }
 
-/// Only what is regular and not shared may serve guarantees.
+/// Only regular, unshared resources may serve guarantees.
 fn change_headroom(headroom: &mut Vec<i64>, classes: &Classes, changed: &Bundle, sign: i64) {
     for (class, amount) in &changed.scalars {
         let class = &classes[*class];

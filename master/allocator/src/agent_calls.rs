@@ -180,10 +180,10 @@ impl Allocator {
         self.apply_constraints(key);
     }
 
-    /// Adds what a resource provider of the agent brings, and what of it is used already.
+    /// Adds the total and the used resources of a resource provider on the agent.
     ///
     /// # Errors
-    /// As [`Allocator::add_agent`].
+    /// The same as [`Allocator::add_agent`].
     pub fn add_provider(
         &mut self,
         id: &AgentId,

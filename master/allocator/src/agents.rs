@@ -1,7 +1,6 @@
-//! An agent as the allocator keeps it: what it has, what is free of it, who holds the rest.
+//! The allocator's record of an agent: its total, its free resources, and the holders of the rest.
 //!
-//! Invariant: free is the total without what is held, class by class, never below zero; shared volumes
-//! are always free.
+//! Invariant: free is the total minus all holdings, class by class, never below zero; shared volumes are always free.
 
 use meseta_resources::AgentId;
 
@@ -29,12 +28,12 @@ pub(crate) struct Agent {
     pub(crate) is_remote: bool,
     /// Less is there than is held, of some class.
     pub(crate) overallocated: bool,
-    /// It has, or somebody holds on it, something reserved, revocable or shared.
+    /// Whether the agent has, or anybody holds on it, reserved, revocable or shared resources.
     pub(crate) is_mixed: bool,
     pub(crate) maintenance: Option<Box<Maintenance>>,
 }
 
-/// What one framework holds in one role.
+/// The resources that one framework holds in one role.
 #[derive(Clone, Debug)]
 pub(crate) struct Holding {
     pub(crate) slot: SlotKey,
@@ -42,7 +41,7 @@ pub(crate) struct Holding {
 }
 
 impl Agent {
-    /// Whether anything of it may be offered.
+    /// Whether the agent's resources may be offered.
     #[inline]
     pub(crate) const fn is_offerable(&self) -> bool {
         self.active && self.whitelisted
@@ -53,7 +52,7 @@ impl Agent {
         Some(&holding.resources)
     }
 
-    /// What is free, from scratch.
+    /// Recomputes the free resources from the total and the holdings.
     pub(crate) fn compute_free(&mut self, classes: &Classes) {
         let mixed = |bundle: &Bundle| bundle.classes().any(|class| !classes[class].is_plain());
         self.is_mixed = mixed(&self.total);

@@ -26,7 +26,7 @@ use crate::spec::Options;
 
 /// Levels that a role may have; each costs a little on every allocation.
 pub(crate) const ROLE_LEVELS_MAX: usize = 32;
-/// With more roles a framework's place in one is looked up.
+/// With more roles, an index finds the framework's slot in a role; below, a linear search is faster.
 const SLOTS_SEARCHED_MAX: usize = 16;
 /// No filter lives longer than 365 days.
 pub(crate) const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -53,7 +53,7 @@ pub struct Allocator {
     pub(crate) gpus: Kind,
     pub(crate) cpus: Kind,
     pub(crate) mem: Kind,
-    /// What agents have that is not revocable, by kind; and what of it they reserve by themselves.
+    /// The non-revocable resources of all agents, by kind; below, the statically reserved part of them.
     pub(crate) capacity: Vec<i64>,
     pub(crate) static_capacity: Vec<i64>,
     /// Free on offerable agents, unreserved and not revocable, by kind.
@@ -67,9 +67,9 @@ pub struct Allocator {
     pub(crate) held_back: Bits,
     /// Agents that are scheduled for maintenance.
     pub(crate) maintained: Bits,
-    /// Those of them whose holders are to be asked to leave, if they are not yet.
+    /// Scheduled agents whose holders still have to get an inverse offer.
     pub(crate) inverse_due: Bits,
-    /// With which of them to begin.
+    /// The agent at which the next round of inverse offers begins.
     pub(crate) inverse_next: AgentKey,
     /// Something was given back or quota was changed since the last cycle.
     pub(crate) relaxed: bool,
@@ -147,7 +147,7 @@ impl Allocator {
         key.ok_or_else(|| Error::UnknownAgent(agent.clone()))
     }
 
-    /// Of a framework that was added, not one that is only known from agents.
+    /// Finds a framework that was added. A framework known only from agents is unknown here.
     pub(crate) fn framework_key(&self, framework: &FrameworkId) -> Result<FrameworkKey, Error> {
         let key = self.framework_keys.get(framework).copied();
         key.filter(|key| self.frameworks[*key].added)
@@ -164,7 +164,7 @@ impl Allocator {
         framework.slot_by_role.get(&role).copied()
     }
 
-    /// The same by the role's name.
+    /// Finds the framework's slot by the role's name.
     pub(crate) fn slot_of_name(&self, framework: FrameworkKey, role: &Role) -> Option<SlotKey> {
         let slots = &self.frameworks[framework].slots;
         // As above.
@@ -175,7 +175,7 @@ impl Allocator {
         self.slot_of(framework, self.roles.find(role)?)
     }
 
-    /// When a filter set now ends: never before the next tick is over.
+    /// The end of a filter set now. A filter lasts at least until the next tick is over.
     pub(crate) fn filter_end(&self, now: Moment, refuse: Duration) -> Moment {
         now + refuse.min(REFUSE_MAX).max(self.options.allocation_interval)
     }

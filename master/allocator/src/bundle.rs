@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use crate::slab::Key;
 
-/// A class of resources: everything that tells one resource from another but its amount.
+/// A class of resources: all properties of a resource except its amount.
 pub(crate) type ClassKey = Key;
 
-/// What is not counted but named.
+/// Resources that are named, not counted: ranges and sets.
 #[derive(Clone, Debug)]
 pub(crate) enum Items {
     Ranges(Ranges),
@@ -41,7 +41,7 @@ impl Items {
         }
     }
 
-    /// How many, in thousandths, as scalars are.
+    /// The number of members in thousandths, the unit of scalars.
     pub(crate) fn quantity(&self) -> i64 {
         let count = match self {
             Self::Ranges(ranges) => i64::try_from(ranges.count()).unwrap_or(i64::MAX),
@@ -186,12 +186,12 @@ impl Bundle {
         }
     }
 
-    /// Takes away what is there: nothing goes below zero.
+    /// Subtracts the given amounts; no amount goes below zero.
     pub(crate) fn subtract(&mut self, that: &Self) {
         self.subtract_where(that, |_| true);
     }
 
-    /// Takes away what is there of the classes that `counts` is true for. False if there was less.
+    /// Subtracts the amounts of the classes for which `counts` is true. Returns false if there was less than that.
     pub(crate) fn subtract_where(
         &mut self,
         that: &Self,
@@ -210,7 +210,7 @@ impl Bundle {
         };
         let theirs = that.items.iter().filter(|entry| counts(entry.0));
         let items = subtract_sorted(&mut self.items, theirs, |mine, items| {
-            // The whole of it, most often.
+            // Usually the whole entry goes.
             if mine == items {
                 return (true, false);
             }
@@ -252,7 +252,7 @@ impl Bundle {
             })
     }
 
-    /// As [`Bundle::contains`], but of ranges and sets only the number of members counts.
+    /// Like [`Bundle::contains`], but compares only the number of members of ranges and sets.
     pub(crate) fn has_as_much_as(&self, that: &Self) -> bool {
         that.scalars
             .iter()
@@ -263,7 +263,7 @@ impl Bundle {
             })
     }
 
-    /// What it takes of memory beside itself, members of ranges and sets apart.
+    /// The heap memory in bytes, without the members of ranges and sets.
     pub(crate) fn heap_bytes(&self) -> usize {
         let scalars = self.scalars.spilled().then_some(self.scalars.capacity());
         let items = self.items.spilled().then_some(self.items.capacity());

@@ -1,8 +1,8 @@
-//! Interning: names of resources become kinds, and all that tells resources apart becomes a class.
+//! Interning: resource names become kinds, and all other properties of a resource become a class.
 //!
-//! The hot path sees only the integers. Classes that nobody holds any more are swept out when they
-//! outnumber the living, and with them the kinds of which there is no class, so volumes and names that come and go do
-//! not pile up. Invariant: what is only asked for is never interned.
+//! The hot path sees only the integers. A sweep removes unused classes when they outnumber the used ones, and kinds
+//! without a class, so volumes and names that come and go do not pile up. Invariant: a name that a framework only
+//! requests is never interned.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -15,9 +15,9 @@ use crate::roles::{RoleKey, RoleTree};
 use crate::slab::{KeyMap, Slab, key_of};
 use crate::sorter::Kind;
 
-/// How many classes may exist before dead ones are looked for.
+/// The number of classes below which no sweep runs: up to here unused classes cost little memory.
 const SWEEP_CLASSES_MIN: usize = 1024;
-/// The same of kinds, of which a cluster has a dozen.
+/// The number of kinds below which no sweep runs. A cluster has a dozen kinds.
 const SWEEP_KINDS_MIN: usize = 128;
 /// The first classes are the plain cpus, mem, disk and so on: a look at each is the fastest search.
 const SCAN_MAX: usize = 8;
@@ -35,11 +35,11 @@ pub(crate) struct Class {
     pub(crate) template: Resource,
     pub(crate) kind: Kind,
     pub(crate) shape: Shape,
-    /// What amounts are multiples of: the whole, of what can only be had whole.
+    /// The step of amounts: the whole amount for a resource that cannot be divided.
     pub(crate) unit: i64,
     /// Whom it is reserved to.
     pub(crate) owner: Option<RoleKey>,
-    /// For frameworks that know the stack of reservations alone.
+    /// Whether only frameworks with reservation refinement understand this stack of reservations.
     pub(crate) stacked: bool,
     pub(crate) revocable: bool,
     pub(crate) shared: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Classes {
     kinds: KeyMap<ResourceName>,
     /// The kinds below this are never forgotten.
     permanent_kinds: Kind,
-    /// How many kinds the last sweep has left.
+    /// The number of kinds left by the last sweep.
     kinds_swept: usize,
     sweep_at: usize,
     live: usize,
@@ -105,7 +105,7 @@ impl Classes {
             .filter(|kind| *kind < self.permanent_kinds)
     }
 
-    /// One past the highest kind.
+    /// The highest kind plus one.
     pub(crate) fn kinds(&self) -> Kind {
         self.names.bound()
     }
@@ -191,7 +191,7 @@ impl Classes {
             })
     }
 
-    /// As a bundle; new classes are made.
+    /// Converts resources to a bundle; interns new classes.
     pub(crate) fn bundle(&mut self, roles: &mut RoleTree, resources: &Resources) -> Bundle {
         let mut bundle = Bundle::default();
         for resource in resources {
@@ -201,7 +201,7 @@ impl Classes {
         bundle
     }
 
-    /// As a bundle, unless something of it is of a class that nobody has.
+    /// Converts resources to a bundle. Fails with the first resource of an unknown class.
     pub(crate) fn find_bundle<'a>(&self, resources: &'a Resources) -> Result<Bundle, &'a Resource> {
         let mut bundle = Bundle::default();
         for resource in resources {
@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(allocator.classes.kinds(), kinds);
     }
 
-    /// Also of what no agent had when it was asked for.
+    /// The check includes resources that no agent had when the framework subscribed.
     #[test]
     fn a_minimum_is_met_once_there_is_enough_of_what_it_names() {
         for (least, is_met) in [

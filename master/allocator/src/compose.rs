@@ -1,8 +1,8 @@
-//! What of an agent's free resources a framework may be offered now: capabilities, reservations, quota
-//! and headroom in one pass.
+//! Composing: the part of an agent's free resources that a framework may be offered now, by capabilities,
+//! reservations, quota and headroom in one pass.
 //!
-//! Entered through [`Allocator::compose`], by the cycle and by explain alike, so that what is explained
-//! is what happens. Nothing is changed here.
+//! Both the cycle and explain enter through [`Allocator::compose`], so that an explanation matches the next offer.
+//! Composing changes nothing.
 
 use meseta_resources::{ItemSet, Range, Ranges};
 
@@ -17,54 +17,54 @@ use crate::slab::{Slab, at};
 use crate::sorter::Kind;
 use crate::spec::FrameworkCapabilities;
 
-/// Of the two passes of a cycle.
+/// The two passes of a cycle.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Up to the guarantees, and what fits beside it.
+    /// Serves the guarantees, and adds the resources that fit beside them.
     Guarantees,
-    /// Everything that no guarantee needs.
+    /// Offers everything that no guarantee needs.
     Rest,
 }
 
-/// What came of composing an offer.
+/// The result of composing an offer.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Composed {
-    /// A limit or the headroom made it smaller.
+    /// The limit or headroom that made the offer smaller.
     pub(crate) reduction: Option<Reduction>,
-    /// Nothing was left of the kind that `reduction` names.
+    /// Whether the offer holds nothing of the kind that `reduction` names.
     gives_nothing: bool,
-    /// Something of it counts toward a guarantee.
+    /// Whether a part of the offer counts toward a guarantee.
     pub(crate) serves_guarantee: bool,
 }
 
-/// What made an offer smaller.
+/// The reason why an offer is smaller.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reduction {
     Limit(Kind),
     Headroom(Kind),
-    /// The role's legacy quota gives it nothing more.
+    /// The role's legacy quota allows no more.
     Legacy,
 }
 
-/// What one offer has taken of a kind so far.
+/// The amounts of one kind in the offer so far.
 #[derive(Copy, Clone, Debug)]
 struct OfferedAmount {
     kind: Kind,
     guaranteed: i64,
     burst: i64,
-    /// Free, of what is counted.
+    /// The free amount of the counted classes.
     of: i64,
 }
 
-/// The part of an agent's cpus and memory that guarantees of the older kind leave: of everything else there is
-/// offered no larger one, so that what is kept back stays usable.
+/// The part of an agent's cpus and memory that legacy guarantees leave. An offer takes at most this part of every
+/// other kind too, so that the resources held back stay usable.
 #[derive(Copy, Clone, Debug)]
 struct Share {
-    /// What leaves the smallest part.
+    /// The kind with the smallest part left.
     kind: Kind,
     left: i64,
     of: i64,
-    /// The role's limit leaves less of it than guarantees do.
+    /// Whether the role's limit leaves less than the guarantees do.
     by_limit: bool,
 }
 
@@ -198,8 +198,8 @@ impl Allocator {
         composed
     }
 
-    /// See [`Share`]; None without a guarantee of the older kind. It goes on to hold in the cycle in which the
-    /// last of them is met, so that what is left grows in none.
+    /// The [`Share`] of an agent, or `None` without a legacy guarantee. The share still holds in the cycle that
+    /// satisfies the last guarantee, so that the remainder never grows within a cycle.
     fn usable_share(&self, agent: AgentKey, role: RoleKey) -> Option<Share> {
         let mut smallest: Option<Share> = None;
         for kind in [self.cpus, self.mem] {
@@ -207,11 +207,11 @@ impl Allocator {
                 continue;
             }
             let surplus = match self.surplus_for(role, kind, Stage::Rest) {
-                // Nothing is kept back: what is free in the cluster is left.
+                // No guarantee holds anything back: all free resources of the cluster are left.
                 i64::MAX => self.headroom.get(at(kind)).copied().unwrap_or(0),
                 surplus => surplus,
             };
-            // Who may have no more of it takes nothing of the rest either, cycle after cycle.
+            // A role at its limit for this kind takes nothing of the rest either, in no cycle.
             let slack = self.roles.slack(role, kind).unwrap_or(i64::MAX);
             let left = surplus.min(slack);
             let free = self.agents[agent].free.scalars.iter();
@@ -220,7 +220,7 @@ impl Allocator {
                 class.regular && class.kind == kind
             });
             let of: i64 = regular.map(|(_, amount)| *amount).sum();
-            // Where there is nothing of it, there is nothing to use with what is kept back elsewhere.
+            // An agent without this kind cannot use what other agents hold back.
             let of = of.max(1);
             let share = Share {
                 kind,
@@ -235,7 +235,7 @@ impl Allocator {
         smallest
     }
 
-    /// How much of a regular scalar a role may have.
+    /// The amount of a regular scalar that a role may have.
     fn ration(
         &self,
         role: RoleKey,
@@ -295,9 +295,9 @@ impl Allocator {
         guaranteed + burst
     }
 
-    /// What a role may have of a kind beyond its claim. As long as the surplus could make an offer of its
-    /// own, what the role takes of the guarantees of roles above it does not diminish that: both what is
-    /// free and what is kept back shrink.
+    /// The amount of a kind that a role may have beyond its claim. While the surplus is large enough for an offer of
+    /// its own, the guarantees that the role takes from roles above it do not reduce this amount: the free and the
+    /// required amount shrink together.
     fn surplus_for(&self, role: RoleKey, kind: Kind, stage: Stage) -> i64 {
         let surplus = self.surplus(kind);
         let shared =
@@ -349,7 +349,7 @@ impl Allocator {
         !offer.is_empty() && minimum.is_met(&self.classes, |kind| self.quantity(offer, kind))
     }
 
-    /// How much of a kind there is, ranges and sets by their members, a shared volume once.
+    /// The amount of a kind in a bundle: ranges and sets count by members, a shared volume counts once.
     pub(crate) fn quantity(&self, bundle: &Bundle, kind: Kind) -> i64 {
         let scalars = bundle.scalars.iter().map(|(class, amount)| {
             let class = &self.classes[*class];
@@ -405,7 +405,7 @@ impl Allocator {
     }
 }
 
-/// Why a framework never hears of an agent.
+/// The reason why a framework never gets offers of an agent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mismatch {
     Constraint,

@@ -20,19 +20,19 @@ use regex_syntax::hir::{Hir, HirKind};
 
 use crate::spec::AgentFacts;
 
-/// What a compiled pattern may take.
+/// The size limit of a compiled pattern in bytes. Frameworks send patterns, so each must stay small.
 pub const PATTERN_BYTES_MAX: usize = 64 * 1024;
 
-/// What the tables of a pattern may take, which have a row for each state in which the match of a text may be.
+/// The memory limit of a pattern's tables in bytes. A table has one row for each state of the match.
 const TABLE_BYTES_MAX: usize = 1 << 20;
-/// What making a table may take beside it.
+/// The limit of temporary memory in bytes while one table is built.
 const TABLE_WORK_BYTES_MAX: usize = 4 << 20;
 /// Tables of one pattern: a text is held against each.
 const TABLES_MAX: usize = 128;
 /// Times that a table is given up for those of its alternatives.
 const SPLITS_MAX: usize = 2;
 
-/// What of an agent is looked at.
+/// The property of an agent that a constraint reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
     /// The first attribute of this name.
@@ -42,7 +42,7 @@ pub enum Selector {
     Zone,
 }
 
-/// What must be true of it.
+/// The condition on the selected property.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Predicate {
     Exists,
@@ -63,15 +63,15 @@ pub struct Pattern {
 
 #[derive(Debug)]
 struct Compiled {
-    /// A text matches that one of them accepts.
+    /// A text matches if one of the tables accepts it.
     tables: Vec<Table>,
-    /// For texts of which the tables cannot tell: `\b` beside what is not ASCII.
+    /// For texts that the tables cannot decide: the pattern has `\b` and the text is not ASCII.
     regex: Option<Regex>,
 }
 
 type Table = dense::DFA<Vec<u32>>;
 
-/// Why a text is not a pattern.
+/// The reason why a text is not a valid pattern.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PatternError {
     #[error("the pattern '{pattern}' is not usable")]
@@ -169,8 +169,8 @@ impl Pattern {
     }
 }
 
-/// One table for all of a pattern, or where it is too large one for each alternative: a table has to know which of the
-/// alternatives that may stand anywhere were passed, in any order. None if these are too large, too.
+/// Builds one table for the whole pattern or, if that is too large, one for each alternative: a single table has to
+/// record which unanchored alternatives were passed, in any order. Returns `None` if these are too large as well.
 fn tables(pattern: Hir) -> Option<Vec<Table>> {
     let mut tables = Vec::new();
     let mut rest = vec![pattern];
@@ -188,7 +188,7 @@ fn tables(pattern: Hir) -> Option<Vec<Table>> {
     Some(tables)
 }
 
-/// A table of so many bytes at most, which stops at what is not ASCII if the pattern has `\b`.
+/// Builds a table of at most `bytes_max` bytes. If the pattern has `\b`, the table stops at characters outside ASCII.
 fn table(pattern: &Hir, bytes_max: usize) -> Option<Table> {
     let captures = NFA::config().which_captures(WhichCaptures::None);
     let states = NFA::compiler().configure(captures).build_from_hir(pattern);
@@ -249,7 +249,7 @@ pub(crate) struct ConstraintsOfRoles<'a> {
     different: Vec<&'a Constraint>,
     /// By role its groups, with the places of their constraints.
     roles: Vec<Vec<Vec<usize>>>,
-    /// Of the agent that was looked at last, as far as they were asked.
+    /// The results for the agent checked last, filled on demand.
     holds: Vec<Option<bool>>,
 }
 
@@ -296,7 +296,7 @@ impl<'a> ConstraintsOfRoles<'a> {
     }
 }
 
-/// What a selector found.
+/// The value that a selector found.
 enum Found<'a> {
     Nothing,
     Text(&'a str),
@@ -343,7 +343,7 @@ impl Predicate {
         match (self, found) {
             (Self::Exists, found) => !matches!(found, Found::Nothing),
             (Self::NotExists, found) => matches!(found, Found::Nothing),
-            // What is not a text is for the scheduler to judge.
+            // The scheduler judges attributes that are not text.
             (_, Found::Other) => true,
             (Self::TextEquals(text), Found::Text(found)) => &**text == *found,
             (Self::TextNotEquals(text), Found::Text(found)) => &**text != *found,

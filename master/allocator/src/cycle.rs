@@ -1,23 +1,24 @@
-//! The allocation cycle: which agents are visited, in which order who is offered what.
+//! The allocation cycle: visits agents and offers their free resources to frameworks in order of need.
 //!
-//! Two passes over the agents, in a random order: first roles with unmet guarantees, then everybody, by
-//! weighted dominant share. During one agent the order stands still; between agents it follows the
-//! allocations. Invariant: what a cycle leaves free on an agent that it visited, nobody can have until
-//! something happens that dirties the agent: within a cycle claims, slack and surplus only shrink.
+//! A cycle makes two passes over the agents, in a random order: the first serves roles with unmet guarantees, the
+//! second serves all roles by weighted dominant share. The order of roles is fixed during the visit of one agent and
+//! follows the allocations between agents. Invariant: nobody can have the resources that a cycle leaves free on a
+//! visited agent until an event marks the agent as dirty, because claims, slack and surplus only shrink within a
+//! cycle.
 //!
-//! What a cycle visits and passes over is remembered in these, caches of what [`Allocator::sweep`] finds without them:
+//! These marks limit the work of a cycle. They are caches: [`Allocator::sweep`] finds the same offers without them.
 //!
-//! | mark | says | set | cleared |
+//! | mark | meaning | set | cleared |
 //! |---|---|---|---|
-//! | `dirty`, `all_dirty` | agents that may have more to offer than in the last cycle | by each call that frees, adds or unblocks something | by the next cycle |
-//! | `deferred` | agents that gain only by what was declined or passed by | by a decline, and for shared volumes | by the next tick, which visits them |
-//! | `held_back` | agents of which a quota kept something back | by a visit | by the next cycle after `relaxed`, or a visit |
-//! | `relaxed` | what quotas leave may have grown | by each release and each change of totals or quota | by the next cycle |
-//! | `starved` (of a role) | limits leave the role nothing that makes an offer; none: not known | by the first look | by each change of the role's quota or use |
-//! | `tried`, `all_starved` (of a cycle) | a role was looked at on this agent; on an agent none was, so no plain one has to be walked | by a visit | with the cycle |
-//! | `profiles` (of the sorter), `Suitability` (of a cycle) | the frameworks of a role have one minimum and the same capabilities, for which the agent visited has nothing | by the first look at the role, on agents that are not for everybody; of the profile at this agent | by each change of a framework in the role, or below it; with the visit |
-//! | `blocking` (of filters) | filters refuse a framework all that the agent has | by `refresh`, for a free `basis` | when `basis` does not hold any more |
-//! | `open` (of filters) | some filter is not blocking, so that less free may make it so | by `add` and `refresh` | by `refresh` and `clear` |
+//! | `dirty`, `all_dirty` | agents that may have more to offer than in the last cycle | by each call that frees, adds or unblocks resources | by the next cycle |
+//! | `deferred` | agents that gain only declined or skipped resources | by a decline, and for shared volumes | by the next tick, which visits them |
+//! | `held_back` | agents with resources held back for a quota | by a visit | by the next cycle after `relaxed`, or a visit |
+//! | `relaxed` | the amounts that quotas leave may have grown | by each release and each change of totals or quota | by the next cycle |
+//! | `starved` (of a role) | the limits leave the role too little for an offer; `None` if unknown | by the first check | by each change of the role's quota or use |
+//! | `tried`, `all_starved` (of a cycle) | the visit checked a role; a visit checked no role, so the cycle skips plain agents | by a visit | with the cycle |
+//! | `profiles` (of the sorter), `Suitability` (of a cycle) | all frameworks of a role share one minimum and the same capabilities; the visited agent has nothing for this profile | by the first check of the role, on agents not suitable for everybody; by the first check of the profile on the agent | by each change of a framework in or below the role; with the visit |
+//! | `blocking` (of filters) | filters refuse all resources of the agent for a framework | by `refresh`, for a free `basis` | when `basis` no longer holds |
+//! | `open` (of filters) | a filter is not blocking yet, so fewer free resources may make it blocking | by `add` and `refresh` | by `refresh` and `clear` |
 
 use meseta_resources::{AgentId, Moment};
 
@@ -32,7 +33,8 @@ use crate::slab::{Key, KeyMap};
 use crate::spec::{Allocation, FrameworkCapabilities, SorterKind};
 use crate::walk::Walk;
 
-/// Of a framework that has least of an agent: what opens agents to it is missing, and what asks for agents that can do it is not.
+/// The capabilities of a framework that can use the fewest agents: it lacks every capability that opens agents, and
+/// has every one that makes demands on agents.
 const NEEDIEST: FrameworkCapabilities = FrameworkCapabilities {
     revocable_resources: false,
     gpu_resources: false,
@@ -42,7 +44,7 @@ const NEEDIEST: FrameworkCapabilities = FrameworkCapabilities {
     region_aware: false,
 };
 
-/// One offer in the making.
+/// An offer under construction.
 #[derive(Debug)]
 struct Grant {
     agent: AgentKey,
@@ -53,17 +55,17 @@ struct Grant {
 /// Buffers of one cycle.
 #[derive(Debug, Default)]
 struct Cycle {
-    /// Those that are as they will be, in the order in which they were made.
+    /// The finished offers, in the order of their creation.
     offers: Vec<Allocation>,
     grants: Vec<Grant>,
-    /// Where the grants of the first pass are.
+    /// The indices of the first pass's grants.
     guaranteed: KeyMap<(AgentKey, SlotKey), usize>,
     offer: Bundle,
     walk: Walk,
     suitability: Suitability,
-    /// Some role was looked at since the last walk began.
+    /// Whether the current walk has checked a role.
     tried: bool,
-    /// No role has anything left below its limits that could make an offer.
+    /// Whether no role has enough left below its limits for an offer.
     all_starved: bool,
 }
 
@@ -75,13 +77,13 @@ impl Allocator {
         self.run(now, false)
     }
 
-    /// The periodic cycle: as [`Allocator::allocate`], with what was declined.
+    /// The periodic cycle: like [`Allocator::allocate`], and also offers declined resources again.
     pub fn tick(&mut self, now: Moment) -> Vec<Allocation> {
         self.expire(now);
         self.run(now, true)
     }
 
-    /// A cycle over every agent, changed or not: a safety net that is expected to find nothing more.
+    /// A cycle over every agent, changed or not: a safety net that should find nothing more.
     pub fn sweep(&mut self, now: Moment) -> Vec<Allocation> {
         self.expire(now);
         self.all_dirty = true;
@@ -105,7 +107,7 @@ impl Allocator {
         Ok(self.visit_all(if visit { vec![key] } else { Vec::new() }))
     }
 
-    /// When a filter runs out or recovery ends, so that [`Allocator::allocate`] would do something.
+    /// The next time at which a filter expires or recovery ends, so that [`Allocator::allocate`] has work to do.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Moment> {
         // Filters hold at their very last moment.
@@ -213,7 +215,7 @@ impl Allocator {
         for agent in &agents {
             self.visit(&mut cycle, *agent);
         }
-        // Whoever was passed by since they had been offered already is asked at the next tick.
+        // Frameworks skipped because a shared volume was already on offer get it at the next tick.
         for (agent, _) in std::mem::take(&mut self.offered_shared) {
             self.mark_deferred(agent);
         }
@@ -490,10 +492,10 @@ impl Allocator {
         Attempt::Granted
     }
 
-    /// Nothing stands between the framework and all that is free but its own minimum and filters.
+    /// Tries to grant all free resources: only the framework's own minimum and filters can prevent the offer.
     fn try_grant_all(&mut self, cycle: &mut Cycle, agent: AgentKey, slot: SlotKey) -> Attempt {
         let entry = &self.agents[agent];
-        // Without minimums of frameworks' own, `visit` has seen that there is enough.
+        // Without minimums of single frameworks, `visit` has checked that there is enough.
         if self.minimum_overrides > 0 && !self.is_allocatable(slot, &entry.free) {
             return Attempt::TooLittle;
         }

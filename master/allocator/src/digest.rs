@@ -16,7 +16,7 @@ impl Allocator {
         hasher.finish()
     }
 
-    /// The same as text, line by line in a fixed order: to find out what differs.
+    /// The state as text, line by line in a fixed order, to find differences between two allocators.
     #[must_use]
     pub fn describe(&self) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();

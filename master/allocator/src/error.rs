@@ -1,4 +1,4 @@
-//! What can be wrong with a call: every such call leaves the allocator as it was.
+//! Errors of calls: a failed call leaves the allocator unchanged.
 
 use meseta_resources::{AgentId, FrameworkId, Resource, ResourceName, Role, Scalar};
 

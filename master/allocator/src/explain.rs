@@ -1,7 +1,7 @@
-//! Why a framework got no offer of an agent: the first rule that stops it, with the numbers.
+//! Explanations: the first rule that prevents an offer of an agent to a framework, with the numbers.
 //!
-//! Uses the same composing as the cycle, so on any state an offer is possible exactly when no blocker is
-//! reported.
+//! An explanation composes offers like the cycle does, so in every state an offer is possible exactly when there is
+//! no blocker.
 
 use std::collections::BTreeSet;
 
@@ -95,20 +95,21 @@ pub struct Explanation {
     pub framework: FrameworkId,
     pub role: Role,
     pub agent: AgentId,
-    /// None if it could be offered something.
+    /// The first rule that prevents an offer; `None` if an offer is possible.
     pub blocker: Option<Blocker>,
-    /// What it would be offered if it came first.
+    /// The offer that the framework would get if it came first.
     pub offer: Resources,
-    /// What keeps that from being all that is free, if quota does.
+    /// The quota rule that withholds a part of the free resources from the offer.
     pub withheld: Option<Blocker>,
-    /// Its place in the order: dominant share of the role, and of the framework in it.
+    /// The dominant share of the role, which decides its place in the order; below, that of the framework within the
+    /// role.
     pub role_share: f64,
     pub framework_share: f64,
 }
 
 impl Explanation {
-    /// What of the agent it could have had if nothing but the blocker were other; `None` where the blocker says
-    /// nothing of amounts.
+    /// The resources of the agent available to the framework without the blocker; `None` if the blocker does not
+    /// depend on amounts.
     #[must_use]
     pub fn available(&self) -> Option<ResourceQuantities> {
         match &self.blocker {
@@ -144,7 +145,7 @@ fn rounded(left: std::time::Duration) -> std::time::Duration {
 }
 
 impl Allocator {
-    /// Why the framework gets no offer of the agent in the role; see [`Blocker`].
+    /// The reason why the framework gets no offer of the agent in the role; see [`Blocker`].
     ///
     /// # Errors
     /// For an unknown agent or framework.
@@ -196,7 +197,7 @@ impl Allocator {
         }
     }
 
-    /// The same for the roles that the framework is in, in the order of their names; no more than so many.
+    /// Explains each role of the framework, ordered by name, at most `at_most` roles.
     ///
     /// # Errors
     /// For an unknown agent or framework.
@@ -218,8 +219,8 @@ impl Allocator {
             .collect())
     }
 
-    /// The same for the frameworks of a role, all or those of them that are `among` these, in the order in which they would
-    /// be offered to; no more than so many.
+    /// Explains each framework of a role, or those `among` the given ones, in the order of the next offers, at most
+    /// `at_most` frameworks.
     ///
     /// # Errors
     /// For an unknown agent.
@@ -260,7 +261,7 @@ impl Allocator {
             .collect())
     }
 
-    /// What the slot would be offered, with what quota keeps from it, or the first rule against it.
+    /// The offer for the slot with the quota rule that reduces it, or the first rule against an offer.
     fn first_blocker(
         &self,
         now: Moment,

@@ -1,7 +1,7 @@
-//! Who has filters on which agents, how many, and which agents' filters run out when.
+//! An index of filters: the owners of filters, their number, and the next expiry on each agent.
 //!
-//! The filters themselves are kept with the agents ([`crate::filters`]). Invariant: of each framework the filters of all keys that are
-//! not retired are counted.
+//! The agents store the filters themselves ([`crate::filters`]). Invariant: the count of a framework is the number of
+//! filters of all its keys that are not retired.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,14 +20,14 @@ const AGENTS_LISTED_MAX: usize = 16;
 /// Filters of one framework in all roles on all agents that last as long as it asks. A framework that declines all of 10,000
 /// agents in 100 roles has as many; one that has more is in roles by the thousand.
 pub(crate) const ENTRIES_OF_FRAMEWORK_MAX: usize = 1_000_000;
-/// The longest that a filter above these lasts, as long as one of a framework that does not say: what is kept then
-/// grows with how much is declined in that time, and the framework is no more in the way of others than such a one.
+/// The longest life of a filter beyond this number. It equals the default of a framework that names no duration, so a
+/// framework with that many filters stores no more than one that uses the default.
 const REFUSE_ABOVE_MAX: Duration = Duration::from_secs(5);
 
-/// Whose filters a key stands for.
+/// The framework and role behind a filter key.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    /// None once the filters were cleared.
+    /// `None` after the filters were cleared.
     pub(crate) slot: Option<SlotKey>,
     framework: FrameworkKey,
     pub(crate) role: RoleKey,
@@ -45,11 +45,11 @@ impl Owner {
     }
 }
 
-/// Who has filters, and which agents' filters run out when.
+/// The owners of filters, and the expiry of the filters of each agent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FilterIndex {
     owners: Slab<Owner>,
-    /// How many filters that were not cleared a framework has, if any.
+    /// The number of uncleared filters of each framework that has any.
     pub(crate) of_frameworks: KeyMap<FrameworkKey, usize>,
     expiries: BTreeSet<(Moment, Key)>,
 }
@@ -72,7 +72,7 @@ impl FilterIndex {
         })
     }
 
-    /// How long a filter lasts for which a framework asks so long.
+    /// The actual life of a filter for a requested duration.
     pub(crate) fn refuse_time(&self, framework: FrameworkKey, refuse: Duration) -> Duration {
         match self.of_frameworks.get(&framework) {
             Some(entries) if *entries >= ENTRIES_OF_FRAMEWORK_MAX => refuse.min(REFUSE_ABOVE_MAX),
@@ -102,7 +102,7 @@ impl FilterIndex {
         &self.owners[key]
     }
 
-    /// How many filters a key has on all agents.
+    /// The number of filters of a key on all agents.
     pub(crate) fn count(&self, key: FilterKey) -> usize {
         self.owners[key].entries
     }
@@ -139,12 +139,13 @@ impl FilterIndex {
         }
     }
 
-    /// When the next filter runs out.
+    /// The time at which the next filter expires.
     pub(crate) fn next_expiry(&self) -> Option<Moment> {
         self.expiries.first().map(|entry| entry.0)
     }
 
-    /// An agent with a filter that ran out before `now`; it must be told so.
+    /// Removes and returns an agent with a filter that expired before `now`. The caller drops the agent's expired
+    /// filters.
     pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Key> {
         let first = *self.expiries.first()?;
         (first.0 < now).then(|| {

@@ -60,7 +60,7 @@ pub(crate) struct AgentFilters {
     refused_sets: SmallVec<[RefusedResources; 1]>,
     roles: SmallVec<[(RoleKey, RoleFilters); 1]>,
     basis: Bundle,
-    /// Some filter refuses less than `basis`, and may yet refuse what is free now.
+    /// Whether a filter refuses less than `basis`, and may still refuse the resources that are free now.
     open: bool,
     pub(crate) next_expiry: Moment,
 }
@@ -78,13 +78,13 @@ impl Default for AgentFilters {
     }
 }
 
-/// What [`AgentFilters`] needs to know of a framework to tell what it could be offered.
+/// Tells [`AgentFilters`] which resources a framework could be offered.
 pub(crate) trait Visibility {
     /// Whether a framework could be offered something of the class on this agent.
     fn may_offer(&self, slot: SlotKey, class: ClassKey) -> bool;
 }
 
-/// What of `free` is not among `refused`.
+/// The classes of `free` that `refused` does not cover.
 fn uncovered(free: &Bundle, refused: &Bundle) -> SmallVec<[ClassKey; 4]> {
     let scalars = free
         .scalars
@@ -117,7 +117,7 @@ impl AgentFilters {
         }
     }
 
-    /// Those of a role that would refuse anything from this agent.
+    /// The frameworks of a role whose filters refuse everything from this agent.
     #[inline]
     pub(crate) fn blocking(&self, role: RoleKey) -> Option<&Bits> {
         self.role(role).map(|filters| &filters.blocking)
@@ -278,9 +278,9 @@ impl AgentFilters {
         had
     }
 
-    /// As [`AgentFilters::forget`], of several slots by their roles.
+    /// Like [`AgentFilters::forget`] for several slots, grouped by role.
     pub(crate) fn forget_all(&mut self, slots: &KeyMap<RoleKey, Bits>) {
-        // Each of few roles is looked for; of many, those are that have filters here.
+        // For a few roles, searches each; for many, scans the roles with filters on this agent.
         if slots.len() < self.roles.len() / ROLES_PER_SEARCH {
             for (role, locals) in slots {
                 for local in locals.iter() {
@@ -308,7 +308,7 @@ impl AgentFilters {
         had
     }
 
-    /// Keeps the entries that are alive and that the predicate keeps; tells whose others were.
+    /// Keeps the live entries for which the predicate is true. Returns the owners of the dropped entries.
     fn retain(
         &mut self,
         index: &mut FilterIndex,
@@ -398,12 +398,12 @@ impl AgentFilters {
             + bits
     }
 
-    /// What counts as refused may have changed: `refresh` finds out.
+    /// Marks the refusals as outdated; `refresh` computes them anew.
     pub(crate) fn forget_basis(&mut self) {
         self.basis.clear();
     }
 
-    /// Makes `blocking` right for what is free.
+    /// Updates `blocking` for the free resources.
     pub(crate) fn refresh(
         &mut self,
         index: &FilterIndex,
@@ -461,7 +461,7 @@ impl AgentFilters {
         })
     }
 
-    /// All that are named here: of what is refused, and of what was free when that was last compared with it.
+    /// All classes named here: those that filters refuse, and those of the last `basis`.
     pub(crate) fn classes(&self) -> impl Iterator<Item = ClassKey> {
         let refused_sets = self.refused_sets.iter();
         let refused = refused_sets.flat_map(|refused_set| refused_set.resources.classes());
@@ -491,7 +491,7 @@ mod tests {
         Resources::parse(text, &Role::star()).expect("valid resources")
     }
 
-    /// One agent, offered to one framework.
+    /// One agent and one framework.
     struct World {
         allocator: Allocator,
         agent: AgentId,
@@ -532,7 +532,7 @@ mod tests {
                 .expect("held");
         }
 
-        /// How many filters there are, and when the first and the last run out.
+        /// The number of filters, and the times at which the first and the last expire.
         fn filters(&self) -> (usize, Option<Moment>, Option<Moment>) {
             let key = self.allocator.agent_key(&self.agent).expect("known");
             let filters = &self.allocator.agents[key].filters;

@@ -26,18 +26,18 @@ pub(crate) struct Framework {
     /// False while it is only known from what agents say it uses.
     pub(crate) added: bool,
     pub(crate) slots: Vec<SlotKey>,
-    /// The same by role.
+    /// The framework's slots by role.
     pub(crate) slot_by_role: KeyMap<RoleKey, SlotKey>,
     /// Agents that it has been asked to leave, some of which may be gone or not scheduled any more.
     pub(crate) asked: BTreeSet<AgentKey>,
 }
 
-/// A framework in one of its roles: subscribed to it, or holding something of it.
+/// A framework in one of its roles: subscribed to the role, or holding resources of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub(crate) framework: FrameworkKey,
     pub(crate) role: RoleKey,
-    /// Its place in the role.
+    /// The slot's index in the role.
     pub(crate) local: Key,
     pub(crate) node: NodeKey,
     pub(crate) filters: FilterKey,
@@ -45,12 +45,12 @@ pub(crate) struct Slot {
     pub(crate) suppressed: bool,
     pub(crate) is_nested: bool,
     pub(crate) minimum: Option<Arc<Minimum>>,
-    /// None while it has never subscribed.
+    /// `None` before the first subscription.
     pub(crate) profile: Option<ProfileKey>,
     pub(crate) constraints: OfferConstraints,
-    /// Agents that the constraints rule out; None without constraints.
+    /// Agents that the constraints exclude; `None` without constraints.
     pub(crate) excluded: Option<Bits>,
-    /// On how many agents it holds something.
+    /// The number of agents on which the slot holds resources.
     pub(crate) holdings: u32,
 }
 
@@ -62,18 +62,18 @@ pub(crate) struct Minimum(Vec<Vec<Least>>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Least {
     name: ResourceName,
-    /// None if there need not be such a kind, or it may be forgotten: then it is looked for by its name.
+    /// `None` if the kind is unknown or a sweep may remove it: the check then searches by name.
     kind: Option<Kind>,
     millis: i64,
 }
 
 impl Minimum {
-    /// One whose names are interned for good.
+    /// A minimum whose names are interned permanently.
     pub(crate) fn interned(classes: &mut Classes, alternatives: &[ResourceQuantities]) -> Self {
         Self::new(alternatives, |name| Some(classes.kind(name)))
     }
 
-    /// One of a framework, which may name whatever it likes: nothing is interned for it.
+    /// A framework's own minimum. A framework may use any names, so the function interns none.
     pub(crate) fn of_framework(classes: &Classes, alternatives: &[ResourceQuantities]) -> Self {
         Self::new(alternatives, |name| classes.find_permanent_kind(name))
     }

@@ -68,11 +68,11 @@ impl Allocator {
         self.remove_framework_from(id, std::iter::empty::<&AgentId>())
     }
 
-    /// The same of a framework that holds something on these agents. Should there be more, they are looked for
-    /// among all.
+    /// Removes a framework that holds resources on these agents. If it holds more elsewhere, a scan of all agents
+    /// finds it.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown framework.
     pub fn remove_framework_from<'a>(
         &mut self,
         id: &FrameworkId,
@@ -416,7 +416,7 @@ impl Allocator {
         entry.excluded = excluded;
     }
 
-    /// What counts as refused depends on capabilities.
+    /// Marks all refusals as outdated, because they depend on capabilities.
     fn reconsider_filters(&mut self) {
         for (_, agent) in self.agents.iter_mut() {
             agent.filters.forget_basis();

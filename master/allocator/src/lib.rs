@@ -1,9 +1,9 @@
 //! Meseta's allocator: hierarchical weighted DRF, quota, reservations.
 //!
-//! Entered through [`Allocator`], which is told of agents, frameworks, quota and what becomes of offers, and
-//! answers [`Allocator::allocate`] with the offers to make. Pure: no clock, no I/O, no protobuf, and no
-//! randomness but a seeded order; every call either works or returns an [`Error`] and changes nothing.
-//! Inside, ids are small integers and amounts are integers of a thousandth.
+//! Callers report agents, frameworks, quota and the use of offers to [`Allocator`]; [`Allocator::allocate`] returns
+//! the offers to make. The crate is pure: no clock, no I/O, no protobuf, and no randomness except a seeded order.
+//! Every call either succeeds, or returns an [`Error`] and changes nothing. Internally, ids are small integers and
+//! amounts are integers in thousandths.
 
 mod accounting;
 mod agent_calls;

@@ -163,7 +163,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// What frameworks last answered about an agent.
+    /// The last answers of frameworks about an agent.
     ///
     /// # Errors
     /// For an unknown agent.

@@ -1,8 +1,9 @@
-//! What decides that a framework can have nothing of an agent, whatever quotas and filters say: its minimum and capabilities.
+//! Profiles: the minimum and the capabilities that exclude a framework from an agent, whatever quotas and filters
+//! say.
 //!
-//! Most places of frameworks in roles share a few of these, so that one look at each of them tells of all roles which can be
-//! passed over on an agent. Invariant: what is unsuited now stays so while the agent's free resources shrink; where nothing is
-//! known, nobody is passed over.
+//! Most slots share a few profiles, so a cycle checks each profile once for an agent and then skips all roles with
+//! unsuited profiles. Invariant: a profile that is unsuited now stays unsuited while the agent's free resources
+//! shrink; a role with an unknown profile is never skipped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use crate::spec::FrameworkCapabilities;
 
 pub(crate) type ProfileKey = Key;
 
-/// Of a node of the sorter: its frameworks have not been looked at since something about them changed.
+/// The profile of a sorter node whose frameworks changed since the last check.
 pub(crate) const UNKNOWN: ProfileKey = Key::MAX;
-/// Of a node of the sorter: its frameworks have different profiles, or constraints.
+/// The profile of a sorter node whose frameworks have different profiles, or constraints.
 const DIFFERENT: ProfileKey = Key::MAX - 1;
 
 /// Frameworks of a role that are looked at to tell whether they all have one profile.
@@ -28,7 +29,7 @@ const COMPARED_MAX: usize = 16;
 pub(crate) struct Profile {
     /// The least that an offer must hold, where that is the framework's own.
     minimum: Option<Arc<Minimum>>,
-    /// Those of the capabilities that rule out agents.
+    /// The capabilities that exclude agents.
     capabilities: FrameworkCapabilities,
     is_nested: bool,
 }
@@ -63,11 +64,11 @@ impl Profiles {
     }
 }
 
-/// Which profiles are unsuited for the agent that is visited, as far as they were looked at.
+/// The profiles unsuited for the visited agent, filled on demand.
 #[derive(Debug, Default)]
 pub(crate) struct Suitability {
     visit: u32,
-    /// By profile: the visit in which it was looked at last, and whether it was unsuited then.
+    /// By profile: the visit of the last check, and its result.
     known: Vec<(u32, bool)>,
 }
 
@@ -94,7 +95,7 @@ impl Suitability {
 }
 
 impl Allocator {
-    /// Whether nobody with the profile can have anything of what is free on the agent.
+    /// Whether no framework with the profile can use the free resources of the agent.
     pub(crate) fn is_unsuited(&self, agent: AgentKey, profile: ProfileKey) -> bool {
         let (profile, free) = (&self.profiles.entries[profile].0, &self.agents[agent].free);
         let minimum = profile.minimum.as_deref().unwrap_or(&self.minimum);

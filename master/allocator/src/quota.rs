@@ -14,10 +14,10 @@ use crate::error::Error;
 pub struct Quota {
     /// Held back for the role when it does not use it.
     pub guarantees: ResourceQuantities,
-    /// Never exceeded by offers; what is not named is not limited.
+    /// Limits that offers never exceed. A resource that is not named has no limit.
     pub limits: ResourceLimits,
-    /// The older meaning: once the guarantee is met, the role gets nothing that is neither reserved nor
-    /// revocable, of any name.
+    /// The legacy semantics: once the guarantee is met, the role gets no more unreserved non-revocable resources,
+    /// whatever their name.
     pub legacy: bool,
 }
 
@@ -105,11 +105,11 @@ impl Allocator {
     }
 }
 
-/// Whether a tree of quotas is sound: a role below another needs that one to have a guarantee, and what
-/// is guaranteed right below a role is not more than what is guaranteed to it.
+/// Checks a tree of quotas. A role below another needs a guarantee of its parent, and the guarantees of the children
+/// together must not exceed that of the parent.
 ///
 /// # Errors
-/// Says where it is not.
+/// Names the role that breaks the rule.
 pub fn check_quota_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Error> {
     let mut below: BTreeMap<Role, ResourceQuantities> = BTreeMap::new();
     for (role, quota) in quotas {
@@ -134,7 +134,7 @@ pub fn check_quota_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a tree of quotas guarantees in all: a guarantee below another is part of it.
+/// The total guarantee of a tree of quotas: a nested guarantee is part of its parent's.
 #[must_use]
 pub fn guaranteed(quotas: &BTreeMap<Role, Quota>) -> ResourceQuantities {
     let mut sums: BTreeMap<Role, ResourceQuantities> = BTreeMap::new();

@@ -53,7 +53,7 @@ impl Recovery {
         self.required().saturating_sub(self.returned())
     }
 
-    /// When offers are made even if agents are missing.
+    /// The time from which offers are made even if agents are missing.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.deadline

@@ -1,7 +1,7 @@
-//! Which offers to take back when an operator changes something: plans, which the caller carries out.
+//! Plans to rescind offers after a change by an operator. The caller carries them out.
 //!
-//! Nothing is changed here. The caller names the offers that are out, in the order in which it would take
-//! them back.
+//! Planning changes nothing. The caller lists the outstanding offers in the order in which it prefers to rescind
+//! them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub struct Outstanding {
     pub resources: Resources,
 }
 
-/// What of an offer decides whether it is taken back for a quota.
+/// The properties of an offer that decide about rescinding it for a quota.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferView<'a> {
     pub id: &'a OfferId,
@@ -90,7 +90,7 @@ impl Waiting {
     }
 }
 
-/// What of an offer counts against quota.
+/// The part of an offer that counts against quota.
 fn regular(resources: &Resources) -> ResourceQuantities {
     resources
         .iter()
@@ -100,8 +100,8 @@ fn regular(resources: &Resources) -> ResourceQuantities {
 }
 
 impl Allocator {
-    /// For a quota set in the older way: at least the request, all offers of an agent if one of them, and
-    /// of at least as many agents as the role has connected frameworks.
+    /// Plans for a quota set by the legacy call: rescinds at least the requested amount, all offers of an agent or
+    /// none, from at least as many agents as the role has connected frameworks.
     #[must_use]
     pub fn rescind_for_request(
         &self,
@@ -141,10 +141,10 @@ impl Allocator {
         plan
     }
 
-    /// For quota that was changed by UPDATE_QUOTA, after [`Allocator::update_quota`]: offers of the role's
-    /// subtree as long as a limit is exceeded and the offer helps, then offers outside it as long as the
-    /// guarantee cannot be met from what is free, and all others with it, and the offer helps. No more offers
-    /// are looked at than that takes.
+    /// Plans for a quota changed by UPDATE_QUOTA, after [`Allocator::update_quota`]. Rescinds offers of the role's
+    /// subtree while a limit is exceeded and the offer helps. Then rescinds offers outside the subtree while the free
+    /// resources cannot meet this guarantee together with all others and the offer helps. Examines no more offers
+    /// than necessary.
     #[must_use]
     pub fn rescind_for_quota<'a>(
         &self,
@@ -187,7 +187,7 @@ impl Allocator {
                 let (text, guarantee) = (name.as_str(), guarantee.millis());
                 let (consumed, given_back) = (consumed(text), given_back.get(text).millis());
                 let requested = guarantee - (consumed - given_back);
-                // What is free is held back for other guarantees as well.
+                // Other guarantees also hold back free resources.
                 let required = kind_of(text).map_or(0, |kind| self.roles.required(kind));
                 let more = requested.max(0) - (guarantee - consumed).max(0);
                 let free = self.free_regular(text).saturating_add(given_back);
@@ -207,8 +207,8 @@ impl Allocator {
         plan
     }
 
-    /// What counts against a role's limits: what is reserved to its subtree, and what else is offered to it or
-    /// used by it and not revocable.
+    /// The consumption that counts against a role's limits: the reservations of its subtree, and all other
+    /// non-revocable resources that the subtree is offered or uses.
     #[must_use]
     pub fn consumption(&self, role: &Role) -> ResourceQuantities {
         let mut consumed = ResourceQuantities::new();
@@ -224,8 +224,8 @@ impl Allocator {
         consumed
     }
 
-    /// For changed weights: an offer only if the neediest other role that waits for offers would, with it,
-    /// still not stand above the role that gives it back; none if nobody waits.
+    /// Plans for changed weights: rescinds an offer only if the neediest other waiting role would, with this offer,
+    /// still not rank above the role that loses it. The plan is empty if no role waits.
     #[must_use]
     pub fn rescind_for_weights(
         &self,
@@ -276,9 +276,9 @@ impl Allocator {
         }
     }
 
-    /// For an operator's RESERVE, CREATE and the like: the fewest offers of the agent, in order, without
-    /// which the wanted resources are free; None if no set of them is enough. Offers that bring nothing
-    /// of what is missing are left alone.
+    /// Plans for an operator's RESERVE, CREATE and similar operations: the fewest offers of the agent, in order, that
+    /// free the requested resources; `None` if all offers together do not suffice. Skips offers without missing
+    /// resources.
     #[must_use]
     pub fn rescind_for_operation(
         &self,
@@ -295,7 +295,7 @@ impl Allocator {
             }
             let missing = requested - &have;
             let resources = offer.resources.unallocate();
-            // Something of what is missing is in it.
+            // The offer holds a part of the missing resources.
             if &missing - &resources != missing {
                 have += &resources;
                 plan.push((offer.id.clone(), resources));
@@ -325,7 +325,8 @@ impl Allocator {
     }
 }
 
-/// Takes an offer's amounts off what is still to go. False, and nothing is taken, if it does not help.
+/// Subtracts an offer's amounts from the remaining ones. Returns false, and subtracts nothing, if the offer does not
+/// help.
 fn take(left: &mut BTreeMap<&str, i64>, offer: &ResourceQuantities) -> bool {
     if !left.keys().any(|name| offer.get(name).is_positive()) {
         return false;

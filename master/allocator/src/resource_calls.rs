@@ -71,11 +71,11 @@ impl Allocator {
         Ok(())
     }
 
-    /// What a framework got in an offer has become something else: RESERVE, CREATE and the like, or, with
-    /// nothing produced, is gone from the agent.
+    /// Converts resources that a framework holds from an offer: RESERVE, CREATE and similar operations. A conversion
+    /// that produces nothing removes the resources from the agent.
     ///
     /// # Errors
-    /// When what is consumed is not held at that point; nothing is changed then.
+    /// If the framework does not hold the consumed resources at that point; nothing changes then.
     pub fn update_allocation(
         &mut self,
         framework: &FrameworkId,
@@ -166,10 +166,10 @@ impl Allocator {
             })
     }
 
-    /// An operator's RESERVE, CREATE and the like on what nobody holds.
+    /// Applies an operator's RESERVE, CREATE and similar operations to free resources.
     ///
     /// # Errors
-    /// When what is consumed is not free at that point; nothing is changed then.
+    /// If the consumed resources are not free at that point; nothing changes then.
     pub fn update_available(
         &mut self,
         agent: &AgentId,
@@ -204,7 +204,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Splits what comes back by who holds it, checking that it is held.
+    /// Splits returned resources by the slots that hold them. Fails if a part is not held.
     fn held_parts(
         &self,
         framework: &FrameworkId,

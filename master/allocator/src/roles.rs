@@ -1,9 +1,9 @@
-//! The tree of roles: who exists, with what weight and quota, and how much each has consumed.
+//! The tree of roles: existing roles with their weights, quotas and consumption.
 //!
-//! A role exists while it, or one below it, has frameworks, a reservation, a weight or a quota.
-//! Amounts of a role include those of its subtree. Invariants, per kind: `unsatisfied` of a role is the
-//! larger of what is missing to its own guarantee and the sum of what is missing below it, so a
-//! guarantee is charged once on its path; [`RoleTree::required`] is the sum of that at the top.
+//! A role exists while the role, or a role below it, has frameworks, a reservation, a weight or a quota. The amounts
+//! of a role include those of its subtree. Invariants, per kind: `unsatisfied` of a role is the larger of the
+//! shortfall of its own guarantee and the sum of the shortfalls below it, so a guarantee counts once on its path;
+//! [`RoleTree::required`] is the sum of `unsatisfied` at the top.
 
 use meseta_resources::Role;
 
@@ -22,27 +22,27 @@ pub(crate) struct RoleNode {
     pub(crate) role: Role,
     pub(crate) parent: Option<RoleKey>,
     pub(crate) children: u32,
-    /// Those of them that are in the sorter.
+    /// The number of children in the sorter.
     live_children: u32,
     pub(crate) node: NodeKey,
-    /// What stands for the role's own frameworks in the sorter.
+    /// The sorter node that stands for the role's own frameworks.
     pub(crate) own: NodeKey,
-    /// Frameworks subscribed to the role, or holding something of it.
+    /// Frameworks that are subscribed to the role, or hold resources of it.
     pub(crate) slots: Slab<SlotKey>,
-    /// Those of the slots that can be offered to.
+    /// The slots that may get offers.
     pub(crate) active: Bits,
     pins: u32,
     pub(crate) weight: Option<f64>,
     pub(crate) quota: Option<RoleQuota>,
-    /// Reserved on all agents to the subtree.
+    /// The amounts reserved to the subtree on all agents.
     pub(crate) reserved: Vec<i64>,
-    /// Offered to or used by the subtree, of what is neither reserved nor revocable.
+    /// The unreserved, non-revocable amounts that the subtree is offered or uses.
     pub(crate) unreserved: Vec<i64>,
     unsatisfied: Vec<i64>,
     unsatisfied_below: Vec<i64>,
-    /// Whether what the limits leave cannot make an offer; None if not known.
+    /// Whether the limits leave too little for an offer; `None` if unknown.
     pub(crate) starved: Option<bool>,
-    /// Frameworks here with a minimum of their own.
+    /// The number of frameworks in this role with a minimum of their own.
     pub(crate) own_minimums: u32,
 }
 
@@ -106,13 +106,13 @@ impl RoleNode {
 pub(crate) struct RoleTree {
     nodes: Slab<RoleNode>,
     by_name: KeyMap<Role>,
-    /// What must be held back for guarantees, by kind.
+    /// The amounts that must be held back for guarantees, by kind.
     required: Vec<i64>,
-    /// How many roles have a quota, and a guarantee among them.
+    /// The number of roles with a quota; below, those with a guarantee and those with a limit.
     pub(crate) quotas: usize,
     pub(crate) guarantees: usize,
     pub(crate) limits: usize,
-    /// How many have a guarantee of the older kind, by what it names.
+    /// The number of legacy guarantees that name each kind.
     legacy_guarantees: Vec<i64>,
 }
 
@@ -258,7 +258,7 @@ impl RoleTree {
         self.nodes[key].starved = None;
     }
 
-    /// As [`RoleTree::consume`] for several kinds.
+    /// Like [`RoleTree::consume`] for several kinds.
     #[inline]
     pub(crate) fn consume_all(&mut self, key: RoleKey, changes: &[(Kind, i64)]) {
         let node = &mut self.nodes[key];
@@ -269,7 +269,7 @@ impl RoleTree {
         node.starved = None;
     }
 
-    /// Changes what is reserved to a role and those above it.
+    /// Changes the reserved amount of a role and its ancestors.
     pub(crate) fn reserve(&mut self, key: RoleKey, kind: Kind, amount: i64) {
         let mut next = Some(key);
         while let Some(key) = next {
@@ -282,7 +282,7 @@ impl RoleTree {
         self.refresh(key, kind);
     }
 
-    /// Recomputes what is unsatisfied of a kind from a role up.
+    /// Recomputes the unsatisfied amount of a kind from a role upwards.
     pub(crate) fn refresh(&mut self, key: RoleKey, kind: Kind) {
         if self.guarantees == 0 {
             return;
@@ -307,13 +307,13 @@ impl RoleTree {
         }
     }
 
-    /// What must be held back of a kind for all guarantees.
+    /// The amount of a kind that must be held back for all guarantees.
     #[inline]
     pub(crate) fn required(&self, kind: Kind) -> i64 {
         get(&self.required, kind)
     }
 
-    /// Whether a quota of the older kind guarantees something of a kind.
+    /// Whether a legacy quota guarantees an amount of the kind.
     pub(crate) fn has_legacy_guarantee(&self, kind: Kind) -> bool {
         get(&self.legacy_guarantees, kind) > 0
     }
@@ -322,21 +322,21 @@ impl RoleTree {
         self.required.iter().any(|amount| *amount > 0)
     }
 
-    /// How much of a kind the limits on the path leave to a role; None without a limit.
+    /// The amount of a kind that the limits on the path leave to a role; `None` without a limit.
     pub(crate) fn slack(&self, key: RoleKey, kind: Kind) -> Option<i64> {
         self.path(key)
             .filter_map(|key| self.own_slack(key, kind))
             .min()
     }
 
-    /// How much of a kind a role's own limit leaves to it.
+    /// The amount of a kind that the role's own limit leaves.
     pub(crate) fn own_slack(&self, key: RoleKey, kind: Kind) -> Option<i64> {
         let node = &self.nodes[key];
         let limit = find(&node.quota.as_ref()?.limits, kind)?;
         Some(limit.saturating_sub(node.consumed(kind)).max(0))
     }
 
-    /// The limit that leaves least of a kind to a role.
+    /// The lowest remaining limit of a kind on the path of a role.
     pub(crate) fn tightest(&self, key: RoleKey, kind: Kind) -> Option<(RoleKey, i64)> {
         self.path(key)
             .filter_map(|key| {
@@ -346,9 +346,8 @@ impl RoleTree {
             .min_by_key(|(key, limit)| limit.saturating_sub(self.nodes[*key].consumed(kind)))
     }
 
-    /// How much of a kind a role may claim of guarantees: of its own, without what is kept for those
-    /// below it; and of those above it that have no active framework themselves, without what is kept
-    /// for others below them.
+    /// The amount of a kind that a role may claim from guarantees: from its own, minus the part kept for roles below
+    /// it; and from those of ancestors without an active framework, minus the part kept for other roles below them.
     pub(crate) fn claimable(&self, key: RoleKey, kind: Kind) -> i64 {
         let mut claim = 0;
         let mut reserved_by_path = 0;

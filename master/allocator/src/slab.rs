@@ -55,7 +55,7 @@ impl<T> Slab<T> {
             .unwrap_or_else(|| key_of(self.items.len()))
     }
 
-    /// One past the highest key ever given out.
+    /// The highest key ever used plus one.
     pub(crate) fn bound(&self) -> Key {
         key_of(self.items.len())
     }

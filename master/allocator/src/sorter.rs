@@ -1,10 +1,11 @@
-//! Weighted dominant-resource fairness over a tree: who is furthest below its share.
+//! Weighted dominant-resource fairness over a tree: orders siblings so that the one furthest below its share comes
+//! first.
 //!
-//! Entered through [`Sorter::settle`] and [`Sorter::order`]; fed by the accounting only. Knows nothing
-//! of agents, offers or clocks. Invariant: a node's share is a function of its allocation, its weight
-//! and the totals alone; siblings stand in the order of (share, allocations made, name), so two sorters
-//! fed the same calls agree to the last unit. Inner nodes are roles; `.` below a role stands for its own
-//! frameworks, which compete with its sub-roles; leaves are frameworks.
+//! Callers enter through [`Sorter::settle`] and [`Sorter::order`]; only the accounting feeds it. The sorter knows
+//! nothing of agents, offers or clocks. Invariant: a node's share is a function of its allocation, its weight and the
+//! totals alone; siblings are ordered by (share, number of allocations, name), so two sorters fed the same calls
+//! agree to the last unit. Inner nodes are roles; `.` below a role stands for its own frameworks, which compete with
+//! its sub-roles; leaves are frameworks.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -18,15 +19,16 @@ pub type NodeKey = Key;
 /// A kind of resource: an interned name.
 pub type Kind = Key;
 
-/// With fewer nodes, comparing names is cheaper than numbering them.
+/// With fewer nodes, comparing names is cheaper than numbering the nodes.
 const RANKED_MIN: usize = 32;
 
-/// From so many touched nodes on, when they are more than one in so many of all, sorting all anew is
+/// With at least this many touched nodes, more than one in `RESORT_PART` of all, a new sort of all siblings is
 /// cheaper than moving each.
 const RESORT_MIN: usize = 32;
 const RESORT_PART: usize = 4;
 
-/// Touched nodes, twice as many as there are apart, from which on removed ones are looked for among them.
+/// The number of stale entries in the list of touched nodes, on top of twice the number of nodes, that triggers a
+/// cleanup.
 const REMOVED_LISTED_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -34,19 +36,20 @@ pub struct Sorter {
     nodes: Slab<Node>,
     /// By which each node was last put into its place: apart, since comparing is most of the work.
     keys: Vec<SortKey>,
-    /// What those below a node have in common, as its owner notes it; apart, since walks pass over most nodes by it.
+    /// The common profile of the frameworks below each node, set by the owner. A separate vector, since walks read it
+    /// for most nodes.
     profiles: Vec<ProfileKey>,
-    /// A name was added since all were numbered.
+    /// Whether a name was added since the last numbering.
     ranks_stale: bool,
-    /// By what allocations are divided: the totals, or infinity for what does not count.
+    /// The divisors of allocations: the totals, or infinity for kinds that do not count.
     scales: Vec<f64>,
-    /// Of the whole cluster, by kind.
+    /// The totals of the cluster, by kind.
     totals: Vec<i64>,
     excluded: Vec<bool>,
-    /// Nodes whose place may be wrong, and some that were removed or whose keys others have now; each is marked, so that it is
-    /// listed once.
+    /// Nodes that may be out of place, and some removed nodes whose keys may be in use again. Each node is marked, so
+    /// that it is listed once.
     touched: Vec<NodeKey>,
-    /// Every share may be wrong, since a total or a weight has changed.
+    /// Whether every share may be wrong, because a total or a weight has changed.
     stale: bool,
     root: NodeKey,
 }
@@ -81,18 +84,18 @@ pub(crate) struct SiblingSums(KeyMap<NodeKey, f64>);
 struct Node {
     parent: NodeKey,
     name: Arc<str>,
-    /// What the node stands for, to whoever made it.
+    /// The key of the represented object, chosen by the owner.
     tag: Key,
     weight: f64,
-    /// The number of allocations made.
+    /// The number of allocations.
     count: u64,
-    /// What is allocated, by kind.
+    /// The allocated amounts, by kind.
     allocated: Vec<i64>,
     /// Active children, in order.
     order: Vec<NodeKey>,
     active: bool,
     touched: bool,
-    /// Where it was last seen in the order, and may still be.
+    /// The last known position in the order; a hint that may be outdated.
     last_position: u32,
 }
 
@@ -229,7 +232,8 @@ impl Sorter {
         self.touch(node);
     }
 
-    /// As [`Sorter::add_allocated`] for several kinds, with so many more allocations: among equal shares, fewer come first.
+    /// Like [`Sorter::add_allocated`] for several kinds, with `allocations` more allocations: among equal shares,
+    /// fewer allocations come first.
     #[inline]
     pub fn add_all(&mut self, node: NodeKey, changes: &[(Kind, i64)], allocations: u64) {
         let entry = &mut self.nodes[node];
@@ -441,14 +445,14 @@ impl Sorter {
         self.count_before(order, child)
     }
 
-    /// What the node is to be placed by from now on.
+    /// Sets the node's sort key from its current share and count.
     fn set_key(&mut self, node: NodeKey) {
         let share = self.share_of(node).to_bits();
         let key = &mut self.keys[at(node)];
         (key.share, key.count) = (share, self.nodes[node].count);
     }
 
-    /// How many of these siblings, which are in order, stand before the node.
+    /// The number of these sorted siblings that stand before the node.
     #[inline]
     fn count_before(&self, siblings: &[NodeKey], node: NodeKey) -> usize {
         if self.ranks_stale {
@@ -482,7 +486,7 @@ impl Sorter {
         fork.map_or(left.len().cmp(&right.len()), |(a, b)| self.compare(*a, *b))
     }
 
-    /// From below the root down to the node.
+    /// The path from below the root down to the node.
     fn path(&self, node: NodeKey) -> Vec<NodeKey> {
         let mut path = vec![node];
         let mut next = node;

@@ -1,4 +1,4 @@
-//! What callers say of frameworks, agents and the allocator itself.
+//! Parameters of calls: descriptions of frameworks, of agents and of the allocator itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use meseta_resources::{
 
 use crate::constraints::OfferConstraints;
 
-/// How the order of siblings is found.
+/// The way in which siblings are ordered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum SorterKind {
     /// Sorted by the dominant share.
     #[default]
     Drf,
-    /// At random, with chances in proportion to the weights.
+    /// At random, weighted by the roles' weights.
     Random,
 }
 
-/// How the allocator is set up.
+/// The configuration of the allocator.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How often the caller runs [`crate::Allocator::tick`]; no filter lives shorter. Default 1 s.
+    /// The interval between calls of [`crate::Allocator::tick`]; every filter lasts at least this long. Default 1 s.
     pub allocation_interval: Duration,
     /// Alternatives for the least that an offer must hold; none means anything will do.
     /// Default `cpus:0.01|mem:32`.
     pub min_allocatable: Vec<ResourceQuantities>,
-    /// Left out of dominant shares. Default none.
+    /// Resources left out of dominant shares. Default none.
     pub fairness_excluded: BTreeSet<ResourceName>,
     /// Whether agents with gpus are kept for frameworks that opted in. Default true.
     pub filter_gpu_resources: bool,
@@ -36,17 +36,16 @@ pub struct Options {
     pub role_sorter: SorterKind,
     /// The sorter; DRF by default.
     pub framework_sorter: SorterKind,
-    /// Where the master is; agents elsewhere are offered to region-aware frameworks only. Default none.
+    /// The domain of the master; only region-aware frameworks get offers of agents in other regions. Default none.
     pub domain: Option<Domain>,
-    /// Whether an offer that is cut down to a quota gets ports and the like in proportion, instead of
-    /// all of them. Default true.
+    /// Whether an offer reduced by a quota gets a proportional part of ports and similar resources, instead of all of
+    /// them. Default true.
     pub share_items: bool,
-    /// Part of the agents that were known before a failover whose return ends recovery, in hundredths.
-    /// Default 80.
+    /// The percentage of the agents known before a failover whose return ends recovery. Default 80.
     pub recovery_percent: u32,
-    /// How long recovery may last. Default 10 min.
+    /// The longest time that recovery may last. Default 10 min.
     pub recovery_timeout: Duration,
-    /// Of the order in which agents are visited, and of the random sorters. Default 0.
+    /// The seed of the order in which cycles visit agents, and of the random sorters. Default 0.
     pub seed: u64,
 }
 
@@ -81,7 +80,7 @@ pub struct Domain {
     pub zone: Arc<str>,
 }
 
-/// What an agent can do that the allocator must know of.
+/// The agent capabilities that concern the allocator.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AgentCapabilities {
     pub multi_role: bool,
@@ -100,7 +99,7 @@ impl Default for AgentCapabilities {
     }
 }
 
-/// What frameworks may select agents by.
+/// The properties by which frameworks may select agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentFacts {
     pub hostname: Arc<str>,
@@ -121,7 +120,7 @@ impl AgentFacts {
     }
 }
 
-/// When an agent will be away, since 1970; handed on as it is.
+/// A planned absence of an agent as a time since 1970, handed on unchanged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unavailability {
     pub start: Duration,
@@ -133,8 +132,8 @@ pub struct AgentSpec {
     pub facts: AgentFacts,
     /// All that it has, revocable resources included; unallocated.
     pub total: Resources,
-    /// What of it is in use already, allocated to roles: after the master's failover, an agent brings
-    /// tasks along. Frameworks need not be known yet.
+    /// The part of the total that is already in use, allocated to roles: after a failover of the master, an agent
+    /// returns with tasks. The frameworks may still be unknown.
     pub used: BTreeMap<FrameworkId, Resources>,
     pub unavailability: Option<Unavailability>,
 }
@@ -151,7 +150,7 @@ impl AgentSpec {
     }
 }
 
-/// What a framework opted in to.
+/// The capabilities that a framework opted in to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct FrameworkCapabilities {
     pub revocable_resources: bool,
@@ -166,7 +165,7 @@ pub struct FrameworkCapabilities {
 #[derive(Clone, Debug, Default)]
 pub struct FrameworkSpec {
     pub roles: BTreeSet<Role>,
-    /// Those of the roles that are to get no offers for now.
+    /// The roles that get no offers for now.
     pub suppressed: BTreeSet<Role>,
     pub capabilities: FrameworkCapabilities,
     /// By role, instead of [`Options::min_allocatable`]; an empty list means anything will do.
@@ -174,12 +173,12 @@ pub struct FrameworkSpec {
     pub constraints: BTreeMap<Role, OfferConstraints>,
 }
 
-/// What is to be offered, or was: all of it on one agent, to one framework in one role.
+/// An allocation, planned or made: resources of one agent, for one framework in one role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub framework: FrameworkId,
     pub agent: AgentId,
     pub role: Role,
-    /// Allocated to the role.
+    /// The resources, allocated to the role.
     pub resources: Resources,
 }

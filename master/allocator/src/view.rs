@@ -1,4 +1,4 @@
-//! What can be read of the allocator: shares, totals, quota, filters; for metrics and for tests.
+//! Read access for metrics and tests: shares, totals, quota, filters.
 
 use std::collections::BTreeMap;
 
@@ -23,35 +23,35 @@ pub struct Shares {
     pub frameworks: BTreeMap<(Role, FrameworkId), f64>,
 }
 
-/// What there is to say of a role.
+/// The state of a role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoleView {
     pub role: Role,
     pub weight: f64,
     pub quota: Quota,
-    /// Counts toward guarantees and limits: what is reserved to the subtree, and what of the rest it has
-    /// been offered or uses.
+    /// The amount that counts toward guarantees and limits: the reservations of the subtree, and the other resources
+    /// that the subtree is offered or uses.
     pub consumed: ResourceQuantities,
     pub reserved: ResourceQuantities,
-    /// Offered to or used by the subtree, reserved or not.
+    /// The resources that the subtree is offered or uses, reserved or not.
     pub allocated: ResourceQuantities,
-    /// Filters of its frameworks.
+    /// The number of filters of the role's frameworks.
     pub filters: usize,
     pub frameworks: Vec<FrameworkId>,
 }
 
-/// What is measured of a role that has frameworks.
+/// The metrics of a role with frameworks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoleGauges {
     pub role: Role,
-    /// Its dominant share, divided by its weight.
+    /// The role's dominant share, divided by its weight.
     pub share: f64,
-    /// Filters of its frameworks.
+    /// The number of filters of the role's frameworks.
     pub filters: usize,
 }
 
 impl Allocator {
-    /// Of each role that has frameworks, in no particular order.
+    /// The metrics of each role with frameworks, in no particular order.
     #[must_use]
     pub fn gauges(&self) -> Vec<RoleGauges> {
         let used = self.roles.iter().filter(|(_, node)| {
@@ -133,7 +133,7 @@ impl Allocator {
         roles
     }
 
-    /// One role, if it exists.
+    /// Returns a role, if it exists.
     #[must_use]
     pub fn role(&self, role: &Role) -> Option<RoleView> {
         let key = self.roles.find(role)?;
@@ -215,8 +215,8 @@ impl Allocator {
         Ok(excluded)
     }
 
-    /// What the capacity heuristic compares quota with: non-revocable scalars of all agents, with or
-    /// without what is reserved statically.
+    /// The capacity that the capacity heuristic compares with quota: the non-revocable scalars of all agents, with or
+    /// without static reservations.
     #[must_use]
     pub fn quota_capacity(&self, without_static_reservations: bool) -> ResourceQuantities {
         let mut capacity = ResourceQuantities::new();
@@ -235,7 +235,7 @@ impl Allocator {
         capacity
     }
 
-    /// What is guaranteed in all, as if a role had no quota; a guarantee below another is part of it.
+    /// The total guarantee without that of one role; a nested guarantee is part of its parent's.
     #[must_use]
     pub fn guaranteed(&self, except: Option<&Role>) -> ResourceQuantities {
         let mut quotas = self.quotas();
@@ -245,10 +245,10 @@ impl Allocator {
         crate::quota::guaranteed(&quotas)
     }
 
-    /// What is free on an agent.
+    /// The free resources of an agent.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown agent.
     pub fn available(&self, agent: &AgentId) -> Result<Resources, Error> {
         let key = self.agent_key(agent)?;
         Ok(self.classes.resources(&self.agents[key].free, None))
@@ -263,10 +263,10 @@ impl Allocator {
         Ok(self.classes.resources(&self.agents[key].total, None))
     }
 
-    /// What frameworks hold on an agent, offered or in use.
+    /// The resources that frameworks hold on an agent, offered or in use.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown agent.
     pub fn held(&self, agent: &AgentId) -> Result<BTreeMap<FrameworkId, Resources>, Error> {
         let key = self.agent_key(agent)?;
         let mut held: BTreeMap<FrameworkId, Resources> = BTreeMap::new();

@@ -61,7 +61,7 @@ proptest! {
     }
 }
 
-/// What a user of the DRF paper needs for one task.
+/// The resources that a user in the DRF paper needs for one task.
 #[derive(Clone, Debug)]
 struct Demand {
     cpus: u32,
@@ -134,7 +134,7 @@ fn the_papers_example() {
     assert_eq!(shares, [2.0 / 3.0, 2.0 / 3.0]);
 }
 
-/// The same with B at twice the weight: B gets its third task first, and A what is left beside it.
+/// The same example with twice the weight for B: B gets its third task first, and A gets the remainder.
 #[test]
 fn the_papers_example_weighted() {
     let demands = [Demand { cpus: 1, mem: 4 }, Demand { cpus: 3, mem: 1 }];

@@ -1,4 +1,4 @@
-//! Questions: what is left out of an answer is not looked at either.
+//! Cost of calls: the allocator does not examine objects that its answer leaves out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Scenarios: each file below `scenarios/` is a script with the transcript that is expected, and a test
-//! of its own. `REGENERATE_SCENARIOS=1` writes what came out, to be read as a diff.
+//! Scenarios: each file below `scenarios/` is a script with its expected transcript, and a separate test.
+//! `REGENERATE_SCENARIOS=1` writes the actual transcripts, for review as a diff.
 //!
-//! `scenarios/allocator` and `scenarios/sorter` hold the scenarios of Mesos's own test suites under the
-//! names that those have there; `allocator.names` and `sorter.names` list all of these, so that none goes missing.
+//! `scenarios/allocator` and `scenarios/sorter` hold the scenarios of Mesos's own test suites under their Mesos
+//! names; `allocator.names` and `sorter.names` list all of them, so that none goes missing.
 
 mod support;
 

@@ -1,13 +1,13 @@
-//! How fast the core alone is.
+//! Measures the speed of the core alone.
 //!
-//! `cargo run --release -p meseta-master --example core_throughput -- [AGENTS] [TASKS]`: how many tasks per second it
-//! takes from launch to acknowledged end.
+//! `cargo run --release -p meseta-master --example core_throughput -- [AGENTS] [TASKS]`: the number of tasks per
+//! second from launch to acknowledged end.
 //!
-//! `... --example core_throughput -- operations [RESOURCES]`: how long one ACCEPT with as many operations as it may
-//! have takes on an agent that is divided into so many resources; nothing else is done meanwhile.
+//! `... --example core_throughput -- operations [RESOURCES]`: the duration of one ACCEPT with the maximum number of
+//! operations, on an agent that is divided into so many resources. The master does nothing else meanwhile.
 //!
-//! `... --example core_throughput -- reregistration [AGENTS] [TASKS]`: how long a master that has just started takes to
-//! have all agents back, with the tasks that they run: their frames are decoded, and stored at once.
+//! `... --example core_throughput -- reregistration [AGENTS] [TASKS]`: the time until a newly started master has all
+//! agents back with their running tasks. The master decodes their frames and stores them immediately.
 
 mod operations;
 mod reregistration;

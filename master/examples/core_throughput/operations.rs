@@ -15,9 +15,9 @@ use meseta_resources::{Label, Operation, Reservation, Resource, Role};
 
 use crate::world::World;
 
-/// As many as one ACCEPT may have.
+/// The maximum number of operations per ACCEPT.
 const OPERATIONS: usize = 1_024;
-/// As many as one operation may name.
+/// The maximum number of resources per operation.
 const RESOURCES: usize = 512;
 
 /// A thousandth of a cpu, reserved under a label of its own.
@@ -87,7 +87,7 @@ fn divided(resources: usize) -> Result<World, Box<dyn Error>> {
     Ok(world)
 }
 
-/// What an ACCEPT asks for, and its operations.
+/// The name of an ACCEPT, and its operations.
 type Large = (&'static str, Vec<Message>);
 
 fn largest(resources: usize) -> Result<Vec<Large>, Box<dyn Error>> {

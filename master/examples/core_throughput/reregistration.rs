@@ -14,7 +14,7 @@ use prost::Message;
 use crate::world::World;
 
 const FRAMEWORKS: usize = 200;
-/// As many frames as a master takes in before it looks at offers again.
+/// The number of frames that a master reads before it handles offers again.
 const BURST: usize = 64;
 
 struct Cluster {
@@ -60,7 +60,7 @@ impl Cluster {
         }
     }
 
-    /// What the master before this one left in the registry.
+    /// The registry content that the former master left.
     fn recovered(&self) -> Recovered {
         let record = |number| AgentRecord {
             agent_id: agent_id(number).value,
@@ -138,7 +138,7 @@ impl Cluster {
     }
 }
 
-/// What this process has resident, in MB; nothing where /proc says nothing.
+/// The resident memory of this process in MB; `None` if /proc does not show it.
 fn resident_mb() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

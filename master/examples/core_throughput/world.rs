@@ -94,7 +94,7 @@ impl World {
         }));
     }
 
-    /// One input of several that wait, the last of which is a step of its own.
+    /// One input of a burst; the last input of the burst is a normal step.
     pub(crate) fn step_in_burst(&mut self, input: Input) {
         self.stepped(input, MasterCore::step_in_burst);
     }
@@ -169,7 +169,7 @@ impl World {
         offer.ok_or_else(|| "nothing is offered".to_owned())
     }
 
-    /// One state of one task: told, and acknowledged.
+    /// Reports one state of a task, and acknowledges it.
     pub(crate) fn advance(&mut self, run: &meseta::RunTask, state: TaskState, uuid: u8) {
         let agent = run.task.agent_id.value.clone();
         let Some(connection) = self.agents.get(&agent).copied() else {

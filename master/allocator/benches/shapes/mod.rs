@@ -107,7 +107,7 @@ impl Cluster {
         self.agents.push(id);
     }
 
-    /// One forced full cycle.
+    /// Runs one forced full cycle.
     #[inline(never)]
     pub(crate) fn measured_sweep(&mut self) -> Vec<Allocation> {
         self.allocator.sweep(self.now)
@@ -157,7 +157,7 @@ pub(crate) fn quota(cpus: u64, mem: u64, disk: u64) -> Quota {
     }
 }
 
-/// The agent of PersistentVolumes: all of it reserved, with one volume.
+/// The agent of the PersistentVolumes benchmark: fully reserved, with one volume.
 pub(crate) fn with_volume(index: usize, shared: bool) -> Resources {
     let mut total =
         resources("cpus(role0):24;mem(role0):4096;disk(role0):3072;ports(role0):[31000-32000]");

@@ -1,4 +1,4 @@
-//! What must hold after every command, and of every cycle.
+//! The properties that hold after every command and for every cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Each offer is of what is free, and within the limits of every role above.
+    /// Checks that each offer consists of free resources and obeys the limits of every role above.
     fn check_offers(&mut self, offers: &[Allocation]) {
         for offer in offers {
             let Allocation {
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// Without quota the model knows every offer, once it is told which agent is next.
+    /// Replays the cycle on the model. Without quota the model predicts every offer, given the next agent.
     fn replay(&mut self, offers: &[Allocation]) {
         let mut offers = offers.iter().peekable();
         let mut visited = BTreeSet::new();
@@ -170,7 +170,7 @@ impl World {
             }
             let of_role = self.model.filters.iter();
             let of_role = of_role.filter(|filter| filter.role == role);
-            // What is declined twice is one filter.
+            // Declining the same resources twice makes one filter.
             let filters: BTreeSet<_> = of_role
                 .map(|filter| (&filter.agent, &filter.framework, filter.refused.to_string()))
                 .collect();

@@ -1,4 +1,5 @@
-//! What may happen to an allocator, done to the model too: each command agrees with it on what is refused.
+//! The commands of the property test. Each runs on the allocator and on the model, and both must refuse the same
+//! calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Random command sequences against a simple model that shares no code with the allocator.
 //!
-//! Checked after every command: conservation, what is charged to roles, and the order of roles and
-//! frameworks. Checked for every cycle: nothing is offered twice; no limit on the path is exceeded;
-//! headroom is safe; no guarantee that could be served is denied; and nothing more could have been
-//! offered. Without quota every single offer is the one that the model makes.
+//! Checked after every command: conservation, the charges of roles, and the order of roles and frameworks. Checked
+//! for every cycle: no resource is offered twice; no offer exceeds a limit on the path; headroom is safe; every
+//! servable guarantee is served; and no further offer is possible. Without quota every single offer equals the
+//! model's.
 
 mod checks;
 mod commands;

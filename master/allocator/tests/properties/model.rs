@@ -1,5 +1,5 @@
-//! A slow and simple model of the allocator, which shares no code with it: everything is kept in maps of
-//! `Resources`, and everything else is computed from those when it is asked for.
+//! A slow and simple model of the allocator that shares no code with it: it stores maps of `Resources` and computes
+//! everything else on demand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub(crate) const KINDS: [&str; 3] = ["cpus", "mem", "disk"];
 pub(crate) struct Model {
     pub(crate) agents: BTreeMap<AgentId, ModelAgent>,
     pub(crate) frameworks: BTreeMap<FrameworkId, ModelFramework>,
-    /// What is held, unallocated, by agent, framework and role.
+    /// The held resources, unallocated, by agent, framework and role.
     pub(crate) held: BTreeMap<(AgentId, FrameworkId, Role), Resources>,
     pub(crate) filters: Vec<Filter>,
     pub(crate) weights: BTreeMap<Role, f64>,
@@ -60,7 +60,7 @@ fn amount(resources: &Resources, kind: &str) -> i64 {
 }
 
 impl Model {
-    /// What is free on an agent, from nothing but totals and holdings.
+    /// The free resources of an agent, computed from totals and holdings alone.
     pub(crate) fn free(&self, agent: &AgentId) -> Resources {
         let mut free = self.agents[agent].total.clone();
         for ((_, _, _), held) in self.held.iter().filter(|(key, _)| key.0 == *agent) {
@@ -140,7 +140,7 @@ impl Model {
             .sum()
     }
 
-    /// What those that `is_theirs` accepts have of a kind; a shared volume counts once for each agent.
+    /// The amount of a kind held by the owners that `is_theirs` accepts; a shared volume counts once per agent.
     fn allocated(&self, kind: &str, is_theirs: impl Fn(&Role, &FrameworkId) -> bool) -> i64 {
         let mut by_agent: BTreeMap<&AgentId, (i64, BTreeSet<String>)> = BTreeMap::new();
         for ((agent, framework, role), held) in &self.held {
@@ -255,7 +255,7 @@ impl Model {
         members.into_iter().map(|member| member.2.clone()).collect()
     }
 
-    /// What a framework would be offered of an agent without any quota; None if nothing.
+    /// The offer of an agent to a framework without any quota; `None` if the offer is empty.
     pub(crate) fn offer(
         &self,
         now: Moment,
@@ -325,7 +325,7 @@ impl Model {
             .map_or(0, |quota| quota.guarantees.get(kind).millis())
     }
 
-    /// What is missing to a role's guarantee and those below it, each unit charged once on a path.
+    /// The shortfall of the guarantees of a role and those below it; each unit counts once on a path.
     pub(crate) fn unsatisfied(&self, role: &Role, kind: &str) -> i64 {
         let missing = self.guarantee(role, kind) - self.consumed(role, kind);
         missing.max(self.unsatisfied_below(role, kind)).max(0)
@@ -349,7 +349,7 @@ impl Model {
         tops.iter().map(|role| self.unsatisfied(role, kind)).sum()
     }
 
-    /// Free on agents that may be offered, of what may serve guarantees.
+    /// The free amount on offerable agents that may serve guarantees.
     pub(crate) fn headroom(&self, kind: &str) -> i64 {
         let active = self.agents.iter().filter(|(_, agent)| agent.active);
         active
@@ -357,7 +357,7 @@ impl Model {
             .sum()
     }
 
-    /// How much of a kind the limits on its path leave to a role.
+    /// The amount of a kind that the limits on its path leave to a role.
     pub(crate) fn slack(&self, role: &Role, kind: &str) -> i64 {
         std::iter::once(role.clone())
             .chain(role.ancestors())

@@ -1,4 +1,4 @@
-//! Commands that ask: what is where, who comes next, what would be taken back.
+//! Script commands that query the allocator: resources, order, and planned rescinds.
 
 use std::collections::BTreeMap;
 
@@ -146,7 +146,7 @@ impl Script {
         })
     }
 
-    /// How often each role comes at each place, in hundredths.
+    /// The frequency of each role at each position, in hundredths.
     pub(super) fn frequencies(&mut self, runs: u32) -> String {
         let mut counts: BTreeMap<Role, Vec<u32>> = BTreeMap::new();
         for _ in 0..runs {
