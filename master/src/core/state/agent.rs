@@ -22,28 +22,28 @@ use super::unknown_task_updates::UnknownTaskUpdates;
 use super::usage::Usage;
 use crate::core::ids::ConnectionId;
 
-/// Kills of tasks of one agent that are said again when it comes back; of what is beyond that the framework's next
-/// reconciliation finds the task alive.
+/// Kills stored per agent to be sent again when the agent reregisters. Kills beyond this number are not stored: the
+/// framework's next reconciliation finds the task alive.
 const KILLS_MAX: usize = 10_000;
 
-/// What an agent says of itself; never changed in place.
+/// An agent's description of itself; never changed in place.
 #[derive(Clone, Debug)]
 pub struct AgentProfile {
     pub id: AgentId,
     pub info: v1::AgentInfo,
     pub version: String,
     pub capabilities: Vec<Capability>,
-    /// Where its own API listens.
+    /// The address of the agent's own API.
     pub address: v1::Address,
-    /// Everything it has, reservations and volumes included.
+    /// All resources of the agent, including reservations and volumes.
     pub total: Resources,
-    /// Longest frame that it takes, in bytes.
+    /// The longest frame in bytes that the agent accepts.
     pub frame_bytes_max: usize,
-    /// What its description takes on the wire.
+    /// The encoded size of the agent's info.
     pub info_bytes: usize,
-    /// What it says of itself takes in memory, more or less.
+    /// The approximate memory taken by the agent's description.
     pub bytes: usize,
-    /// What its reservations and volumes take on the wire, at most.
+    /// The upper limit of the encoded size of the agent's reservations and volumes.
     pub reserved_bytes: usize,
 }
 
@@ -58,26 +58,26 @@ impl AgentProfile {
         self.capabilities.contains(&capability)
     }
 
-    /// What it would take in memory, more or less, with other reservations and volumes.
+    /// The approximate memory taken by the description after a change of reservations and volumes.
     #[must_use]
     pub(in crate::core) fn bytes_with(&self, change: &Change) -> usize {
         with_change(self.bytes, change, decoded_bytes)
     }
 
-    /// What its reservations and volumes would take on the wire after a change.
+    /// The encoded size of the agent's reservations and volumes after a change.
     #[must_use]
     pub(in crate::core) fn reserved_bytes_with(&self, change: &Change) -> usize {
         with_change(self.reserved_bytes, change, reserved_bytes)
     }
 
-    /// An operation has changed what it has.
+    /// Applies the change that an operation made to the agent's resources.
     pub(in crate::core) fn change(&mut self, change: &Change) {
         self.bytes = self.bytes_with(change);
         self.reserved_bytes = self.reserved_bytes_with(change);
         change.apply_to(&mut self.total);
     }
 
-    /// It has something else, by its own word.
+    /// Replaces the total with the one that the agent reports.
     pub(in crate::core) fn set_total(&mut self, total: Resources) {
         self.reserved_bytes = reserved_bytes(&total);
         self.total = total;
@@ -97,7 +97,7 @@ impl AgentProfile {
         some(self.total.cpus()) && some(self.total.mem())
     }
 
-    /// Where its own API is, as offers say it.
+    /// The URL of the agent's own API, as in offers.
     #[must_use]
     pub(crate) fn url(&self) -> v1::Url {
         v1::Url {
@@ -113,21 +113,22 @@ impl AgentProfile {
         }
     }
 
-    /// The literal address, or what was given in its place.
+    /// The literal IP address, or else the hostname.
     #[must_use]
     pub fn ip(&self) -> &str {
         self.address.ip.as_deref().unwrap_or(&self.info.hostname)
     }
 }
 
-/// A registered agent, with what is recorded of it.
+/// A registered agent with its tasks, executors, operations and offers.
 #[derive(Debug)]
 pub(in crate::core) struct Agent {
     pub profile: Arc<AgentProfile>,
-    /// What its estimate of revocable resources takes beside its description.
+    /// The memory taken by the agent's estimate of revocable resources, on top of its description.
     pub oversubscribed_bytes: usize,
     pub connection: Option<ConnectionId>,
-    /// The last connection that it was admitted on, also when that has ended: what comes on an earlier one is older.
+    /// The last connection on which the agent was admitted, even if it has ended. A message on an earlier connection
+    /// is outdated.
     pub newest_connection: ConnectionId,
     /// Counts connections, so that an old ping timer is recognised.
     pub generation: u64,
@@ -135,32 +136,34 @@ pub(in crate::core) struct Agent {
     pub registered: Duration,
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
-    /// How many tasks with control groups of their own each executor has that has any.
+    /// The number of tasks with cgroups of their own, by executor.
     pub apart: BTreeMap<(FrameworkId, ExecutorId), usize>,
-    /// How many tasks each executor has that has any.
+    /// The number of tasks, by executor.
     pub in_executors: BTreeMap<(FrameworkId, ExecutorId), usize>,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
     pub(in crate::core) operation_usage: OperationUsage,
     pub offers: BTreeSet<OfferId>,
-    /// What frameworks say to its planned maintenance.
+    /// The answers of frameworks to the agent's planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, inverse_offers::Reply>,
-    /// What tasks and executors hold, by framework; offers are apart.
+    /// The resources of tasks and executors, by framework, without offers.
     pub used: Arc<BTreeMap<FrameworkId, Resources>>,
-    /// Tasks that are to be killed, and how: said again when it returns, since what was on its way then may be lost.
+    /// Tasks to kill, with their kill policies. The master sends these kills again when the agent reregisters, since
+    /// the first ones may be lost.
     pub kills: BTreeMap<(FrameworkId, TaskId), Option<v1::KillPolicy>>,
-    /// What it says of tasks that are on nobody's books.
+    /// Updates from this agent for tasks that the master does not know.
     pub unknown_task_updates: UnknownTaskUpdates,
     pub ping_sequence: u64,
     pub pong_sequence: u64,
     pub missed_pings: u32,
-    /// What its containers use, as it said last.
+    /// The last reported resource usage of the agent's containers.
     pub usage: Option<Usage>,
-    /// Whether its disk does not answer, as it said last: nothing of it is offered.
+    /// Whether the agent last reported a disk that does not respond. Such an agent gets no offers.
     pub disk_silent: bool,
-    /// Marking it unreachable is on its way into the registry.
+    /// Whether the registry is about to record the agent as unreachable.
     pub removal_pending: bool,
-    /// Whether it has shown that it keeps its id: it came back with it, or said more than pongs.
+    /// Whether the agent has shown that it keeps its id: it reregistered with the id, or sent messages other than
+    /// pongs.
     pub keeps_id: bool,
 }
 
@@ -329,7 +332,7 @@ impl Agent {
     }
 }
 
-/// One less of what is counted by executor.
+/// Decrements an executor's count and removes the count at zero.
 fn count_down(
     counts: &mut BTreeMap<(FrameworkId, ExecutorId), usize>,
     executor: &(FrameworkId, ExecutorId),
@@ -345,7 +348,7 @@ fn count_down(
 /// An agent that stopped answering.
 #[derive(Clone, Debug)]
 pub struct UnreachableAgent {
-    /// As time since the Unix epoch.
+    /// The time since the Unix epoch.
     pub since: Duration,
     /// The host that it was admitted from; empty if an older master noted this.
     pub hostname: String,
@@ -358,12 +361,12 @@ pub struct RecoveredAgent {
     pub encoded: Bytes,
     /// That it is unreachable, or is removed, is on its way to the registry.
     pub removal_pending: bool,
-    /// Frameworks were told that it is unreachable, and not yet that it is back.
+    /// Whether frameworks know the agent as unreachable and do not know yet that it is back.
     pub was_unreachable: bool,
 }
 
 impl RecoveredAgent {
-    /// What it takes, encoded and decoded, more or less.
+    /// The approximate size of the agent's info, encoded and decoded.
     #[must_use]
     pub(in crate::core) fn bytes(&self) -> usize {
         let decoded = schema::decoded_bytes(v1::AgentInfo::SCHEMA, &self.encoded);

@@ -1,10 +1,10 @@
 //! Memory taken by agent infos, and the number of agents of one host.
 //!
-//! An agent's description is kept for as long as the agent is known, in the registry as well, and is shown whole to
-//! whoever looks: an agent that lies about itself must not fill the memory with it. Invariants: what is kept of all
-//! agents that are here, are expected or wait for the registry is counted, once for each; nobody takes so much that
-//! less is left to others; an agent of the registry is taken back with what it had, and of a host that is proven one
-//! that says little.
+//! The master and the registry store an agent's description as long as the agent is known, and show it in full to
+//! readers. An agent with a false description must not fill the memory. Invariants: the description of each agent
+//! that is registered, expected or waiting for the registry counts once; nobody takes more than remains for all
+//! others; an agent of the registry may return with its former description, and an agent with a short description is
+//! always accepted from a proven host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub(in crate::core) const AGENTS_PER_HOST_MAX: usize = 32;
 /// A description of so many bytes is a small one: some hundred resources, where an ordinary agent has a dozen.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// What the reservations and volumes that masters gave to one agent take in memory, decoded, in bytes: very
-/// small entries take some seven times what they are on the wire.
+/// The limit of memory, in bytes, for the decoded reservations and volumes that masters gave to one agent: very small
+/// entries take about seven times their encoded size.
 const RESERVED_MAX: usize = 8 * RESERVED_BYTES_MAX;
 
 /// A host's name as others compare it.
@@ -42,7 +42,8 @@ pub(in crate::core) enum Origin {
 }
 
 impl Origin {
-    /// Of a machine with a certificate it is the first name of this one, whichever of its names the agent gives.
+    /// Identifies the machine of a connection. A machine with a certificate is identified by the certificate's first
+    /// name, whichever of its names the agent gives.
     pub(in crate::core) fn of(caller: Option<&Caller>, hostname: &str) -> Self {
         let is_somewhere =
             |caller: &&Caller| caller.certificate.is_some() || caller.address.is_some();
@@ -69,7 +70,7 @@ pub(in crate::core) struct DescribedAgent<'a> {
     pub(in crate::core) is_expected: bool,
 }
 
-/// What is kept of agents.
+/// The memory taken by agent descriptions.
 #[derive(Debug, Default)]
 pub(in crate::core) struct AgentInfoUsage {
     pub(in crate::core) of_agents: BTreeMap<AgentId, (Origin, usize)>,
@@ -78,7 +79,7 @@ pub(in crate::core) struct AgentInfoUsage {
 }
 
 impl AgentInfoUsage {
-    /// Counts what is kept of an agent from now on.
+    /// Records the size of an agent's description, replacing the former size.
     pub(in crate::core) fn set(&mut self, id: &AgentId, origin: Origin, bytes: usize) {
         self.remove(id);
         self.all += bytes;
@@ -103,7 +104,7 @@ impl AgentInfoUsage {
         self.of_agents.get(id).map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// Whether so many bytes may be kept of an agent, in the place of what is kept of it now.
+    /// Checks that an agent's description may have this size, in place of the current one.
     pub(in crate::core) fn check(
         &self,
         described: DescribedAgent<'_>,
@@ -111,7 +112,7 @@ impl AgentInfoUsage {
         max: usize,
     ) -> Result<(), Invalid> {
         let before = self.of(described.id);
-        // What the registry has leaves out what comes with every connection.
+        // The registry's record lacks the data that the agent sends with each connection.
         let known = before.saturating_add(if described.is_expected {
             SMALL_BYTES
         } else {
@@ -222,7 +223,7 @@ mod tests {
         }
         assert!(kept.all > MAX);
         assert!(!say(&mut kept, (900, "unproven"), SMALL_BYTES, false));
-        // What is there may stay as it is, and say less.
+        // An existing description may stay unchanged or shrink.
         assert!(say(&mut kept, (0, "false"), 1 << 20, true));
         assert!(say(&mut kept, (0, "false"), 1 << 19, true));
         assert!(!say(&mut kept, (0, "false"), 1 << 20, true));

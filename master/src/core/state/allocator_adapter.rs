@@ -1,7 +1,7 @@
-//! The allocator as the core uses it: its calls in the core's words.
+//! The allocator's calls with the core's own types.
 //!
-//! Invariant: what is held by tasks and offers here is held there; a call that fails says so and is counted, for then
-//! master and allocator disagree.
+//! Invariant: the allocator holds the same resources of tasks and offers as the core. A failed call returns an error
+//! and is counted, because master and allocator then disagree.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -37,7 +37,7 @@ impl std::fmt::Debug for AllocatorAdapter {
     }
 }
 
-/// What needs no translation is asked of the allocator itself.
+/// Calls that need no translation go directly to the allocator.
 impl Deref for AllocatorAdapter {
     type Target = Allocator;
 
@@ -123,7 +123,7 @@ impl AllocatorAdapter {
             .map(|_| ())
     }
 
-    /// What a framework turns out to hold on an agent that the allocator has already.
+    /// Charges resources that a framework already holds on an agent known to the allocator.
     pub(in crate::core) fn charge(
         &mut self,
         agent: &AgentId,
@@ -156,12 +156,12 @@ impl AllocatorAdapter {
             .map_err(Invalid::of)
     }
 
-    /// What nobody holds on an agent.
+    /// The free resources of an agent.
     pub(in crate::core) fn free(&self, agent: &AgentId) -> Resources {
         self.allocator.available(agent).unwrap_or_default()
     }
 
-    /// Who is to be asked to leave which agent now.
+    /// The frameworks that need an inverse offer now, with the agents to leave.
     pub(in crate::core) fn inverse_offers(
         &mut self,
         now: Moment,
@@ -171,20 +171,20 @@ impl AllocatorAdapter {
         due.map(|offer| (offer.framework, offer.agent)).collect()
     }
 
-    /// What the allocator thinks is held on an agent, offers included.
+    /// The resources held on an agent according to the allocator, including offers.
     #[cfg(test)]
     pub(in crate::core) fn held(&self, agent: &AgentId) -> BTreeMap<FrameworkId, Resources> {
         self.allocator.held(agent).unwrap_or_default()
     }
 
-    /// What the allocator thinks is free on an agent.
+    /// The free resources of an agent according to the allocator.
     #[cfg(test)]
     pub(in crate::core) fn available(&self, agent: &AgentId) -> Resources {
         self.allocator.available(agent).unwrap_or_default()
     }
 }
 
-/// What frameworks may choose agents by.
+/// The properties by which frameworks may select agents.
 fn facts(profile: &AgentProfile) -> AgentFacts {
     AgentFacts {
         hostname: profile.info.hostname.as_str().into(),
@@ -202,7 +202,7 @@ fn domain(info: &v1::DomainInfo) -> Option<Domain> {
     })
 }
 
-/// A framework's terms; what is wrong with them is told in words for the framework.
+/// Converts a framework's terms. The error is a message for the framework.
 fn spec(terms: &Terms) -> Result<FrameworkSpec, Invalid> {
     let capabilities = terms.capabilities;
     let mut spec = FrameworkSpec {

@@ -1,8 +1,9 @@
-//! A map with a cached view of each entry; a view is kept until its entry changes.
+//! A map with a cached view of each entry; a view is reused until its entry changes.
 //!
-//! Used like the map that it holds. [`CachedViewMap::views`] gives the views of all entries in order, and costs what
-//! has changed since it was last asked, however many entries there are. [`CachedViewMap::take_watched_changes`] gives the entries
-//! among those that are watched which may have changed. Invariant: whoever may change an entry makes its view stale.
+//! The map is used like the inner map. [`CachedViewMap::views`] returns the views of all entries in order, at a cost
+//! proportional to the changes since the last call, however many entries there are.
+//! [`CachedViewMap::take_watched_changes`] returns the watched entries that may have changed. Invariant: every
+//! mutable access to an entry marks its view as stale.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -88,25 +89,25 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
         Some(&mut entry.value)
     }
 
-    /// Has an entry told of by [`Self::take_watched_changes`] once it may have changed.
+    /// Watches an entry: [`Self::take_watched_changes`] reports it once it may have changed.
     pub(in crate::core) fn watch(&mut self, key: &K) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.is_watched = true;
         }
     }
 
-    /// Watched entries that may have changed; they are not watched any more.
+    /// Returns the watched entries that may have changed, and stops watching them.
     pub(in crate::core) fn take_watched_changes(&mut self) -> Vec<K> {
         std::mem::take(&mut self.watched_changes)
     }
 
-    /// For changes that are not part of the view.
+    /// Mutable access for changes outside the view.
     pub(in crate::core) fn get_mut_keeping_view(&mut self, key: &K) -> Option<&mut T> {
         count_entries(1);
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
 
-    /// Marks the view as stale after a change elsewhere that is part of it.
+    /// Marks the view as stale after a change of data that the view shows from elsewhere.
     pub(in crate::core) fn invalidate(&mut self, key: &K) {
         self.get_mut(key);
     }
@@ -127,7 +128,8 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
         Some(entry.value)
     }
 
-    /// From now until the views are asked for, entries alone say whether they are stale.
+    /// Marks the set of keys as changed. Until the next call of `views`, only the flags of the entries record stale
+    /// views.
     fn mark_keys_changed(&mut self) {
         self.keys_changed = true;
         self.stale.clear();
@@ -199,7 +201,8 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
 
 #[cfg(test)]
 impl<K: Ord + Clone, T, W: View<Key = K> + std::fmt::Debug> CachedViewMap<K, T, W> {
-    /// No view that would be kept differs from one made now: whatever changes what is shown has said so.
+    /// Checks that each fresh cached view equals a newly built one: every change of shown data has marked its view as
+    /// stale.
     pub(in crate::core) fn check(&self, make: impl Fn(&T) -> W) {
         for view in self.views.iter() {
             let entry = self.entries.get(view.key());

@@ -17,17 +17,17 @@ use prost::Message as _;
 const CONSTRAINTS_MAX: usize = 1_000;
 /// Different patterns among them.
 const PATTERNS_MAX: usize = 64;
-/// What the compiled patterns may take, all together: they are made before it is known what else there is. Most take less than
-/// a thousandth of it.
+/// The memory limit of all compiled patterns together, in bytes. A fixed limit, since patterns are compiled before
+/// the check of other limits. Most patterns take less than a thousandth of it.
 const PATTERNS_BYTES_MAX: usize = 16 << 20;
-/// Tables that one agent is held against, all constraints together: most patterns have one.
+/// The number of tables checked for one agent, all constraints together: most patterns have one table.
 const TABLES_MAX: usize = 2_048;
 
 /// The constraints of one framework.
 #[derive(Debug)]
 pub struct Constraints {
     message: message::OfferConstraints,
-    /// Or what is wrong with them, in words for the framework.
+    /// The compiled rules, or an error message for the framework.
     rules: Result<BTreeMap<Role, OfferConstraints>, Invalid>,
     patterns: Usage,
 }
@@ -56,7 +56,7 @@ impl Constraints {
         }
     }
 
-    /// As the framework gave them.
+    /// The original message of the framework.
     #[must_use]
     pub fn message(&self) -> &message::OfferConstraints {
         &self.message
@@ -67,7 +67,7 @@ impl Constraints {
         self.rules.as_ref().map_err(Clone::clone)
     }
 
-    /// What they take, more or less.
+    /// The approximate memory taken by the constraints.
     #[must_use]
     pub(in crate::core) fn bytes(&self) -> usize {
         self.message.encoded_len() * 2 + self.patterns.bytes

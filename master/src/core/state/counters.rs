@@ -1,4 +1,4 @@
-//! What the core counts, for metrics. Only ever grows.
+//! Counters of the core, for metrics. They only grow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ pub struct Counters {
     pub agent_frames: BTreeMap<&'static str, u64>,
     /// Terminal updates, by lower-case state (`task_finished`).
     pub terminal: BTreeMap<&'static str, u64>,
-    /// The same with source and reason; bounded by the product of three enums.
+    /// The number of terminal statuses by state, source and reason. The product of the three enums limits the number
+    /// of keys.
     pub terminal_causes: BTreeMap<(TaskState, Option<Source>, Option<Reason>), u64>,
     /// Tasks that ended by a failure, by role and lower-case state; see [`Counters::count_failure`].
     pub role_failures: BTreeMap<(Arc<str>, &'static str), u64>,
@@ -104,7 +105,7 @@ impl Counters {
         }
     }
 
-    /// Counts a terminal status that a framework is told, and says which it is; others are gauges.
+    /// Counts a terminal status sent to a framework, and returns its state. Gauges cover all other states.
     pub(in crate::core) fn count_status(&mut self, status: &TaskStatus) -> Option<TaskState> {
         let state = state_of(status)?;
         let reconciliation = status.reason == Some(Reason::Reconciliation.into());

@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
 use meseta_resources::AgentId;
 use meseta_resources::work_counter::count_entries;
 
-/// Why an agent gets no offers.
+/// The reason why an agent gets no offers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deactivation {
     /// Since when, as time since the Unix epoch.
@@ -16,7 +16,7 @@ pub struct Deactivation {
     pub drain: Option<Drain>,
 }
 
-/// How an agent is drained.
+/// The parameters and progress of draining an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drain {
     /// The longest that a task has between the request to end and its end; its own time if absent.
@@ -27,7 +27,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// As operators and agents are told.
+    /// The drain state in the form for operators and agents.
     #[must_use]
     pub fn to_wire(&self) -> DrainInfo {
         let state = if self.drained {

@@ -20,24 +20,24 @@ use super::history::History;
 use crate::core::ids::ConnectionId;
 use crate::core::timers::TimerKey;
 
-/// Where a framework's scheduler is.
+/// The connection state of a framework's scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Its stream is open.
+    /// The event stream is open.
     Subscribed {
         connection: ConnectionId,
         stream_id: String,
     },
-    /// Its stream has ended; it has until the failover timeout to come back.
+    /// The event stream has ended; the scheduler may return until the failover timeout.
     Disconnected,
-    /// Agents told of it after a restart of the master; it has not been heard of since.
+    /// Agents reported the framework after a restart of the master, and its scheduler has not subscribed since.
     Recovered,
 }
 
-/// What a framework says of itself and wants.
+/// A framework's description of itself and its requests.
 #[derive(Clone, Debug)]
 pub(in crate::core) struct Terms {
-    /// With the id set.
+    /// The framework's info, always with an id.
     pub info: Arc<v1::FrameworkInfo>,
     pub capabilities: Capabilities,
     pub roles: BTreeSet<Role>,
@@ -46,14 +46,14 @@ pub(in crate::core) struct Terms {
 }
 
 impl Terms {
-    /// What they take, more or less.
+    /// The approximate memory taken by the terms.
     pub(in crate::core) fn bytes(&self) -> usize {
         let constraints = self.offer_constraints.as_ref();
         self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
     }
 }
 
-/// What is known of a task that contradicts the agent that speaks of it.
+/// Records that contradict an agent's report of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::core) struct TaskConflict {
     /// Other agents have it, or had it when they were lost, and this one has not.
@@ -62,7 +62,7 @@ pub(in crate::core) struct TaskConflict {
     pub(in crate::core) is_launched: bool,
 }
 
-/// Whether a task is recorded as lost, and whether with the agent that speaks of it.
+/// Whether a task is recorded as lost, and whether on the reporting agent.
 #[derive(Clone, Copy, Default)]
 struct LostTaskMatch {
     is_known: bool,
@@ -87,11 +87,11 @@ pub(in crate::core) struct Framework {
     pub link: Link,
     /// The user of this machine that it runs as, if it has said no name that is proven.
     pub(in crate::core) user: Option<u32>,
-    /// What it may do; it is asked for at each subscription.
+    /// The framework's rights, determined at each subscription.
     pub approver: Approver,
     /// Counts subscriptions and disconnections, so that an old failover timer is recognised.
     pub generation: u64,
-    /// The agent that told of it, if it came to be on an agent's word.
+    /// The agent that reported the framework, if the framework is known only from that report.
     pub(in crate::core) told_by: Option<AgentId>,
     /// Ends it, while it is away.
     pub(in crate::core) failover: Option<TimerKey>,
@@ -101,11 +101,11 @@ pub(in crate::core) struct Framework {
     pub unregistered: Option<Duration>,
     /// Live tasks and terminal ones with updates unacknowledged, and where they are.
     pub tasks: BTreeMap<TaskId, AgentId>,
-    /// Those of them that this master did not launch: an agent alone says that it has them.
+    /// The tasks that this master did not launch: an agent alone reports them.
     reported: BTreeSet<TaskId>,
     /// Further agents that say that they have a task, of which at most one other has it from this master.
     also: BTreeMap<TaskId, BTreeSet<AgentId>>,
-    /// How many of its tasks and executors are on the books of each agent that has any.
+    /// The number of the framework's tasks and executors on each agent that has any.
     agents: BTreeMap<AgentId, usize>,
     pub offers: BTreeSet<OfferId>,
     pub(in crate::core) completed: History,
@@ -152,18 +152,18 @@ impl Framework {
         }
     }
 
-    /// For how long it may be away.
+    /// The time for which the framework may be disconnected.
     #[must_use]
     pub(in crate::core) fn failover_timeout(&self) -> Duration {
         failover_timeout(&self.terms.info).unwrap_or_default()
     }
 
-    /// How many of its tasks and executors are on the books of each agent that has any.
+    /// The number of the framework's tasks and executors on each agent that has any.
     pub(in crate::core) fn agents(&self) -> &BTreeMap<AgentId, usize> {
         &self.agents
     }
 
-    /// An agent has one more task or executor of it.
+    /// Counts one more task or executor on the agent.
     pub(in crate::core) fn add_on(&mut self, agent: &AgentId) {
         match self.agents.get_mut(agent) {
             Some(count) => *count += 1,
@@ -171,7 +171,7 @@ impl Framework {
         }
     }
 
-    /// An agent has one task or executor of it less.
+    /// Counts one task or executor less on the agent.
     pub(in crate::core) fn remove_on(&mut self, agent: &AgentId) {
         if let Some(count) = self.agents.get_mut(agent) {
             *count -= 1;
@@ -232,7 +232,7 @@ impl Framework {
         self.tasks.get(task).into_iter().chain(also)
     }
 
-    /// What is known of a task on other agents than the one that speaks of it.
+    /// Records of a task on agents other than the reporting one.
     pub(in crate::core) fn task_conflict(&self, agent: &AgentId, task: &TaskId) -> TaskConflict {
         let first = self.tasks.get(task);
         if first.is_none() && self.unreachable.tasks().is_empty() {
@@ -240,7 +240,7 @@ impl Framework {
         }
         let has_launched = self.has_launched(task);
         let (mut lost, mut launched) = (LostTaskMatch::default(), LostTaskMatch::default());
-        // What is live and launched is told by the live tasks alone.
+        // For a live, launched task the live records alone decide.
         let records = self.unreachable.tasks().iter();
         for record in records.filter(|record| !has_launched && record.task_id == *task) {
             let is_this_agent = record.agent_id == *agent;

@@ -1,4 +1,4 @@
-//! What is counted of each framework, by Mesos's names, for metrics. Only ever grows.
+//! Counters of each framework by their Mesos names, for metrics. They only grow.
 
 use meseta_proto::mesos::v1::TaskState;
 use meseta_proto::mesos::v1::offer::operation;
@@ -33,7 +33,7 @@ impl<const N: usize> Named<N> {
         self.names.iter().copied().zip(self.counts)
     }
 
-    /// Of all names together.
+    /// The sum over all names.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
@@ -104,7 +104,7 @@ pub struct FrameworkCounters {
     pub events: Named<11>,
     /// Asked for in accepted offers, by kind.
     pub operations: Named<10>,
-    /// Terminal states that it was told of.
+    /// Terminal states sent to the framework.
     pub terminal: Named<8>,
     pub offers_sent: u64,
     pub offers_accepted: u64,

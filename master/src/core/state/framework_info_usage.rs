@@ -1,7 +1,7 @@
-//! Frameworks and the memory taken by their infos and offer constraints, by principal.
+//! The number of frameworks and the memory taken by their infos and offer constraints, by principal.
 //!
-//! Invariant: no principal may use more, of places or memory, than what is then left for all others; frameworks without a principal count as
-//! those of one, and those that agents tell of as nobody's.
+//! Invariant: no principal may use more frameworks or memory than remain for all others. Frameworks without a
+//! principal count as those of one principal, and frameworks reported by agents as nobody's.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use meseta_proto::{Invalid, invalid};
 
 use super::framework::{Framework, Terms};
 
-/// What one principal has.
+/// The usage of one principal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     frameworks: usize,
@@ -21,7 +21,7 @@ struct Usage {
 pub(in crate::core) struct FrameworkInfoUsage {
     all: usize,
     by_principal: BTreeMap<String, Usage>,
-    /// Of frameworks that have not subscribed themselves.
+    /// The number of frameworks that agents reported and that have not subscribed themselves.
     told_by_agents: usize,
 }
 
@@ -34,8 +34,7 @@ impl FrameworkInfoUsage {
         self.all
     }
 
-    /// Whether terms may take the place of what is known of their framework, if there is one. Saying less is
-    /// always allowed.
+    /// Checks that new terms may replace those of the framework, if it exists. Shorter terms are always allowed.
     pub(in crate::core) fn check(
         &self,
         framework: Option<&Framework>,

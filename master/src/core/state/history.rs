@@ -13,7 +13,7 @@ pub(in crate::core) struct History {
 }
 
 impl History {
-    /// As snapshots have it.
+    /// The tasks in the form that snapshots share.
     pub(in crate::core) fn tasks(&self) -> &Arc<VecDeque<Arc<TaskRecord>>> {
         &self.tasks
     }

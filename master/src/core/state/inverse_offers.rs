@@ -9,7 +9,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId};
 
 use crate::core::timers::TimerKey;
 
-/// A framework is asked to leave an agent.
+/// A request to a framework to leave an agent.
 #[derive(Debug)]
 pub struct InverseOffer {
     pub id: OfferId,
@@ -20,7 +20,7 @@ pub struct InverseOffer {
     pub(in crate::core) timer: Option<TimerKey>,
 }
 
-/// What a framework last said to that.
+/// A framework's last answer to an inverse offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub accepted: bool,
@@ -28,15 +28,15 @@ pub struct Reply {
     pub at: Duration,
 }
 
-/// What is outstanding, and with whom.
+/// The outstanding inverse offers, by framework and by agent.
 #[derive(Debug, Default)]
 pub(in crate::core) struct InverseOffers {
     by_id: BTreeMap<OfferId, Arc<InverseOffer>>,
-    /// The same for readers, in the order of their ids, until one comes or goes.
+    /// The offers for readers, ordered by id; rebuilt after each change.
     view: Option<Arc<Vec<Arc<InverseOffer>>>>,
     pub(in crate::core) of_framework: BTreeMap<FrameworkId, BTreeSet<OfferId>>,
     pub(in crate::core) of_agent: BTreeMap<AgentId, BTreeSet<OfferId>>,
-    /// The agents of which a framework has answered for good.
+    /// The agents about which each framework has answered permanently.
     pub(in crate::core) answered: BTreeMap<FrameworkId, BTreeSet<AgentId>>,
 }
 

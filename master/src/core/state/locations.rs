@@ -1,6 +1,6 @@
-//! Where agents are: the registered ones by host, and by the address that they listen on.
+//! The locations of registered agents: by host, and by listening address.
 //!
-//! Invariant: each registered agent is listed under what its profile says now, and nobody else is.
+//! Invariant: exactly the registered agents are listed, each under the location in its current profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(in crate::core) struct Locations {
     addresses: BTreeMap<(String, i32), BTreeSet<AgentId>>,
 }
 
-/// Where an agent listens, as the registry has it: its host's name in lower case, and its port.
+/// An agent's endpoint in the registry: its hostname in lower case, and its port.
 pub(in crate::core) type Endpoint = (String, i32);
 
 pub(in crate::core) fn endpoint(info: &AgentInfo) -> Endpoint {

@@ -1,6 +1,6 @@
-//! The schedule of maintenance by machine: what it says of an agent, however long it is.
+//! The maintenance schedule by machine. A lookup for an agent costs the same however long the schedule is.
 //!
-//! A machine in the schedule may be named by host, by address, or by both: what is named must fit.
+//! A machine in the schedule may be named by host, by address, or by both: an agent must match every given part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Machine {
 #[derive(Debug, Default)]
 pub(in crate::core) struct Plan {
     maintenance: Arc<Maintenance>,
-    /// With the place of the window in the schedule: the first that fits an agent is its own.
+    /// The windows with their positions in the schedule: an agent uses the first window that matches.
     windows: BTreeMap<Machine, (usize, Unavailability)>,
     down: BTreeSet<Machine>,
 }
@@ -86,7 +86,7 @@ impl Plan {
         &self.maintenance
     }
 
-    /// When an agent will be away.
+    /// The planned unavailability of an agent.
     pub(in crate::core) fn of_agent(&self, agent: &AgentProfile) -> Option<&Unavailability> {
         if self.windows.is_empty() {
             return None;

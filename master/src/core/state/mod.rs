@@ -1,38 +1,38 @@
-//! What the core keeps: tables and their rules, without [`super::master::MasterCore`], sockets or clocks.
+//! The state of the core: tables and their rules, without [`super::master::MasterCore`], sockets or clocks.
 //!
-//! - `agent`: an agent as the master keeps it
+//! - `agent`: the master's record of an agent
 //! - `agent_info_usage`: memory taken by agent infos, by host
-//! - `allocator_adapter`: the allocator in the core's words
+//! - `allocator_adapter`: the allocator's calls with the core's types
 //! - `cached_view_map`: a map with a cached view of each entry
 //! - `constraints`: a framework's offer constraints
-//! - `counters`: what the core counts
+//! - `counters`: counters of the core
 //! - `deactivation`: agents that get no more work
-//! - `framework`: a framework as the master keeps it
-//! - `framework_counters`: what is counted of each framework
+//! - `framework`: the master's record of a framework
+//! - `framework_counters`: counters of each framework
 //! - `framework_info_usage`: memory taken by framework infos, by principal
-//! - `history`: tasks that are over or lost
+//! - `history`: completed and unreachable tasks
 //! - `inverse_offers`: outstanding inverse offers
 //! - `locations`: registered agents by host and address
-//! - `maintenance`: the schedule of maintenance by machine
+//! - `maintenance`: the maintenance schedule by machine
 //! - `names`: states and kinds in the names of metrics
 //! - `offer`: an outstanding offer
-//! - `operation`: an operation until its end is acknowledged
-//! - `operation_memory`: what operations on all agents take, by framework
-//! - `operator_settings`: what operators have set
-//! - `operation_usage`: what an agent has of operations, by framework
-//! - `ownership`: whose framework ids are
-//! - `paced_messages`: what many are to be told at once
+//! - `operation`: an operation until its final status is acknowledged
+//! - `operation_memory`: memory taken by operations on all agents, by framework
+//! - `operator_settings`: settings made by operators
+//! - `operation_usage`: operations on one agent, by framework
+//! - `ownership`: owners of framework ids
+//! - `paced_messages`: messages for many receivers, sent in portions
 //! - `partial_reregistrations`: reregistrations in parts
-//! - `pending`: what happens once a mutation is durable
-//! - `persisted`: what the registry keeps
-//! - `reconciliations`: questions about tasks that are still to be answered
-//! - `rejection`: why an agent is sent away, and whether it may come again
-//! - `removals`: ids of frameworks that were removed
-//! - `resource_size`: how much resources may say of themselves, and what an agent's take
-//! - `suspicion`: whether it may be this master that is cut off
+//! - `pending`: actions that wait for a durable mutation
+//! - `persisted`: the content of the registry
+//! - `reconciliations`: unanswered reconciliation requests
+//! - `rejection`: the reason for refusing an agent, and whether it may retry
+//! - `removals`: ids of removed frameworks
+//! - `resource_size`: size limits of resources, and the size of an agent's reservations
+//! - `suspicion`: detection of a master that is itself cut off
 //! - `task`: tasks and executors
 //! - `unknown_task_updates`: updates of tasks that the master does not know
-//! - `usage`: what containers use, as agents report it
+//! - `usage`: resource usage of containers, as agents report it
 
 pub(super) mod agent;
 pub(super) mod agent_info_usage;

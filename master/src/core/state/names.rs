@@ -1,4 +1,4 @@
-//! How states and kinds are called in the names of metrics.
+//! The names of states and kinds in metrics.
 
 use meseta_proto::mesos::v1::offer::operation;
 use meseta_proto::mesos::v1::{OperationState, TaskState};

@@ -38,8 +38,8 @@ impl From<&Offer> for Outstanding {
 /// The filter that the resources of an ended offer get.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::core) enum RefuseFilter {
-    /// They may be offered to anyone at once.
+    /// The resources may be offered to anyone at once.
     None,
-    /// The framework does not want them for a while.
+    /// The framework declines the resources for this duration.
     For(Duration),
 }

@@ -17,8 +17,8 @@ pub type OperationTable = Arc<BTreeMap<OperationUuid, Arc<OperationRecord>>>;
 /// Operations of one agent that have not ended, or whose end is not acknowledged; more are refused.
 pub(in crate::core) const OPERATIONS_PER_AGENT_MAX: usize = 20_000;
 
-/// What those operations may take as messages, all together, in bytes; decoded it is some times as much. Further ones
-/// are refused. What agents say of them is not counted.
+/// The limit of encoded bytes for the unacknowledged operations of one agent, all together; decoded, they take
+/// several times as much. Further operations are refused. Operations that agents report do not count.
 pub(in crate::core) const OPERATION_BYTES_PER_AGENT_MAX: usize = 8 << 20;
 
 // What operations may ask for. Each one goes through what its agent has, and the core does nothing else meanwhile.
@@ -34,21 +34,22 @@ pub(in crate::core) const RESOURCES_SCANNED_MAX: usize = 1 << 20;
 /// Resources that the operations of one ACCEPT name, all together.
 pub(in crate::core) const RESOURCES_PER_ACCEPT_MAX: usize = 1_024;
 
-/// Resources that one operation names, of a framework or an operator: each may be a step of its own.
+/// The number of resources that one operation of a framework or an operator may name: each may need a step of its
+/// own.
 pub(in crate::core) const RESOURCES_PER_OPERATION_MAX: usize = 512;
 
 /// Different resources (by name, reservation with its labels, volume) up to which operations divide what an agent
 /// has: what each further operation, offer and task there costs goes with them.
 pub(in crate::core) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
 
-/// What an entry of a table takes beside its record: ids, and its places in tables.
+/// The size of a table entry besides its record, in bytes: ids, and index entries.
 pub(in crate::core) const ENTRY_BYTES: usize = 512;
 
 /// Decoded messages take some times what they are on the wire.
 pub(in crate::core) const DECODED_PER_ENCODED: usize = 4;
 
-/// What an operation of so many encoded bytes takes until its end is acknowledged: itself, and what two statuses tell of
-/// the resources that came of it.
+/// The memory in bytes that an operation of this encoded size takes until its final status is acknowledged: the
+/// operation, and the converted resources in two statuses.
 pub(in crate::core) const fn memory_of_operation(encoded_bytes: usize) -> usize {
     ENTRY_BYTES + 3 * encoded_bytes * DECODED_PER_ENCODED
 }
@@ -73,20 +74,20 @@ pub(crate) fn roles_of(operation: &Operation) -> Option<BTreeSet<Role>> {
 #[derive(Clone, Debug)]
 pub struct OperationRecord {
     pub uuid: OperationUuid,
-    /// None for an operator's.
+    /// The framework, or `None` for an operator's operation.
     pub framework_id: Option<FrameworkId>,
     pub agent_id: AgentId,
-    /// As the agent got it.
+    /// The operation as sent to the agent.
     pub info: Arc<Operation>,
-    /// The newest that is known.
+    /// The newest known status.
     pub latest: OperationStatus,
-    /// What the agent has told, oldest first.
+    /// The statuses from the agent, oldest first.
     pub statuses: Vec<OperationStatus>,
-    /// The agent came back without it: its own word of what it has was taken since.
+    /// Whether the agent reregistered without the operation. The master has since taken the agent's own total.
     pub(in crate::core) is_lost: bool,
-    /// An agent told of it, and this master did not apply it.
+    /// Whether the operation is known only from an agent's report: this master did not apply it.
     pub(in crate::core) is_adopted: bool,
-    /// What it counts of the memory for operations on all agents.
+    /// The bytes that the operation takes of the memory for operations on all agents.
     pub(in crate::core) memory: usize,
 }
 
@@ -116,7 +117,7 @@ impl OperationRecord {
         }
     }
 
-    /// As an agent reports it. None when it makes no sense.
+    /// Converts an operation reported by an agent; `None` if the report is invalid.
     pub(in crate::core) fn reported(agent_id: &AgentId, message: &v1::Operation) -> Option<Self> {
         let uuid = message.uuid.value.as_slice().try_into().ok()?;
         let framework_id = match &message.framework_id {
@@ -135,7 +136,7 @@ impl OperationRecord {
         Some(record)
     }
 
-    /// What it takes of [`OPERATION_BYTES_PER_AGENT_MAX`].
+    /// The bytes that the operation takes of [`OPERATION_BYTES_PER_AGENT_MAX`].
     pub(in crate::core) fn bytes(&self) -> usize {
         self.info.encoded_len()
     }
@@ -157,7 +158,7 @@ impl OperationRecord {
         OperationState::try_from(self.latest.state).unwrap_or(OperationState::OperationUnsupported)
     }
 
-    /// Notes what the agent tells; false if it told that before.
+    /// Records a status from the agent. Returns false if the status is already known.
     pub(in crate::core) fn note(&mut self, status: &OperationStatus) -> bool {
         let told = |old: &OperationStatus| old.uuid.is_some() && old.uuid == status.uuid;
         if self.statuses.iter().any(told) {
@@ -171,7 +172,7 @@ impl OperationRecord {
         true
     }
 
-    /// As operators see it.
+    /// The operation in the form for operators.
     #[must_use]
     pub fn to_wire(&self) -> v1::Operation {
         v1::Operation {

@@ -48,7 +48,7 @@ impl OperationMemory {
         }
     }
 
-    /// How much more of what agents tell counts.
+    /// The memory left for operations that agents report, in bytes.
     pub(in crate::core) fn left_for_adopted(&self, max: usize) -> usize {
         (max / 4).saturating_sub(self.adopted)
     }

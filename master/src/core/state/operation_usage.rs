@@ -1,7 +1,7 @@
-//! What an agent has of operations whose end is not acknowledged: in all, and by framework.
+//! The unacknowledged operations of one agent: in total, and by framework.
 //!
-//! Invariant: no framework has more than a quarter of what there may be, and all of them leave operators a quarter of the
-//! number and half of the bytes.
+//! Invariant: no framework uses more than a quarter of the limits, and all frameworks together leave operators a
+//! quarter of the number and half of the bytes.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ impl OperationUsage {
         }
     }
 
-    /// Why a framework, or an operator, is to have no further operation of so many bytes on this agent.
+    /// The reason to refuse a framework, or an operator, another operation of this size on the agent.
     pub(in crate::core) fn refusal(
         &self,
         agent: &AgentId,

@@ -1,4 +1,4 @@
-//! What operators have set: quotas, weights, maintenance and deactivated agents.
+//! Settings made by operators: quotas, weights, maintenance and deactivated agents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use super::deactivation::{Deactivation, Deactivations};
 use super::maintenance::Plan;
 use super::persisted::Recovered;
 
-/// What operators have set.
+/// The settings made by operators.
 #[derive(Debug, Default)]
 pub(in crate::core) struct OperatorSettings {
-    /// Durable and in effect.
+    /// Durable quotas, in effect.
     pub(in crate::core) quotas: Arc<BTreeMap<Role, Quota>>,
-    /// The same once all that is on its way to the registry has arrived.
+    /// The requested quotas: those in effect after all pending writes to the registry.
     pub(in crate::core) requested_quotas: BTreeMap<Role, Quota>,
     pub(in crate::core) requested_weights: BTreeMap<Role, f64>,
     pub(in crate::core) maintenance: Arc<Plan>,
     pub(in crate::core) requested_maintenance: Arc<Plan>,
     pub(in crate::core) deactivations: Deactivations,
     pub(in crate::core) requested_deactivations: Deactivations,
-    /// Agents whose being gone is on its way to the registry.
+    /// Agents that the registry is about to record as gone.
     pub(in crate::core) going: BTreeSet<AgentId>,
 }
 
@@ -53,7 +53,8 @@ impl OperatorSettings {
     }
 }
 
-/// A role of the registry. One that cannot be used costs what is stored for it, and nothing else.
+/// Parses a role from the registry. The master ignores an invalid role together with its stored value, and nothing
+/// else.
 pub(in crate::core) fn stored_role(name: &str) -> Option<Role> {
     let role = Role::new(name).map_err(|error| error.to_string());
     let checked = role.and_then(|role| match Allocator::check_role(&role) {

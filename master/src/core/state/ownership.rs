@@ -1,4 +1,4 @@
-//! What is known of framework ids: whose they are, and which were removed.
+//! The owners of framework ids, and the removed ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub(in crate::core) struct Subscription {
     pub(in crate::core) caller: Caller,
 }
 
-/// Who a scheduler is, as far as that is known: what its framework's id belongs to.
+/// The known identity of a scheduler, which owns its framework's id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Identity {
     pub(in crate::core) principal: Option<String>,
-    /// The user of this machine, if there is no name that is proven.
+    /// The user of this machine, if no principal is proven.
     pub(in crate::core) user: Option<u32>,
 }
 
@@ -38,13 +38,13 @@ impl Identity {
         }
     }
 
-    /// Whether it tells anybody from others.
+    /// Whether the identity distinguishes anybody from others.
     pub(in crate::core) fn is_known(&self) -> bool {
         self.principal.is_some() || self.user.is_some()
     }
 }
 
-/// The user of this machine that a scheduler runs as, if the kernel alone tells it from others.
+/// The user of this machine that a scheduler runs as, if only the kernel identifies the scheduler.
 pub(in crate::core) fn user_of(caller: &Caller) -> Option<u32> {
     match caller.user {
         Some(LocalUser::Id(user)) => Some(user),
@@ -57,7 +57,7 @@ pub(in crate::core) struct Owner {
     pub(in crate::core) identity: Identity,
     /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
     pub(in crate::core) absent: Option<Duration>,
-    /// Whether it is there for a subscription only that nobody has been told of yet.
+    /// Whether the entry exists only for a subscription that is not answered yet.
     pub(in crate::core) is_tentative: bool,
 }
 
@@ -72,20 +72,20 @@ impl Owner {
     }
 }
 
-/// What is known of framework ids.
+/// The owners of framework ids, and the removed ids.
 #[derive(Debug, Default)]
 pub(in crate::core) struct Ownership {
-    /// As the registry has it once all that is on its way there has arrived.
+    /// The owners in the registry after all pending writes.
     pub(in crate::core) owners: BTreeMap<FrameworkId, Owner>,
     pub(in crate::core) removals: Removals,
-    /// What of it the registry is still to be told, in one go.
+    /// Removals that are not written to the registry yet; the next write takes them all.
     pub(in crate::core) unwritten: BTreeMap<FrameworkId, RemovedRecord>,
     pub(in crate::core) forgotten: BTreeSet<FrameworkId>,
-    /// Whether earlier removals are on their way to the registry.
+    /// Whether a write of earlier removals is pending.
     pub(in crate::core) is_writing: bool,
-    /// What is answered once those that are on their way are durable.
+    /// Answers to send when the pending write is durable.
     pub(in crate::core) answers: Vec<(ReplyId, Answer)>,
-    /// What is answered once those that are unwritten are.
+    /// Answers to send when the unwritten removals are durable.
     pub(in crate::core) unwritten_answers: Vec<(ReplyId, Answer)>,
     /// Frameworks whose principal neither the registry nor one of its agents has confirmed.
     pub(in crate::core) unproven: BTreeSet<FrameworkId>,

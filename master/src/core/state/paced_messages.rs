@@ -1,7 +1,7 @@
-//! What many are to be told at once, and how much of it may still be said before the next allocation tick.
+//! Messages for many receivers, and the amount that may still be sent before the next allocation tick.
 //!
-//! One call may concern every agent of a framework, one loss every scheduler, and one schedule both: said all at once it would fill what waits for
-//! peers that read as fast as they can.
+//! One call may concern every agent of a framework, one lost agent every scheduler, and one schedule both. Sent at
+//! once, the messages would fill the queues even of peers that read as fast as possible.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -33,8 +33,8 @@ impl PacedMessages {
         }
     }
 
-    /// These agents are to hear what a framework says of itself now: first those that have not heard what it said before, so
-    /// that all do in the end however often it changes.
+    /// Queues a framework's new info for these agents. Agents that have not received the previous info come first, so
+    /// that every agent gets an info in the end, however often it changes.
     pub(in crate::core) fn tell_of(&mut self, id: &FrameworkId, mut agents: BTreeSet<AgentId>) {
         let at = self.infos.iter().position(|(framework, _)| framework == id);
         let Some((_, waiting)) = at.and_then(|at| self.infos.get_mut(at)) else {
@@ -65,7 +65,7 @@ impl PacedMessages {
         self.inverse_offers_left = memory.inverse_offers_per_tick;
     }
 
-    /// Whether schedulers are still to hear that this agent is lost; then they are not told so.
+    /// Removes a queued message about a lost agent, so that schedulers do not get it.
     pub(in crate::core) fn cancel_failure(&mut self, agent: &AgentId) {
         self.failures.retain(|lost| lost != agent);
     }

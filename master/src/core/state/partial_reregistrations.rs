@@ -11,16 +11,16 @@ use super::agent_info_usage::Origin;
 use super::rejection::Rejection;
 use crate::core::ids::ConnectionId;
 
-/// For how long a return may go on without one part of this size. Agents send parts of megabytes, one after
+/// The time within which at least one more part of this size must arrive. Agents send parts of megabytes, one after
 /// another.
 const STALL_MAX: Duration = Duration::from_secs(30);
 const PROGRESS_BYTES: usize = 64 * 1024;
 /// After a while it has to have come at this rate altogether: some kilobytes a second on the wire, as through a modem.
 const GRACE: Duration = Duration::from_secs(30);
 const FLOOR_BYTES_PER_SEC: usize = 32 * 1024;
-/// For how long it may go on altogether.
+/// The limit of the whole reregistration.
 const REREGISTRATION_TIME_MAX: Duration = Duration::from_secs(600);
-/// A return that has come more slowly than this for so long makes room for others that need it.
+/// A reregistration slower than this for the grace period makes room for others that need it.
 const PACE_BYTES_PER_SEC: usize = 256 * 1024;
 const PACE_GRACE: Duration = Duration::from_secs(2);
 
@@ -30,7 +30,7 @@ fn time_for(bytes: usize, bytes_per_sec: usize) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1_000) / rate)
 }
 
-/// What has been told so far.
+/// The reregistrations received in part.
 #[derive(Debug)]
 pub(in crate::core) struct PartialReregistrations {
     pub(in crate::core) pending: BTreeMap<ConnectionId, PartialReregistration>,
@@ -52,7 +52,7 @@ pub(in crate::core) struct PartialReregistration {
 }
 
 impl PartialReregistration {
-    /// When it is given up if nothing comes.
+    /// The time at which the reregistration is dropped if nothing more arrives.
     pub(in crate::core) fn deadline(&self) -> Moment {
         let earned = time_for(self.bytes, FLOOR_BYTES_PER_SEC);
         let by_rate = self.begun + GRACE + earned.min(REREGISTRATION_TIME_MAX);

@@ -1,6 +1,6 @@
-//! What happens once a mutation is durable.
+//! Actions that wait for a durable mutation.
 //!
-//! Kept in the order in which the mutations were made; `core/durable.rs` carries it out.
+//! The queue keeps the order of the mutations; `core/durable.rs` carries the actions out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::ownership::Subscription;
 use crate::core::answer::Answer;
 use crate::core::ids::{ConnectionId, ReplyId};
 
-/// What happens once a mutation is durable.
+/// An action that waits for a durable mutation.
 #[derive(Debug)]
 pub(in crate::core) enum Pending {
     /// A new agent is admitted.
@@ -67,7 +67,7 @@ pub(in crate::core) enum Pending {
     Subscribe(Box<Subscription>),
     Removals,
     Operator(OperatorPending),
-    /// Nothing: it is only to be known after a restart.
+    /// No action: the record matters only after a restart.
     Nothing,
 }
 
@@ -92,7 +92,7 @@ impl Pending {
     }
 }
 
-/// What happens once an operator's mutation is durable.
+/// An action that waits for an operator's durable mutation.
 #[derive(Debug)]
 pub(in crate::core) enum OperatorPending {
     Quota {
@@ -122,12 +122,12 @@ pub(in crate::core) enum OperatorPending {
     },
 }
 
-/// Which offers a change takes back.
+/// The offers that a change rescinds.
 #[derive(Debug)]
 pub(in crate::core) enum Rescind {
     Nothing,
-    /// At least this much, agent by agent.
+    /// Rescinds at least this amount, agent by agent.
     Request(Role, ResourceQuantities),
-    /// What exceeds a limit or is missing to a guarantee.
+    /// Rescinds the excess over a limit, and the amount missing for a guarantee.
     Changes,
 }

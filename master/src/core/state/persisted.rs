@@ -1,8 +1,7 @@
-//! What the registry keeps, in the core's words.
+//! The content of the registry, in the core's types.
 //!
-//! The core asks for [`Mutation`]s and starts from [`Recovered`]; how they are stored is the
-//! registry's affair. Agent descriptions stay encoded, so that fields this build does not know
-//! survive a restart.
+//! The core requests [`Mutation`]s and starts from [`Recovered`]; the registry decides how to store them. Agent
+//! descriptions stay encoded, so that fields unknown to this build survive a restart.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,18 +14,18 @@ use meseta_resources::Role;
 use super::deactivation::Deactivation;
 use super::maintenance::Maintenance;
 
-/// One change to the registry, atomic and durable before it takes effect.
+/// A change of the registry, atomic and durable before it takes effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mutation {
-    /// Admits an agent or replaces what is known of it; ends its being unreachable.
+    /// Admits an agent or replaces its record; removes it from the unreachable agents.
     PutAgent(AgentRecord),
-    /// The epoch is at least this one; an agent has obeyed one below it.
+    /// Raises the epoch to at least this one, above an epoch that an agent has obeyed.
     RaiseEpoch { epoch: u64 },
-    /// The agent has not answered for too long; it may come back.
+    /// Marks an agent as unreachable after too long a silence; it may come back.
     MarkUnreachable(UnreachableRecord),
-    /// The agent left for good.
+    /// Removes an agent permanently.
     RemoveAgent { agent_id: String },
-    /// These agents left for good, together.
+    /// Removes these agents permanently, in one change.
     RemoveAgents { agent_ids: Vec<String> },
     /// Drops the oldest entries of the list of unreachable agents.
     PruneUnreachable { agent_ids: Vec<String> },
@@ -39,19 +38,19 @@ pub enum Mutation {
     PutFramework(FrameworkRecord),
     /// The owners of these framework ids are forgotten.
     RemoveFrameworks { framework_ids: Vec<String> },
-    /// These frameworks were removed, and their ids are not given to anybody again; of the removals before and
-    /// among them, some are forgotten.
+    /// Records these frameworks as removed, so that their ids are never assigned again, and forgets some of the
+    /// removals.
     EndFrameworks {
         removed: Vec<RemovedRecord>,
         forgotten: Vec<String>,
     },
-    /// A framework is away, and is ended if it is not back in time.
+    /// Records the deadline of a disconnected framework, which ends if it does not return in time.
     PutDeadline(DeadlineRecord),
-    /// These frameworks are back, or ended.
+    /// Removes the deadlines of frameworks that returned or ended.
     RemoveDeadlines { framework_ids: Vec<String> },
     /// Replaces the schedule of maintenance and the list of machines that are down.
     PutMaintenance(Arc<Maintenance>),
-    /// Notes that an agent gets no work, or, without it, that it does again.
+    /// Records that an agent gets no work or, with `None`, that it gets work again.
     PutDeactivation {
         agent_id: String,
         deactivation: Option<Deactivation>,
@@ -83,11 +82,11 @@ pub struct UnreachableRecord {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameworkRecord {
     pub framework_id: String,
-    /// None if it has none, and belongs to a user of the master's machine.
+    /// The principal, or `None` if the framework belongs to a user of the master's machine.
     pub principal: Option<String>,
-    /// The user of the master's machine that it runs as, if nobody has proven a name.
+    /// The user of the master's machine that the framework runs as, if no principal is proven.
     pub user: Option<u32>,
-    /// Since when nothing was heard of it, as time since the Unix epoch.
+    /// The time since the Unix epoch from which the master had no contact with the framework.
     pub absent: Option<Duration>,
 }
 
@@ -95,17 +94,17 @@ pub struct FrameworkRecord {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemovedRecord {
     pub framework_id: String,
-    /// Since when, as time since the Unix epoch.
+    /// The time of the removal since the Unix epoch.
     pub since: Duration,
-    /// Whose it was; none if it had no principal, or if an older master wrote this.
+    /// The owner's principal; `None` without a principal, or in a record of an older master.
     pub principal: Option<String>,
-    /// The same of the user of the master's machine.
+    /// The owner as a user of the master's machine.
     pub user: Option<u32>,
-    /// Whether an operator ended it who is not its owner.
+    /// Whether an operator who is not the owner ended the framework.
     pub by_operator: bool,
 }
 
-/// Until when a framework may be away.
+/// The deadline for the return of a disconnected framework.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeadlineRecord {
     pub framework_id: String,
@@ -118,18 +117,18 @@ pub struct DeadlineRecord {
 pub struct Recovered {
     /// Grows with every start; fences the frames of an older master.
     pub epoch: u64,
-    /// The registry's own, for as long as it exists; empty where there is none.
+    /// The id of the registry for its whole life; empty without a registry.
     pub cluster_id: String,
-    /// The registry ends with this master: its next one has another id.
+    /// Whether the registry ends with this master: the next registry has another id.
     pub is_forgotten: bool,
     pub agents: Vec<AgentRecord>,
     pub unreachable: Vec<UnreachableRecord>,
-    /// With the time since the Unix epoch.
+    /// The gone agents, with the time since the Unix epoch.
     pub gone: Vec<(String, Duration)>,
-    /// Of frameworks that belong to somebody and were not removed.
+    /// The frameworks with an owner that were not removed.
     pub frameworks: Vec<FrameworkRecord>,
     pub removed_frameworks: Vec<RemovedRecord>,
-    /// Of frameworks that were away when the last master ended.
+    /// The deadlines of frameworks that were disconnected when the last master ended.
     pub deadlines: Vec<DeadlineRecord>,
     /// `None` when no weights were ever written.
     pub weights: Option<Vec<(String, f64)>>,
@@ -139,7 +138,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// What a master that starts after this mutation reads; the epoch of a start apart.
+    /// Applies a mutation: the result equals the state that a master reads after it, except for the epoch of that
+    /// start.
     pub fn apply(&mut self, mutation: Mutation) {
         let registry = self;
         match mutation {

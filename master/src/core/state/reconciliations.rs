@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use meseta_proto::mesos::v1::scheduler::call::{self, reconcile_operations};
 use meseta_resources::{FrameworkId, TaskId};
 
-/// Answers that one framework may leave unread; what else it asked waits until it has read some.
+/// The number of unread answers of one framework, above which its further reconciliation requests wait.
 const UNREAD_MAX: usize = 2_048;
 
-/// Questions of frameworks that do not read their answers as fast as these are made.
+/// Reconciliation requests of frameworks that read their answers too slowly.
 #[derive(Debug, Default)]
 pub(in crate::core) struct UnreadReconciliations {
     pub(in crate::core) waiting: BTreeMap<FrameworkId, VecDeque<PendingReconcile>>,
@@ -34,12 +34,12 @@ impl UnreadReconciliations {
     }
 }
 
-/// What one framework asked and has not been told yet.
+/// The unanswered part of a framework's reconciliation request.
 #[derive(Debug)]
 pub(in crate::core) struct PendingReconcile {
     pub(in crate::core) framework: FrameworkId,
     pub(in crate::core) questions: Questions,
-    /// The memory of what was named, until the last of it is answered.
+    /// The memory taken by the request until its last answer.
     pub(in crate::core) bytes: usize,
 }
 

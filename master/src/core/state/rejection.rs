@@ -1,15 +1,15 @@
-//! Why an agent is sent away, and whether it may come again.
+//! The reason for refusing an agent, and whether the agent may retry.
 
-/// What an agent is told that is not taken.
+/// The refusal sent to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::core) struct Rejection {
     pub(in crate::core) reason: String,
-    /// The agent need not try again: it would be told the same.
+    /// Whether a retry is useless, because the master would refuse it for the same reason.
     pub(in crate::core) is_permanent: bool,
 }
 
 impl Rejection {
-    /// Of an agent that would be told the same again.
+    /// A refusal without retry.
     pub(in crate::core) fn permanent(reason: impl ToString) -> Self {
         Self {
             reason: reason.to_string(),
@@ -17,7 +17,7 @@ impl Rejection {
         }
     }
 
-    /// Of an agent that may be taken later.
+    /// A refusal of an agent that the master may accept later.
     pub(in crate::core) fn for_now(reason: impl ToString) -> Self {
         Self {
             reason: reason.to_string(),

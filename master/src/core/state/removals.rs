@@ -17,18 +17,18 @@ use super::persisted::RemovedRecord;
 /// brings its framework back.
 pub(in crate::core) const REMOVED_MAX: usize = 10_000;
 
-/// Removals that have their share of what is remembered together.
+/// The removals that share one part of the limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct RemovalGroup {
-    /// Whose the frameworks were; nobody's in particular where that was not known.
+    /// The owner of the frameworks, or an unknown identity.
     pub(in crate::core) owner: Identity,
-    /// Whether operators ended them who are not their owner.
+    /// Whether operators who are not the owner ended the frameworks.
     pub(in crate::core) by_operator: bool,
 }
 
 impl RemovalGroup {
     pub(in crate::core) fn of(record: &RemovedRecord) -> Self {
-        // Where there is a user nobody has proven the principal: one user could have as many shares as it claims names.
+        // A principal beside a user is unproven: otherwise one user could get a share for each name that it claims.
         let principal = record.principal.as_ref();
         let principal = principal.filter(|_| record.user.is_none());
         Self {
@@ -41,7 +41,8 @@ impl RemovalGroup {
     }
 }
 
-/// How many removals a group has, the oldest of them, and the group: the last of these is the one that loses its oldest.
+/// The size of a group, the reversed number of its oldest removal, and the group. The greatest entry loses its oldest
+/// removal.
 type Size = (usize, Reverse<u64>, Arc<RemovalGroup>);
 
 #[derive(Debug, Default)]
@@ -63,7 +64,7 @@ impl Removals {
         self.ids.iter()
     }
 
-    /// Remembers one that is not there yet, as the newest. Tells which one is forgotten for it.
+    /// Records a new removal as the newest. Returns the removal that is forgotten for it.
     pub(in crate::core) fn insert(
         &mut self,
         id: FrameworkId,

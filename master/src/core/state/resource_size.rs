@@ -1,7 +1,7 @@
-//! How much a resource may say of itself, and what the reservations and volumes of one agent take.
+//! Size limits of a resource's texts, and the size of one agent's reservations and volumes.
 //!
-//! A reservation or a volume is kept by its agent, by every master, and in every offer: whoever may reserve a thousandth
-//! of a cpu must not fill them with its labels. Invariant: nothing here depends on the cluster.
+//! The agent, every master and every offer store a reservation or a volume. Whoever may reserve a thousandth of a cpu
+//! must not fill their memory with labels. Invariant: no function here depends on the cluster.
 
 use meseta_proto::mesos::v1;
 use meseta_proto::schema::WireMessage as _;
@@ -17,13 +17,13 @@ const NAME_BYTES_MAX: usize = ID_BYTES_MAX;
 const ROLE_BYTES_MAX: usize = 4096;
 /// Longest path, in bytes: the longest that Linux takes.
 const PATH_BYTES_MAX: usize = 4096;
-/// What the labels of one reservation, keys and values together, may take, in bytes.
+/// The limit in bytes for the labels of one reservation, keys and values together.
 const LABELS_BYTES_MAX: usize = 4096;
-/// What vendor, id, profile and metadata of a disk's source may take together, in bytes.
+/// The limit in bytes for vendor, id, profile and metadata of a disk's source together.
 const SOURCE_BYTES_MAX: usize = 4096;
-/// What the reservations and volumes of one agent may take on the wire together, in bytes. An agent says them all in
-/// one frame whenever it comes back, which is not divided (`divide` in the agent's `reregistration.rs`): they have
-/// to fit into a frame of 4 MiB beside its description.
+/// The limit in encoded bytes for the reservations and volumes of one agent. An agent sends them all in one undivided
+/// frame when it reregisters (`divide` in the agent's `reregistration.rs`): they have to fit into a frame of 4 MiB
+/// together with its description.
 pub(super) const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// Refuses resources that are to be reserved, or volumes that are to be made, with too much text.
@@ -128,8 +128,7 @@ pub(in crate::core) fn frees_resources(operation: &Operation) -> bool {
     matches!(operation, Operation::Unreserve(_) | Operation::Destroy(_))
 }
 
-/// What the reservations and volumes among an agent's resources take in memory once they are decoded, at most, in
-/// bytes.
+/// The upper limit of the memory for the decoded reservations and volumes among an agent's resources, in bytes.
 pub(in crate::core) fn decoded_bytes(total: &Resources) -> usize {
     let of_labels = |labels: &Labels| labels.iter().len() * v1::Label::SCHEMA.bytes;
     let decoded = |resource: &Resource| {
@@ -146,13 +145,13 @@ pub(in crate::core) fn decoded_bytes(total: &Resources) -> usize {
     reserved.map(decoded).sum()
 }
 
-/// What the reservations and volumes among an agent's resources take on the wire, at most, in bytes.
+/// The upper limit of the encoded size of the reservations and volumes among an agent's resources, in bytes.
 pub(in crate::core) fn reserved_bytes(total: &Resources) -> usize {
     let reserved = total.iter().filter(|one| one.needs_checkpoint());
     reserved.map(encoded_bytes).sum()
 }
 
-/// Counted without encoding it, for this is done with each operation.
+/// Computes the encoded size without encoding the resource, because every operation needs it.
 fn encoded_bytes(resource: &Resource) -> usize {
     /// Keys and lengths of the fields, the kind of the value, a scalar.
     const ENTRY: usize = 128;
@@ -201,7 +200,7 @@ fn list_bytes(labels: &Labels) -> usize {
     labels_bytes(labels) + fields_bytes(labels)
 }
 
-/// What labels take beside their keys and values.
+/// The encoded size of labels without their keys and values.
 fn fields_bytes(labels: &Labels) -> usize {
     const LABEL: usize = 16;
     labels.iter().len() * LABEL

@@ -7,12 +7,12 @@ use meseta_resources::time::Moment;
 /// Fewer may be one rack.
 const MISSING_MIN: usize = 10;
 
-/// How many of all agents are missing.
+/// The number of missing agents among all agents.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::core) struct Missing {
     pub missing: usize,
     pub all: usize,
-    /// How many in a hundred may be.
+    /// The tolerated percentage of missing agents.
     pub percent_max: u32,
 }
 

@@ -18,7 +18,7 @@ use crate::core::ids::UUID_BYTES;
 /// healthy and unhealthy forever keeps the newest.
 const STATUSES_PER_TASK_MAX: usize = 32;
 
-/// Bytes of a status that is kept; of a larger one what is needed is kept.
+/// The largest status in bytes that is stored whole; a larger status is reduced to its essential fields.
 const STATUS_BYTES_MAX: usize = 64 * 1024;
 
 /// The tasks of one agent.
@@ -34,9 +34,9 @@ pub struct TaskRecord {
     /// Absent for command tasks.
     pub executor_id: Option<ExecutorId>,
     pub role: Role,
-    /// With the allocation role set.
+    /// The resources, with the allocation role set.
     pub resources: Resources,
-    /// The newest state that the agent told of.
+    /// The newest state from the agent.
     pub state: TaskState,
     /// The state of the last update that was forwarded, and that update's uuid.
     pub update_state: Option<TaskState>,
@@ -52,7 +52,7 @@ pub struct TaskRecord {
     pub unreachable_since: Option<std::time::Duration>,
 }
 
-/// One status in a task's history.
+/// A status in a task's history.
 #[derive(Clone, Debug)]
 pub struct StatusRecord {
     pub state: TaskState,
@@ -61,7 +61,7 @@ pub struct StatusRecord {
 }
 
 impl TaskRecord {
-    /// What its record takes, more or less.
+    /// The approximate memory taken by the record.
     #[must_use]
     pub(in crate::core) fn bytes(&self) -> usize {
         let statuses = self.statuses.iter().map(|status| status.encoded.len());
@@ -85,7 +85,7 @@ impl TaskRecord {
         self.update_state.unwrap_or(self.state)
     }
 
-    /// The newest status, for what reconciliation repeats of it.
+    /// The newest status, which reconciliation repeats.
     #[must_use]
     pub fn latest_status(&self) -> Option<TaskStatus> {
         let last = self.statuses.last()?;
@@ -105,7 +105,8 @@ impl TaskRecord {
         self.push_encoded(state, encoded);
     }
 
-    /// The same of an encoded status. Nearly all are kept as they came: there are very many when agents come back.
+    /// Records an encoded status like [`Self::push_status`]. Nearly all are stored without decoding them fully:
+    /// returning agents send very many.
     pub(in crate::core) fn push_reported_status(&mut self, encoded: Vec<u8>) {
         let Ok(outline) = ReportedStatus::decode(encoded.as_slice()) else {
             return;
@@ -140,7 +141,7 @@ impl TaskRecord {
         }
     }
 
-    /// A status without its data, or what is needed of it if that is still too much.
+    /// The status without its data, or only its essential fields if that is still too large.
     fn reduced(&self, status: &TaskStatus) -> TaskStatus {
         let mut kept = status.clone();
         kept.data = None;
@@ -172,7 +173,7 @@ impl TaskRecord {
     }
 }
 
-/// What of a status is small and needed.
+/// The small, essential fields of a status.
 pub(in crate::core) fn essence(status: &TaskStatus) -> TaskStatus {
     TaskStatus {
         task_id: status.task_id.clone(),
@@ -214,7 +215,7 @@ pub(in crate::core) fn describe(info: &v1::TaskInfo) -> Bytes {
     .into()
 }
 
-/// The same of a task that an agent reported.
+/// Encodes the description of a task that an agent reported.
 pub(in crate::core) fn describe_reported(task: ReportedTask) -> Bytes {
     ReportedTask {
         name: task.name,

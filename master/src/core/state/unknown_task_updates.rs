@@ -14,21 +14,21 @@ const UNACKNOWLEDGED_MAX: usize = 64;
 /// Frameworks of which one agent has such statuses.
 const FRAMEWORKS_MAX: usize = 1_024;
 
-/// For how long one counts that is neither acknowledged nor repeated.
+/// The time after which a forwarded update no longer counts, if it is neither acknowledged nor repeated.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// One that is repeated sooner is dropped. Agents wait for longer.
+/// The shortest time between repetitions; an earlier one is dropped. Agents wait longer.
 const REPEATED: Duration = Duration::from_secs(1);
 
-/// A task, and the uuid of what was said of it.
+/// A task, and the uuid of an update.
 type UpdateKey = (TaskId, Vec<u8>);
 
-/// What of one agent was forwarded and is not acknowledged, and when.
+/// The forwarded, unacknowledged updates of one agent, with the times of forwarding.
 #[derive(Debug, Default)]
 pub(in crate::core) struct UnknownTaskUpdates(BTreeMap<FrameworkId, BTreeMap<UpdateKey, Moment>>);
 
 impl UnknownTaskUpdates {
-    /// Whether a status may be forwarded, which then counts.
+    /// Whether an update may be forwarded; records it if so.
     pub(in crate::core) fn admits(
         &mut self,
         framework: &FrameworkId,

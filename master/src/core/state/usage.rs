@@ -1,7 +1,7 @@
-//! What containers use, as agents measure and report it with their pongs.
+//! The resource usage of containers, as agents measure and report it with their pongs.
 //!
-//! Entered through [`Usage::reported`]. Invariant: a sum of many is finite, whatever a node reports. No decision is made
-//! by it: it is for people.
+//! Callers enter through [`Usage::reported`]. Invariant: a sum of many usages is finite, whatever an agent reports.
+//! The usage is for people; the master decides nothing by it.
 
 use meseta_proto::meseta::v1 as meseta;
 
@@ -19,7 +19,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What an agent reports; `None` for what no machine can have.
+    /// Converts a reported usage; `None` for values that no machine can have.
     pub(in crate::core) fn reported(usage: &meseta::UsageTotal) -> Option<Self> {
         let (cpus, mem_bytes) = (usage.cpus?, usage.mem_bytes?);
         let is_sound = (0.0..=CPUS_MAX).contains(&cpus) && mem_bytes <= MEM_BYTES_MAX;
