@@ -1,4 +1,4 @@
-//! What the core answers to a call.
+//! The core's answers to calls.
 
 use meseta_proto::Invalid;
 
@@ -12,17 +12,17 @@ pub enum Answer {
     /// An operation was taken: it has this name, and ends later.
     Applied(OperationUuid),
     Done,
-    /// Done, with what the operator should know of it.
+    /// The call succeeded, with a warning for the operator.
     Warned(String),
-    /// Understood and refused; nothing has changed.
+    /// The call is invalid; nothing has changed.
     BadRequest(String),
     /// The framework may not make this call now.
     Forbidden(String),
-    /// What it is about is not known here.
+    /// The object of the call is unknown here.
     NotFound(String),
-    /// Understood, and at odds with how things are now.
+    /// The call conflicts with the current state.
     Conflict(String),
-    /// Not now; the same may be asked again.
+    /// Temporarily unavailable; the caller may retry.
     Unavailable(String),
     /// A call that this master does not serve.
     NotImplemented(String),
@@ -35,7 +35,7 @@ impl From<Invalid> for Answer {
 }
 
 impl Answer {
-    /// What came of it, for the audit log.
+    /// The outcome for the audit log.
     #[must_use]
     pub fn outcome(&self) -> &str {
         match self {

@@ -1,8 +1,8 @@
-//! Who may do what to the cluster: frameworks with their roles, users and reservations, and agents.
+//! Rights in the cluster: those of frameworks on roles, users and reservations, and those of agents.
 //!
-//! Entered where a call has been understood and has changed nothing yet. What operators may do is decided
-//! at the edge, before the core hears of it. Invariant: a framework acts under the principal that it
-//! subscribed with, an agent under the host that its certificate is for.
+//! The core enters after it has understood a call and before it changes anything. The HTTP and gRPC edge checks most
+//! rights of operators before the core gets the call. Invariant: a framework acts under the principal of its
+//! subscription, an agent under the host of its certificate.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use meseta_resources::{Operation, Reservation, Resource, Role, common_reservatio
 use crate::core::answer::Answer;
 use crate::core::state::framework::Framework;
 
-/// How every refusal of this kind begins.
+/// The beginning of every refusal for missing rights.
 pub(crate) const NOT_AUTHORIZED: &str = "Not authorized";
 
-/// What a framework may not do.
+/// The reason for refusing a framework: a missing right.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotAuthorized {
     #[error("Not authorized to use the roles {{ {0} }}")]
@@ -61,12 +61,12 @@ pub(super) fn is_not_its_own(info: &FrameworkInfo, caller: &Caller) -> Option<St
     (principal != own).then(|| mismatch(principal, own))
 }
 
-/// What a framework may do: what the principal may that it names, proven or not, as in Mesos.
+/// The rights of a framework: those of the principal that it names, proven or not, as in Mesos.
 pub(super) fn of_framework(info: &FrameworkInfo, caller: &Caller) -> Approver {
     caller.approver.on_behalf_of(info.principal.clone())
 }
 
-/// Whether it may have all of these roles.
+/// Checks that the framework may use all of these roles.
 pub(super) fn roles(approver: &Approver, roles: &BTreeSet<Role>) -> Result<(), NotAuthorized> {
     let is_refused = |role: &&Role| {
         let role = Some(role.as_str());
@@ -134,8 +134,9 @@ pub(crate) fn operation(approver: &Approver, operation: &Operation) -> Result<()
     }
 }
 
-/// A reservation that is replaced is unreserved down to what both sides have in common, and reserved up from
-/// there. Each step is authorized, and where there is none, so is what stays.
+/// Authorizes the replacement of a reservation: unreserves down to the common reservations of both sides, and
+/// reserves up from there. Checks the right for each step; without any step, checks the right for the unchanged
+/// reservation.
 fn reservation_moved(
     approver: &Approver,
     source: &[Resource],

@@ -1,4 +1,4 @@
-//! What the core is told once, at its start.
+//! The configuration that the core gets once, at its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,87 +10,88 @@ use meseta_daemon::build_info::BuildInfo;
 use meseta_proto::mesos::v1::DomainInfo;
 use meseta_resources::{ResourceName, ResourceQuantities, Role};
 
-/// How often a subscribed scheduler hears from the master at least.
+/// The interval between heartbeats to a subscribed scheduler; the default of Mesos.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Frameworks known at once; a subscription above it is an ERROR event.
+/// The number of known frameworks; a subscription beyond it gets an ERROR event.
 pub const FRAMEWORKS_MAX: usize = 100_000;
 
-/// Registry mutations in flight; agents above it are asked to come again.
+/// The number of registry mutations in flight; agents beyond it have to retry later.
 pub const PENDING_MUTATIONS_MAX: usize = 8_192;
 
-/// In which an agent that has noticed that its connection is gone waits between two tries (15 s) and connects (10 s).
+/// The time in which an agent with a lost connection reconnects: it waits up to 15 s between two tries, and a connect
+/// takes up to 10 s.
 const RECONNECT_TIME: Duration = Duration::from_secs(30);
 
-/// Who this master is.
+/// The identity of this master.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// A fresh UUID of every start; prefix of the ids of frameworks, agents and offers.
     pub id: String,
     pub hostname: String,
-    /// The address that others reach this master at.
+    /// The address at which others reach this master.
     pub ip: IpAddr,
     pub port: u16,
     pub cluster: Option<String>,
     /// Digits and dots only: clients take it apart as numbers.
     pub version: String,
-    /// Which program this is, for `/version` and `/state`.
+    /// The build of the program, for `/version` and `/state`.
     pub build: BuildInfo,
     pub domain: Option<DomainInfo>,
 }
 
-/// What a quota that was set in the older way means.
+/// The semantics of a quota set by the legacy call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QuotaSemantics {
-    /// Once the guarantee is met, nothing more of any name; not for `*`; statically reserved
-    /// resources are no capacity.
+    /// Once the guarantee is met, the role gets no more resources of any name; `*` cannot have quota; static
+    /// reservations do not count as capacity.
     #[default]
     Seed,
-    /// As in Mesos 1.12: the guarantee is the limit of the named resources.
+    /// As in Mesos 1.12: the guarantee is also the limit of the named resources.
     Head,
 }
 
-/// What is remembered in the core.
+/// The limits in bytes of the core's memory, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Records of ended and unreachable tasks, of one framework.
+    /// Records of ended and unreachable tasks of one framework.
     pub history_per_framework: usize,
-    /// The same of all frameworks, and what ended frameworks have said of themselves.
+    /// Records of the tasks of all frameworks, and the infos of ended frameworks.
     pub history: usize,
     /// A framework's info, which goes to every agent with each of its tasks.
     pub info: usize,
     /// A framework's offer constraints.
     pub constraints: usize,
-    /// What all frameworks together say of themselves.
+    /// The infos and offer constraints of all frameworks together.
     pub terms: usize,
-    /// What one agent says of itself, its reservations and volumes apart.
+    /// The description of one agent, without its reservations and volumes.
     pub agent_info: usize,
-    /// What all agents say of themselves.
+    /// The descriptions of all agents.
     pub agents: usize,
-    /// The parts of returns of agents that are incomplete.
+    /// The parts of incomplete reregistrations.
     pub partial_reregistrations: usize,
-    /// What the agents of one host bring along when they come back, and this master did not give them.
+    /// The tasks and executors reported by reregistering agents of one host that this master did not launch.
     pub reported: usize,
-    /// Operations on all agents whose end is not acknowledged.
+    /// The unacknowledged operations on all agents.
     pub operations: usize,
-    /// Offers that one framework is sent in one cycle, encoded.
+    /// The offers sent to one framework in one cycle, encoded.
     pub offers: usize,
-    /// What frameworks say of themselves to agents between two allocation ticks: a sixteenth of what may wait for all agents,
-    /// where it counts twice.
+    /// The framework infos sent to agents between two allocation ticks: a sixteenth of the queues of all agents,
+    /// where an info counts twice.
     pub infos_per_tick: usize,
-    /// FAILURE events to all schedulers between two ticks: a tenth of what may wait for them.
+    /// The FAILURE events sent to all schedulers between two ticks: a tenth of their queues.
     pub failures_per_tick: usize,
-    /// Inverse offers to all schedulers between two ticks: a tenth of what may wait for them, and a third of what may wait for
-    /// one.
+    /// The inverse offers sent to all schedulers between two ticks: a tenth of their queues, and a third of the queue
+    /// of one.
     pub inverse_offers_per_tick: usize,
-    /// What the launches of one ACCEPT are on their way to the agent: half of what may wait for one.
+    /// The launches of one ACCEPT, in the form sent to the agent: half of the queue of one agent.
     pub launches_per_accept: usize,
-    /// The tasks that one framework has named to be reconciled and has not been answered.
+    /// The tasks named by one framework in unanswered reconciliation requests.
     pub questions_per_framework: usize,
 }
 
 impl Memory {
-    /// The parts of so many bytes.
+    /// Divides the total into parts.
     #[must_use]
     pub const fn of(total_bytes: usize) -> Self {
         Self {
@@ -133,7 +134,7 @@ pub struct Config {
     pub agent_reregister_timeout: Duration,
     /// The least time between two agents that are marked unreachable; zero for no limit.
     pub agent_removal_interval: Duration,
-    /// Of how many agents in a hundred that are silent some may be marked unreachable.
+    /// The percentage of missing agents up to which silent agents may be marked unreachable.
     pub agent_removal_percent: u32,
     pub offer_timeout: Option<Duration>,
     pub max_completed_frameworks: usize,
@@ -144,14 +145,14 @@ pub struct Config {
     pub registry_gc_interval: Duration,
     /// By how much agents may make the registry's epoch a higher one in the life of this master.
     pub registry_epoch_rise_max: u64,
-    /// What may be remembered, in bytes.
+    /// The memory limits in bytes.
     pub memory: Memory,
     pub root_submissions: bool,
-    /// Whether agents must say where they are.
+    /// Whether agents must report their domain.
     pub require_agent_domain: bool,
-    /// The only hosts whose agents are offered; all when absent.
+    /// The only hosts whose agents get offered; all hosts if unset.
     pub whitelist: Option<Arc<BTreeSet<Arc<str>>>>,
-    /// The only roles that may be used, `*` among them; all when absent.
+    /// The only roles that may be used, including `*`; all roles if unset.
     pub roles: Option<BTreeSet<Role>>,
     /// Weights that hold unless the registry has others.
     pub weights: BTreeMap<Role, f64>,
@@ -160,16 +161,16 @@ pub struct Config {
     pub allocator: AllocatorConfig,
 }
 
-/// What of the flags concerns the allocator alone.
+/// The flags that concern the allocator alone.
 #[derive(Clone, Debug)]
 pub struct AllocatorConfig {
-    /// Alternatives of which an offer must satisfy one; anything will do when there is none.
+    /// Alternatives of which an offer must satisfy one; without alternatives, any offer will do.
     pub min_allocatable: Vec<ResourceQuantities>,
     pub fair_sharing_excluded: BTreeSet<ResourceName>,
     pub filter_gpu_resources: bool,
     pub role_sorter: SorterKind,
     pub framework_sorter: SorterKind,
-    /// Part of the agents known before a restart that ends recovery, in hundredths.
+    /// The percentage of the agents known before a restart whose return ends recovery.
     pub recovery_percent: u32,
     pub recovery_timeout: Duration,
     pub seed: u64,
@@ -191,7 +192,7 @@ impl Default for AllocatorConfig {
 }
 
 impl Config {
-    /// With everything as the flags have it unless they say otherwise.
+    /// A configuration with the default of every flag.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -222,13 +223,13 @@ impl Config {
         }
     }
 
-    /// How long an agent is given to be heard when a network mends: it answers one of the next pings, or notices that
-    /// its connection is gone and connects anew.
+    /// The time in which an agent is heard after a network failure: it answers one of the next pings, or notices that
+    /// its connection is lost and connects anew.
     pub fn time_to_be_heard(&self) -> Duration {
         self.total_ping_timeout().saturating_add(RECONNECT_TIME)
     }
 
-    /// For how long an agent may be silent before it is unreachable.
+    /// The time without an answer after which an agent is unreachable.
     #[must_use]
     pub fn total_ping_timeout(&self) -> Duration {
         self.agent_ping_timeout

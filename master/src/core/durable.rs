@@ -1,14 +1,14 @@
-//! Carries out what waited for a mutation to become durable.
+//! Carries out the actions that waited for a mutation to become durable.
 //!
-//! Entered through [`MasterCore::persisted`], in the order in which mutations were made. Invariant: what an agent
-//! or a framework is told of a mutation follows from here.
+//! Entered through [`MasterCore::persisted`], in the order of the mutations. Invariant: agents and frameworks learn
+//! of a mutation only through these actions.
 
 use super::ids::Lsn;
 use super::master::MasterCore;
 use super::state::pending::Pending;
 
 impl MasterCore {
-    /// Carries out all that waited for this mutation or an earlier one.
+    /// Carries out all actions that waited for this mutation or an earlier one.
     pub(super) fn persisted(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         while let Some((first, _)) = self.pending.front() {

@@ -1,6 +1,7 @@
-//! What comes out of the core.
+//! The effects that the core returns.
 //!
-//! The shell carries [`Effect`]s out. It decides nothing: order, content and addressee of every effect are the core's.
+//! The shell carries [`Effect`]s out. The shell decides nothing: the core determines order, content and receiver of
+//! every effect.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::ids::{ConnectionId, Lsn, OperationUuid, ReplyId};
 use super::state::persisted::Mutation;
 use super::views::operator_event::OperatorEvent;
 
-/// One thing for the shell to do.
+/// An action for the shell.
 #[derive(Debug)]
 pub enum Effect {
     /// Write to the registry; [`Input::Persisted`] answers. Lsns are consecutive.
@@ -23,7 +24,7 @@ pub enum Effect {
     Output { after: Lsn, output: Output },
 }
 
-/// What leaves the core.
+/// A message that leaves the core.
 #[derive(Debug)]
 pub enum Output {
     Event {
@@ -49,7 +50,7 @@ pub enum Output {
     /// An operator's operation was taken.
     OperationTaken {
         uuid: OperationUuid,
-        /// Who asked for it.
+        /// The principal that requested the operation.
         principal: Option<String>,
         operation: Arc<Operation>,
     },
@@ -59,6 +60,6 @@ pub enum Output {
         operation: Arc<Operation>,
         status: Box<OperationStatus>,
     },
-    /// For all operators who watch.
+    /// An event for all operators that watch.
     OperatorEvent(Box<OperatorEvent>),
 }

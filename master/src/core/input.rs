@@ -1,7 +1,7 @@
-//! What goes into the core.
+//! The inputs of the core.
 //!
-//! The shell turns requests, frames and results into [`Input`]s. It decides nothing: what follows from an input is the
-//! core's.
+//! The shell turns requests, frames and results into [`Input`]s. The shell decides nothing: the core determines the
+//! consequences of an input.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use super::ids::{ConnectionId, Lsn, ReplyId};
 use super::validation::call::{Action, Subscribe};
 
-/// One thing that has happened outside the core.
+/// An event outside the core.
 #[derive(Debug)]
 pub enum Input {
-    /// A deadline of [`super::MasterCore::next_deadline`] has come, or nothing at all.
+    /// A deadline of [`super::MasterCore::next_deadline`] has passed, or a step without any input.
     Tick,
     /// All mutations up to and with this one are durable.
     Persisted { lsn: Lsn },
@@ -52,14 +52,14 @@ pub enum Input {
 /// A subscription, as the scheduler asks for it.
 #[derive(Debug)]
 pub struct SubscribeRequest {
-    /// Where its events go.
+    /// The connection for the scheduler's events.
     pub connection: ConnectionId,
     pub stream_id: String,
     pub call: Box<Subscribe>,
     pub caller: Caller,
 }
 
-/// Something that is answered, at once or when it is durable.
+/// A request that gets an answer, at once or when its effect is durable.
 #[derive(Debug)]
 pub enum Request {
     /// Any call of a scheduler but SUBSCRIBE, checked in itself ([`super::validation::call`]).
@@ -72,7 +72,7 @@ pub enum Request {
     /// An operator's change of quota, weights, maintenance or an agent's state.
     Administer {
         administration: Box<Administration>,
-        /// What the operator may do, where that is asked after the request was understood.
+        /// The operator's rights, for checks that need the parsed request.
         approver: Approver,
     },
     /// An operator removes a framework.
@@ -84,7 +84,7 @@ pub enum Request {
     Operate {
         agent_id: String,
         operation: Box<Operation>,
-        /// Who asks, if that is known.
+        /// The requesting principal, if known.
         principal: Option<String>,
     },
 }

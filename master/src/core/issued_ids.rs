@@ -7,7 +7,7 @@ use meseta_resources::{AgentId, FrameworkId, IdError};
 
 use crate::core::master::MasterCore;
 
-/// What the framework ids that this master assigns begin with.
+/// The prefix of the framework ids that this master assigns.
 pub(super) struct FrameworkPrefix(String);
 
 impl FrameworkPrefix {
@@ -15,7 +15,7 @@ impl FrameworkPrefix {
         number(id.as_str(), &self.0)
     }
 
-    /// Whether a framework got its id from this master, and not from an earlier one or from itself.
+    /// Whether this master assigned the id, and not an earlier master or the framework itself.
     pub(super) fn is_of(&self, id: &FrameworkId) -> bool {
         self.number(id).is_some()
     }
@@ -67,7 +67,7 @@ impl MasterCore {
         number(id.as_str(), &self.agent_prefix()).is_some_and(|number| number >= self.next_agent)
     }
 
-    /// The same of a framework's id.
+    /// Whether this master has yet to assign this framework id.
     pub(super) fn is_future_framework(&self, id: &FrameworkId) -> bool {
         let number = self.framework_prefix().number(id);
         number.is_some_and(|number| number >= self.next_framework)

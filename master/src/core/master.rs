@@ -1,6 +1,6 @@
-//! All that the master keeps, in one struct.
+//! The whole state of the master, in one struct.
 //!
-//! What is done with it stands in the folders beside this file, as `impl MasterCore`.
+//! The folders beside this file operate on the state, as `impl MasterCore`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -39,21 +39,21 @@ use super::views::snapshot::{AgentView, CachedSnapshots, FrameworkView};
 pub struct MasterCore {
     pub(super) config: Config,
     pub(super) epoch: u64,
-    /// The same when this master began.
+    /// The epoch at the start of this master.
     pub(super) first_epoch: u64,
-    /// The highest that was asked of the registry; 0 if none was.
+    /// The highest epoch requested from the registry; 0 without a request.
     pub(super) requested_epoch: u64,
-    /// When another one may be asked of it.
+    /// The time from which the master may request the next higher epoch.
     pub(super) next_epoch_rise: Moment,
-    /// Of the registry; what agents know its epochs by.
+    /// The registry's id, by which agents recognise its epochs.
     pub(super) cluster_id: Option<String>,
-    /// That id is of this master alone.
+    /// Whether the cluster id ends with this master.
     pub(super) is_forgotten: bool,
     pub(super) started: Duration,
     /// Both clocks in this step.
     pub(super) now: Now,
     pub(super) allocator: AllocatorAdapter,
-    /// Set by whatever frees or adds resources or demand; an allocation ends the step.
+    /// Set by every change that frees or adds resources or demand; an allocation ends the step.
     pub(super) allocate_due: bool,
     pub(super) weights: BTreeMap<Role, f64>,
     pub(super) operator: OperatorSettings,
@@ -61,33 +61,33 @@ pub struct MasterCore {
     pub(super) agents: CachedViewMap<AgentId, Agent, AgentView>,
     pub(super) locations: Locations,
     pub(super) agent_connections: BTreeMap<ConnectionId, AgentId>,
-    /// Who opened the connections of agents.
+    /// The callers that opened the agents' connections.
     pub(super) agent_callers: BTreeMap<ConnectionId, Caller>,
     /// Connections of agents whose registration waits for the registry.
     pub(super) handshakes: BTreeSet<ConnectionId>,
-    /// Reregistrations of which only some parts have arrived.
+    /// Reregistrations that have arrived in part.
     pub(super) partial_reregistrations: PartialReregistrations,
     pub(super) recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
-    /// The same by where they listen.
+    /// The recovered agents by endpoint.
     pub(super) recovered_at: BTreeMap<Endpoint, BTreeSet<AgentId>>,
     /// Memory of the agent infos: of registered agents, recovered ones, and those that wait for the registry.
     pub(super) agent_info_usage: AgentInfoUsage,
     pub(super) unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
-    /// When each agent was marked gone, since the Unix epoch.
+    /// The time since the Unix epoch at which each agent was marked gone.
     pub(super) gone_agents: BTreeMap<AgentId, Duration>,
-    /// Agents whose return waits for the registry.
+    /// Agents whose reregistration waits for the registry.
     pub(super) readmitting: BTreeSet<AgentId>,
     /// Registered agents without a connection.
     pub(super) disconnected: BTreeSet<AgentId>,
     /// Agents that are about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
-    /// Whether they are so many, or were so lately, that it may be this master that is cut off.
+    /// Whether so many agents are silent, or were recently, that this master may itself be cut off.
     pub(super) silence: Suspicion,
-    /// The same, counting also those that have not come back.
+    /// The same suspicion, counting also agents that have not come back.
     pub(super) absence: Suspicion,
-    /// When the next agent may be marked unreachable.
+    /// The time from which the next agent may be marked unreachable.
     pub(super) next_removal: Moment,
-    /// When agents that have not come back are looked for next.
+    /// The time of the next check for agents that have not come back.
     pub(super) reregister_timer: Option<(Moment, TimerKey)>,
     pub(super) next_agent: u64,
 
@@ -105,12 +105,12 @@ pub struct MasterCore {
     pub(super) next_framework: u64,
 
     pub(super) offers: BTreeMap<OfferId, Arc<Offer>>,
-    /// Offers of an agent that is being removed, until their frameworks are told.
+    /// Offers of an agent that is being removed, until the master informs their frameworks.
     pub(super) void_offers: Vec<Arc<Offer>>,
     pub(super) inverse_offers: InverseOffers,
     pub(super) next_offer: u64,
 
-    /// Operations that their frameworks gave a name, and where they are.
+    /// The agents and uuids of operations with an id from their framework.
     pub(super) named_operations: BTreeMap<(FrameworkId, String), (AgentId, OperationUuid)>,
     /// Memory of the operations on all agents, by framework.
     pub(super) operation_memory: OperationMemory,
@@ -120,11 +120,11 @@ pub struct MasterCore {
     pub(super) last_lsn: Lsn,
     pub(super) durable: Lsn,
 
-    /// What is said in portions.
+    /// Messages sent in portions.
     pub(super) paced_messages: PacedMessages,
-    /// Questions about tasks that are still to be answered.
+    /// Unanswered reconciliation requests.
     pub(super) pending_reconciles: VecDeque<PendingReconcile>,
-    /// Those of frameworks that have not read their answers.
+    /// Reconciliation requests of frameworks that have not read earlier answers.
     pub(super) unread_reconciliations: UnreadReconciliations,
     pub(super) timers: Timers,
     pub(super) counters: Counters,

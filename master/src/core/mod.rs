@@ -1,31 +1,31 @@
 //! The master's decisions: a state machine without clock, threads or I/O.
 //!
-//! Entered through [`MasterCore::step`]: an [`Input`] goes in, [`Effect`]s come out. Registry
-//! mutations change the state only when [`Input::Persisted`] says that they are durable; what an
-//! agent or scheduler is told follows from that. Invariant: every unit of an agent's resources is
-//! either free, in one offer, or held by one task or executor, here and in the allocator alike.
+//! Entered through [`MasterCore::step`]: an [`Input`] goes in, [`Effect`]s come out. Registry mutations change the
+//! state only when [`Input::Persisted`] reports them as durable; messages to agents and schedulers follow from that.
+//! Invariant: every unit of an agent's resources is either free, in one offer, or held by one task or executor, here
+//! and in the allocator alike.
 //!
-//! From below, each using only what stands above it here:
+//! The modules from the lowest to the highest; each uses only those above it in this list:
 //!
 //! - `ids`, `answer`, `config`, `timers`, `wire`: numbers, answers, settings, deadlines, and resources in messages
-//! - `state/`: what the core keeps
-//! - `views/`: what readers see of it
-//! - `authorization`: who may do what to the cluster
-//! - `validation/`: whether calls, tasks, executors and operations make sense
-//! - `input`, `effect`: what goes into the core, and what comes out
-//! - `master`: the struct of it all; whatever follows is an `impl MasterCore`
-//! - `output`: how effects are said
-//! - `paced`: messages to very many, said in portions
-//! - `issued_ids`: ids that are given to agents and frameworks
-//! - `snapshots`: the state as it is now, for readers
-//! - `operator/`: what operators ask for
+//! - `state/`: the tables of the core
+//! - `views/`: the state as readers see it
+//! - `authorization`: rights in the cluster
+//! - `validation/`: checks of calls, tasks, executors and operations
+//! - `input`, `effect`: the inputs and the effects of the core
+//! - `master`: the struct of the whole state; all further modules are an `impl MasterCore`
+//! - `output`: emits effects
+//! - `paced`: messages to very many receivers, sent in portions
+//! - `issued_ids`: ids assigned to agents and frameworks
+//! - `snapshots`: the current state, for readers
+//! - `operator/`: requests of operators
 //! - `tasks/`: statuses, reconciliation and history of tasks
-//! - `agents/`: how agents come, report, come back and are lost
+//! - `agents/`: registration, reports, reregistration and loss of agents
 //! - `frameworks/`: subscriptions, calls, ownership of ids, and the end of frameworks
-//! - `offers/`: offers and inverse offers, made, accepted and taken back
-//! - `operations/`: reservations and volumes, and what becomes of operations
-//! - `ticks`, `durable`: what is done when a deadline has come, or a mutation is durable
-//! - `start`, `step`: how a master begins, and one turn of it
+//! - `offers/`: offers and inverse offers, made, accepted and rescinded
+//! - `operations/`: reservations and volumes, and the outcome of operations
+//! - `ticks`, `durable`: actions at a deadline, or when a mutation is durable
+//! - `start`, `step`: the start of a master, and one step of it
 
 mod agents;
 mod answer;

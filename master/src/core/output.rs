@@ -1,4 +1,4 @@
-//! How effects are said: each is marked with what has to be durable before it leaves.
+//! Emits effects: each is marked with the mutation that must be durable before the effect leaves.
 
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::mesos::v1::scheduler::Event;

@@ -1,7 +1,7 @@
-//! Messages to very many, said in portions.
+//! Messages to very many receivers, sent in portions.
 //!
-//! Entered when a framework says something of itself, when an agent is lost, and at each allocation tick. Invariant: what
-//! is small is said at once; nobody hears more in one step than its connection has room for.
+//! Entered when a framework's info changes, when an agent is lost, and at each allocation tick. Invariant: a small
+//! message goes out at once; in one step no receiver gets more than its queue can hold.
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
@@ -11,22 +11,22 @@ use prost::Message as _;
 use super::master::MasterCore;
 use super::wire::event_of;
 
-/// What is told of one framework before it is another's turn; one info at least.
+/// The bytes sent for one framework before the next framework's turn; at least one info.
 const INFO_TURN_BYTES: usize = 64 * 1024;
-/// Frameworks that are passed over in a row; the next call, or tick, looks at the others.
+/// The number of frameworks skipped in a row; the next call, or tick, tries the others.
 const PASSED_OVER_MAX: usize = 64;
 
 impl MasterCore {
-    /// Tells the agents that run something of this framework what it now says of itself. They take
-    /// it as a sign of life, and repeat the updates that wait for it.
+    /// Sends the framework's info to the agents that run its tasks or executors. For them the info is a sign of life:
+    /// they repeat their waiting updates.
     pub(super) fn broadcast_info(&mut self, id: &FrameworkId) {
         let agents = self.agents_of(id);
         self.paced_messages.tell_of(id, agents);
         self.tell_infos();
     }
 
-    /// Tells of one framework after the other, of each as much as the next, as long as there is room. One whose info does
-    /// not fit any more is passed over, up to so many in a row.
+    /// Sends infos of the frameworks in turn, equally many bytes each, as long as there is room. Skips an info that
+    /// does not fit, up to [`PASSED_OVER_MAX`] in a row.
     fn tell_infos(&mut self) {
         let mut passed_over = 0;
         while passed_over < self.paced_messages.infos.len().min(PASSED_OVER_MAX) {
@@ -56,7 +56,7 @@ impl MasterCore {
         }
     }
 
-    /// Tells everyone that an agent is lost.
+    /// Sends every scheduler the FAILURE event of a lost agent.
     pub(super) fn agent_failure(&mut self, id: &AgentId) {
         self.paced_messages.failures.push_back(id.clone());
         self.tell_failures();
@@ -82,7 +82,7 @@ impl MasterCore {
         }
     }
 
-    /// Goes on with what is still to be said.
+    /// Continues with the queued messages.
     pub(super) fn tell_more(&mut self) {
         self.paced_messages.refill(&self.config.memory);
         self.tell_infos();

@@ -17,13 +17,13 @@ impl MasterCore {
         self.cached_snapshots.full.is_some()
     }
 
-    /// What the allocator measures of roles.
+    /// The allocator's metrics of roles.
     #[must_use]
     pub fn role_gauges(&self) -> Vec<RoleGauges> {
         self.allocator.gauges()
     }
 
-    /// What the containers of all connected agents use together, as far as they have said.
+    /// The total usage of the containers of all connected agents that report it.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut sum = Usage::default();

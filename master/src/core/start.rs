@@ -1,4 +1,4 @@
-//! How a master begins, with what the registry has.
+//! The start of a master from the content of the registry.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! One turn: an input is applied, timers fire, offers are made.
+//! A step: an input is applied, timers fire, offers are made.
 //!
 //! Entered through [`MasterCore::step`].
 
@@ -16,13 +16,14 @@ use super::master::MasterCore;
 use super::validation::call::Action;
 
 impl MasterCore {
-    /// When to step next if nothing happens before; what comes much later comes after a pause.
+    /// The time of the next step without an earlier input. A step long after this time follows a pause of the
+    /// process.
     #[must_use]
     pub fn next_deadline(&self) -> Moment {
         self.timers.due()
     }
 
-    /// Counts the steps; a snapshot of the same number is the same.
+    /// The number of steps; snapshots of the same number are equal.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
@@ -34,7 +35,7 @@ impl MasterCore {
         self.epoch
     }
 
-    /// Takes one input, and all timers that are due, and tells what to do.
+    /// Applies one input and all timers that are due, and returns the effects.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         self.apply_input(now, input);
         self.answer_questions();
@@ -44,8 +45,8 @@ impl MasterCore {
         self.finish_step()
     }
 
-    /// The same for one of several inputs that wait: what one cycle of offers can do for all of them is
-    /// left to the [`MasterCore::step`] that has to follow.
+    /// Applies one of several waiting inputs. Leaves the work that one cycle of offers can do for all of them to the
+    /// [`MasterCore::step`] that must follow.
     pub fn step_in_burst(&mut self, now: Now, input: Input) -> Vec<Effect> {
         self.apply_input(now, input);
         self.check_drains();
@@ -149,7 +150,7 @@ impl MasterCore {
         self.cluster_id.clone().filter(|_| !self.is_forgotten)
     }
 
-    /// Remembers who opened a connection of an agent, until that is gone. The agent is told with what this master leads
+    /// Records the caller of an agent's connection until the connection ends. Returns the epoch, which the agent gets
     /// before it sends anything.
     pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) -> LedEpoch {
         self.agent_callers.insert(connection, caller);

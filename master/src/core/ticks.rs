@@ -1,4 +1,4 @@
-//! What is due: heartbeats, pings, failovers, allocations, clean-up.
+//! Timers: heartbeats, pings, failovers, allocations, clean-up.
 
 use std::time::Duration;
 
@@ -146,13 +146,13 @@ impl MasterCore {
         self.silence.holds_back(self.timers.clock())
     }
 
-    /// The same, with those that have not come back to this master.
+    /// The same suspicion, counting also agents that have not come back to this master.
     fn suspects_itself_for_absent(&mut self) -> bool {
         self.note_absent();
         self.absence.holds_back(self.timers.clock())
     }
 
-    /// How many of all agents are missing, with so many that have not come back.
+    /// The number of missing agents among all, with `absent` agents that have not come back.
     fn missing(&self, absent: usize) -> Missing {
         Missing {
             missing: self.silent.len() + absent,
@@ -323,7 +323,7 @@ impl MasterCore {
         }
     }
 
-    /// What of a list is too much or too old.
+    /// The entries of a list that are too many or too old.
     fn surplus<'a>(&self, lost: impl Iterator<Item = (&'a AgentId, Duration)>) -> Vec<AgentId> {
         let mut listed: Vec<_> = lost.map(|(id, since)| (since, id.clone())).collect();
         listed.sort();

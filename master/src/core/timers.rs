@@ -1,8 +1,8 @@
-//! Deadlines, ordered: the master's own, and those by which others must have done something.
+//! Deadlines, ordered: the master's own, and those by which others must act.
 //!
-//! Short ones are never cancelled: whoever set one recognises a stale one when it fires, by the
-//! connection or generation inside it. Long ones can be, so that they do not pile up. Invariant: time in which the
-//! master did not run counts against nobody, and no deadline of others passes before what came meanwhile is read.
+//! Short timers are never cancelled: the handler recognises a stale one by its connection or generation. Long timers
+//! can be cancelled, so that they do not pile up. Invariant: time in which the master did not run counts against
+//! nobody, and no deadline of others passes before the master has read the input of that time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId};
 
 use crate::core::ids::ConnectionId;
 
-/// What a deadline is for.
+/// The purpose of a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// A batch allocation over everything.
@@ -34,11 +34,11 @@ pub(super) enum Timer {
     Reregister,
     /// An offer has been out for `--offer_timeout`.
     Offer { offer: OfferId },
-    /// The same of an inverse offer.
+    /// An inverse offer has been out for `--offer_timeout`.
     InverseOffer { offer: OfferId },
-    /// A return that comes in parts should have gone on, or be complete.
+    /// A reregistration in parts should have progressed, or be complete.
     PartialReregistration { connection: ConnectionId },
-    /// Old entries of the lists of lost agents may go.
+    /// Old entries of the lists of lost agents may be removed.
     RegistryGc,
 }
 
@@ -91,28 +91,28 @@ impl Timers {
         self.process_clock.step(now)
     }
 
-    /// When the next step is due if nothing happens before; `at_once` says that there is more to do now.
+    /// Schedules the next step: at once if there is more to do now, else at the next timer.
     pub(super) fn expect(&mut self, now: Moment, at_once: bool) {
         let next = if at_once { Some(now) } else { self.next() };
         self.process_clock.schedule_step(next);
     }
 
-    /// When the next step is due, a timer or not.
+    /// The time of the next step, with or without a timer.
     pub(super) fn due(&self) -> Moment {
         self.process_clock.due()
     }
 
-    /// Whether the master may not have read yet what others sent while it did not run.
+    /// Whether the master may still have unread input from a time in which it did not run.
     pub(super) fn is_settling(&self) -> bool {
         self.process_clock.is_settling()
     }
 
-    /// What the clock shows that deadlines of others are kept by.
+    /// The clock for the deadlines of others.
     pub(super) fn clock(&self) -> Moment {
         self.process_clock.now()
     }
 
-    /// When that clock shows a moment, if the master runs until then.
+    /// The time at which that clock shows a moment, if the master runs until then.
     pub(super) fn real(&self, shown: Moment) -> Moment {
         self.process_clock.to_real_time(shown)
     }
@@ -136,7 +136,7 @@ impl Timers {
         }
     }
 
-    /// How many of a kind are set.
+    /// The number of timers of a kind.
     #[cfg(test)]
     pub(super) fn count(&self, timer: &Timer) -> usize {
         let all = self.own.values().chain(self.of_others.values());

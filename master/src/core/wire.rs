@@ -8,7 +8,7 @@ use meseta_resources::{Resources, Role};
 
 pub use meseta_proto::convert::Format;
 
-/// Reads resources of any format; what is wrong with them is told in Mesos's words.
+/// Parses resources of any format. Errors have the wording of Mesos.
 pub(super) fn from_wire(resources: &[v1::Resource]) -> Result<Resources, Invalid> {
     convert::resources(resources).map_err(Invalid::of)
 }
@@ -51,7 +51,7 @@ pub(in crate::core) fn allocated(
     Ok(allocate(&from_wire(resources)?, role))
 }
 
-/// Allocates to a role what is allocated to none.
+/// Allocates all unallocated resources to a role.
 pub(in crate::core) fn allocate(resources: &Resources, role: &Role) -> Resources {
     let resources = resources.iter();
     let allocated = resources.map(|resource| match resource.allocation_role() {
@@ -61,7 +61,7 @@ pub(in crate::core) fn allocate(resources: &Resources, role: &Role) -> Resources
     allocated.collect()
 }
 
-/// The same for the agent, which knows one format only.
+/// Writes resources for the agent, which knows only the newer format.
 pub(in crate::core) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
     to_wire(resources, Format::PostRefinement)
 }

@@ -1,8 +1,8 @@
 //! ACCEPT and DECLINE: from offers to tasks.
 //!
-//! The operations of an ACCEPT are applied in order to what the offers hold; each fails alone.
-//! What is left goes back with the call's filter. Invariant: what is launched was offered, to this
-//! framework, in this call.
+//! The operations of an ACCEPT apply in order to the resources of its offers; each fails alone. The remaining
+//! resources return with the call's filter. Invariant: a launched task uses only resources that were offered to this
+//! framework in this call.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -31,32 +31,33 @@ pub(super) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
 /// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
 const TASKS_PER_ACCEPT_MAX: usize = 10_000;
 
-/// Of a reason that is told of each task or operation.
+/// The longest rejection reason in bytes: a reason may repeat the framework's input, and goes out once per task or
+/// operation.
 const REASON_BYTES_MAX: usize = 1_024;
 
-/// How long a refused offer stays away unless the framework says otherwise.
+/// The filter's duration unless the framework gives one: the default of Mesos.
 const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
 const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What an ACCEPT works on: the sum of its offers.
+/// The resources that an ACCEPT works on: the sum of its offers.
 pub(in crate::core) struct AcceptedOffers {
     pub(in crate::core) agent: AgentId,
     pub(in crate::core) role: Role,
-    /// As it was offered.
+    /// The resources as offered.
     pub(in crate::core) offered: Resources,
     pub(in crate::core) remaining: Resources,
     /// Made by operations, for a later offer only.
     pub(in crate::core) for_later_offers: Resources,
     /// Shared volumes that were offered or made in this call: each task may hold a copy.
     pub(in crate::core) shared: Resources,
-    /// Resources that its operations have gone through.
+    /// The number of resources that the operations have scanned.
     pub(in crate::core) resources_scanned: usize,
-    /// What its launches are on their way to the agent.
+    /// The size in bytes of the launches in the form sent to the agent.
     pub(in crate::core) launch_bytes: usize,
 }
 
 impl AcceptedOffers {
-    /// What a task may be launched on: what is left, and a copy of each shared volume.
+    /// The resources for the next task: the remaining ones, and a copy of each shared volume.
     pub(in crate::core) fn available(&self) -> Cow<'_, Resources> {
         let mut available = Cow::Borrowed(&self.remaining);
         for volume in &self.shared {
@@ -223,7 +224,7 @@ impl MasterCore {
         Some(accepted_offers)
     }
 
-    /// Nothing of the call can be done: its offers go back, its tasks are told so.
+    /// Refuses the whole call: returns its offers, and sends the reason for each of its tasks.
     fn refuse_accept(&mut self, framework: &FrameworkId, call: &call::Accept, reason: &str) {
         for id in &call.offer_ids {
             let Ok(id) = OfferId::new(&id.value) else {
@@ -349,7 +350,7 @@ impl MasterCore {
         );
     }
 
-    /// Answers an operation that has an id to answer to; the others have no way to be told.
+    /// Sends an error for an operation with an id. An operation without an id gets no answer.
     pub(in crate::core) fn refuse_operation(
         &mut self,
         framework: &FrameworkId,
@@ -361,7 +362,7 @@ impl MasterCore {
             .r#type
             .and_then(|kind| operation::Type::try_from(kind).ok())
             .map_or("unknown", |kind| kind.as_str_name());
-        // Without an id of the operation this line is all that there is of it.
+        // For an operation without an id, this line is the only trace.
         tracing::warn!(framework_id = %framework, operation = kind, reason = %message, "operation refused");
         let Some(id) = &operation.id else { return };
         let mut event = event_of(event::Type::UpdateOperationStatus);
@@ -405,7 +406,7 @@ fn is_launch(operation: &Operation) -> bool {
     )
 }
 
-/// How many resources an operation lists.
+/// The number of resources that an operation lists.
 fn resources_of(operation: &Operation) -> usize {
     let reserve = operation.reserve.as_ref();
     let reserve = reserve.map_or(0, |body| body.source.len() + body.resources.len());
@@ -429,7 +430,7 @@ fn tasks_of(operation: &Operation) -> &[TaskInfo] {
     tasks.map_or(&[], Vec::as_slice)
 }
 
-/// What a filter asks for, in the bounds of Mesos: too long is a year, nonsense is the default.
+/// The duration of a filter within the limits of Mesos: a too long one is a year, an invalid one is the default.
 fn refuse_filter(filters: Option<&v1::Filters>) -> RefuseFilter {
     RefuseFilter::For(refuse_time(filters))
 }
@@ -444,8 +445,8 @@ pub(super) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT)
 }
 
-/// What is told of why something was refused, as far as it is of use: it may repeat what the framework sent, and is told of
-/// each of thousands of tasks.
+/// Truncates a rejection reason: it may repeat the framework's input, and goes out once for each of thousands of
+/// tasks.
 pub(in crate::core) fn shortened(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));

@@ -1,4 +1,5 @@
-//! Why a framework or a role got no offer of an agent; whom offer constraints rule out.
+//! Explanations: the reason why a framework or a role got no offer of an agent, and the agents excluded by offer
+//! constraints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +10,20 @@ use meseta_resources::{AgentId, FrameworkId, Role};
 
 use crate::core::master::MasterCore;
 
-/// Answers to one question; what is beyond is left out.
+/// The number of explanations in one answer; the answer omits further ones.
 const EXPLANATIONS_MAX: usize = 1_000;
 
-/// Who asks about whom; what is not given means all.
+/// The subject of an explanation; a missing part means all.
 #[derive(Clone, Debug, Default)]
 pub struct ExplainQuery {
     pub framework_id: Option<String>,
     pub role: Option<String>,
     pub agent_id: Option<String>,
-    /// Of nobody else is anything said, and nobody else takes a place among the explanations.
+    /// The visible objects. Other objects get no explanation, and use no place among the explanations.
     pub visible: Option<Visible>,
 }
 
-/// The frameworks and roles of a question that whoever asks it may see.
+/// The frameworks and roles that the caller may see.
 #[derive(Clone, Debug, Default)]
 pub struct Visible {
     pub frameworks: BTreeSet<FrameworkId>,
@@ -38,7 +39,7 @@ enum Subject<'a> {
     Role(Role, Option<BTreeSet<FrameworkId>>),
 }
 
-/// Agents that are listed as excluded, of all frameworks together; what is beyond is left out.
+/// The number of excluded agents listed, of all frameworks together; the list omits further ones.
 const EXCLUDED_MAX: usize = 200_000;
 
 /// The agents that a framework's offer constraints rule out, by its roles.
@@ -145,7 +146,7 @@ impl MasterCore {
         answers.map_err(Invalid::of)
     }
 
-    /// What [`Excluded`] says, of every subscribed framework.
+    /// The excluded agents of every subscribed framework.
     #[must_use]
     pub fn excluded(&self) -> Vec<Excluded> {
         let mut left = EXCLUDED_MAX;

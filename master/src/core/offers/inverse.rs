@@ -1,9 +1,9 @@
-//! Inverse offers: frameworks are asked to leave agents that will be away for maintenance.
+//! Inverse offers: requests to frameworks to leave agents that will be away for maintenance.
 //!
-//! The allocator says who has something to lose and has not answered yet; here each question becomes an
-//! event, and each answer a status that operators see. Invariant: what is outstanding here is
-//! outstanding with the allocator, and only with frameworks that are connected. However many agents a schedule names, no more
-//! is asked between two ticks than schedulers that read can take.
+//! The allocator names the frameworks that hold resources there and have not answered yet. This module sends each
+//! request as an event, and records each answer as a status for operators. Invariant: the inverse offers outstanding
+//! here are outstanding with the allocator, and only with connected frameworks. However many agents a schedule names,
+//! the master sends no more requests between two ticks than reading schedulers can take.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl MasterCore {
         Some(offer)
     }
 
-    /// Tells the allocator that an inverse offer is not outstanding any more, and what was answered.
+    /// Reports to the allocator that an inverse offer is no longer outstanding, together with the answer.
     fn settle(
         &mut self,
         framework: &FrameworkId,
@@ -163,7 +163,7 @@ impl MasterCore {
         self.agreed("ending an inverse offer", settled);
     }
 
-    /// Withdraws an inverse offer and tells the framework, if it is there to be told.
+    /// Withdraws an inverse offer and informs the framework, if it is connected.
     pub(in crate::core) fn rescind_inverse(&mut self, id: &OfferId) {
         let Some(offer) = self.take_inverse_offer(id) else {
             return;
@@ -187,7 +187,7 @@ impl MasterCore {
         }
     }
 
-    /// The same for an agent that the allocator has forgotten already.
+    /// Withdraws the inverse offers of an agent that the allocator has already removed.
     pub(in crate::core) fn void_inverse_of_agent(&mut self, agent: &AgentId) {
         let ids = self.inverse_offers.of_agent.get(agent).cloned();
         for id in ids.into_iter().flatten() {
@@ -197,7 +197,7 @@ impl MasterCore {
         }
     }
 
-    /// Ends the inverse offers of a framework that is no longer there to be told.
+    /// Ends the inverse offers of a framework that is no longer connected.
     pub(super) fn discard_inverse_offers(&mut self, framework: &FrameworkId) {
         let ids = self.inverse_offers.of_framework.get(framework).cloned();
         for id in ids.into_iter().flatten() {

@@ -1,7 +1,7 @@
 //! Launches: single tasks, and task groups as a whole.
 //!
-//! Entered from an ACCEPT's operations. Invariant: a task is on the books, and what it holds is
-//! charged, before the agent is told to run it.
+//! Entered from the operations of an ACCEPT. Invariant: the master records a task and charges its resources before it
+//! sends the launch to the agent.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl MasterCore {
         self.frame(&agent, master_frame::Message::RunTask(run));
     }
 
-    /// Launches all of a group, or tells each of its tasks why not.
+    /// Launches the whole group, or sends the reason for each of its tasks.
     pub(in crate::core) fn launch_group(
         &mut self,
         id: &FrameworkId,
@@ -183,7 +183,8 @@ impl MasterCore {
         has_room
     }
 
-    /// Tells of tasks that would fill what waits for the agent, which would end its connection: another ACCEPT may launch them.
+    /// Drops tasks that would overfill the agent's queue, which would end its connection. Another ACCEPT may launch
+    /// them.
     fn drop_launches<'a>(
         &mut self,
         id: &FrameworkId,

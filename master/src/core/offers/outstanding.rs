@@ -1,7 +1,7 @@
-//! Offers: made of what the allocator gives, and taken back.
+//! Offers: created from the allocator's allocations, and rescinded.
 //!
-//! Invariants: an offer leaves the table exactly once; what was in it is then held by tasks or is
-//! back with the allocator. What a framework is sent in one cycle is bounded in bytes, and so is each event.
+//! Invariants: an offer leaves the table exactly once; its resources are then held by tasks or are back with the
+//! allocator. The offers for a framework in one cycle are limited in bytes, and so is each event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::core::state::offer::{Offer, RefuseFilter};
 use crate::core::timers::Timer;
 use crate::core::wire::{self, event_of};
 
-/// Offers that one framework may hold; above it, resources go to others first.
+/// The number of offers that one framework may hold. A framework at this limit leaves further resources to others.
 const OFFERS_PER_FRAMEWORK_MAX: usize = 100_000;
 
-/// Offers of one event, encoded, unless it has one alone: readers take an event as a whole.
+/// The limit in bytes for the offers of one event, unless it holds a single offer: readers need an event as a whole.
 const EVENT_BYTES_MAX: usize = 4 << 20;
 
-/// For how long an offer is not made again that is too large.
+/// The time for which a too large offer is not made again.
 const TOO_LARGE_WAIT: Duration = Duration::from_secs(300);
 
-/// What a framework is sent in one cycle: offers, or inverse ones, of each event.
+/// The offers, or inverse offers, for a framework in one cycle, divided into events.
 pub(in crate::core) struct OfferEvents<T> {
     pub(in crate::core) events: Vec<Vec<T>>,
     /// The bytes of all offers together.
@@ -150,8 +150,8 @@ impl MasterCore {
         Some((message, bytes))
     }
 
-    /// For how long an offer of this size is not made to its framework: until the next cycle if it has been sent
-    /// enough in this one.
+    /// The time for which an offer of this size is not made to its framework: until the next cycle if the framework
+    /// has got enough in this one.
     fn must_wait(
         &self,
         offer: &Offer,
@@ -199,7 +199,7 @@ impl MasterCore {
         Some(offer)
     }
 
-    /// Ends an offer and tells the framework.
+    /// Ends an offer and informs the framework.
     pub(in crate::core) fn rescind(&mut self, id: &OfferId) {
         let Some(offer) = self.end_offer(id, RefuseFilter::None) else {
             return;
@@ -207,7 +207,7 @@ impl MasterCore {
         self.tell_rescinded(&offer);
     }
 
-    /// Tells a framework that an offer is no more.
+    /// Sends a framework the RESCIND event of an ended offer.
     pub(in crate::core) fn tell_rescinded(&mut self, offer: &Offer) {
         self.counters.offers_rescinded += 1;
         if let Some(framework) = self.frameworks.get_mut(&offer.framework_id) {
@@ -220,7 +220,7 @@ impl MasterCore {
         self.event(&offer.framework_id, event);
     }
 
-    /// Ends all offers of a framework that is no longer there to be told, inverse ones too.
+    /// Ends all offers and inverse offers of a framework that is no longer connected.
     pub(in crate::core) fn discard_offers(&mut self, framework: &FrameworkId) {
         self.discard_inverse_offers(framework);
         let Some(framework) = self.frameworks.get(framework) else {

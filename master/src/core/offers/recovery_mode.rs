@@ -8,7 +8,7 @@ use meseta_resources::AgentId;
 
 use crate::core::master::MasterCore;
 
-/// Agents that one log line names: the others are counted.
+/// The number of agents named in one log line; the line counts the others.
 const NAMED_AGENTS_MAX: usize = 20;
 
 impl MasterCore {

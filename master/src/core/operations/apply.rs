@@ -1,8 +1,8 @@
 //! RESERVE, UNRESERVE, CREATE, DESTROY, GROW_VOLUME and SHRINK_VOLUME: in an ACCEPT, and by operators.
 //!
-//! An operation is applied here at once, to the agent's total and to the allocator, and sent to the
-//! agent, which makes it durable; see `feedback.rs` for what comes back. Invariant: an
-//! operation is done whole here and in the allocator, or not at all; quantities never change.
+//! The master applies an operation at once to the agent's total and in the allocator, and sends it to the agent,
+//! which makes it durable; `feedback.rs` handles the agent's reports. Invariant: an operation applies completely here
+//! and in the allocator, or not at all; quantities never change.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use crate::core::state::resource_size;
 use crate::core::validation::frame_size;
 use crate::core::validation::operation::{Requester, validate};
 
-/// What an operation meets whose agent went with the offers.
+/// The error of an operation whose agent is removed together with the offers.
 const AGENT_GONE: &str = "The agent is gone";
 
 impl MasterCore {
-    /// Does an operation of an ACCEPT, to what is left of its offers.
+    /// Applies an operation of an ACCEPT to the remaining resources of its offers.
     pub(in crate::core) fn operate(
         &mut self,
         id: &FrameworkId,
@@ -107,7 +107,7 @@ impl MasterCore {
                 error.to_string()
             })?;
         match operation {
-            // What comes of these is for a later offer only.
+            // A later offer, and not this one, contains the resized volume.
             Operation::Grow { .. } | Operation::Shrink { .. } => {
                 for conversion in &conversions {
                     accepted_offers.remaining -= conversion.consumed();
@@ -126,7 +126,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// One more operation goes through what its agent has.
+    /// Counts the agent's resources as scanned by another operation. Fails above the limit.
     fn count_scanned(&self, accepted_offers: &mut AcceptedOffers) -> Result<(), Invalid> {
         let agent = self.agents.get(&accepted_offers.agent);
         let agent = agent.ok_or(AGENT_GONE)?;
@@ -160,7 +160,7 @@ impl MasterCore {
         checked.map_err(Invalid::of)
     }
 
-    /// Whether an operation that wants to be told of can be.
+    /// Checks that an operation that requires feedback can have it.
     fn check_feedback(
         &self,
         id: &FrameworkId,
@@ -198,7 +198,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Others who were offered a shared volume that is to go lose their offers of it.
+    /// Rescinds the offers of other frameworks with shared volumes that the operation destroys.
     fn rescind_destroyed(&mut self, agent: &AgentId, operation: &Operation) {
         let volumes: Vec<Resource> = operation
             .destroyed()
@@ -243,7 +243,7 @@ impl MasterCore {
         }
     }
 
-    /// What becomes of what the agent has.
+    /// The change of the agent's total by the conversions.
     fn change_of_total(
         &self,
         agent: &AgentId,
@@ -321,7 +321,7 @@ impl MasterCore {
         uuid
     }
 
-    /// Of this master and a number: no other operation of any agent has it.
+    /// A uuid from this master's id and a counter, unique among the operations of all agents.
     fn next_operation_uuid(&mut self) -> OperationUuid {
         self.next_operation += 1;
         // FNV-1a: the same master gives the same half, so that nothing here needs chance.
@@ -339,8 +339,7 @@ impl MasterCore {
             .into_bytes()
     }
 
-    /// An operator's operation: on what is free, or is once the offers that stand in its way are taken
-    /// back.
+    /// Applies an operator's operation to free resources, and first rescinds the offers in its way.
     pub(in crate::core) fn operator_operation(
         &mut self,
         agent_id: &str,
@@ -434,7 +433,7 @@ impl MasterCore {
         self.rescind_destroyed(agent, &operation);
         let offers = self.offers_in_the_way(agent, &requested);
         for offer in offers.into_iter().flatten() {
-            // What is wanted is taken below, before the rest is offered again.
+            // The operation takes its resources below, before the rest is offered again.
             self.rescind(&offer);
         }
         let free = self.allocator.free(agent);
@@ -465,8 +464,8 @@ fn for_agent(operation: &Operation, message: &Message) -> Message {
     sent
 }
 
-/// That what is to be unreserved is there, but reserved by somebody else or under other labels: Mesos
-/// leaves it to the reader to find that in what is not contained.
+/// Names the reservation with another principal or other labels that an UNRESERVE misses: Mesos leaves it to the
+/// reader to find the difference.
 fn reserved_otherwise(total: &Resources, operation: &Operation) -> Option<String> {
     let Operation::Unreserve(requested) = operation else {
         return None;

@@ -1,8 +1,8 @@
-//! What becomes of operations: what agents tell of them, who is told, and who acknowledges.
+//! Feedback of operations: reports of agents, events for frameworks, and acknowledgements.
 //!
-//! An agent repeats an update until it is acknowledged: by the framework if it gave the operation an
-//! id, else by this master. Invariant: a named operation is forgotten only when its framework has
-//! acknowledged its end, or is itself gone.
+//! An agent repeats an update until the framework acknowledges it, or the master if the operation has no id.
+//! Invariant: the master forgets an operation with an id only when its framework has acknowledged the final status,
+//! or is itself gone.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -23,17 +23,17 @@ use crate::core::state::operation::{OperationRecord, is_over};
 use crate::core::state::reconciliations::Questions;
 use crate::core::wire::{self, event_of};
 
-/// How long an agent is back before operations of frameworks that nobody knows are ended for them, as
-/// in Mesos.
+/// The time after an agent's return at which the master ends its operations of unknown frameworks; the value of
+/// Mesos.
 const ORPHANS_WAIT: Duration = Duration::from_secs(600);
 
-/// What one agent tells of operations counts up to this part of the memory for those of all agents, whatever it is, and what
-/// all tell up to a quarter: false agents must not keep frameworks from having any elsewhere, nor must what a master before
-/// took. Further ones are within the limit of what agents report.
+/// The operations that one agent reports count up to this part of the memory for operations, and those of all agents
+/// up to a quarter: neither false agents nor the load of a former master must keep frameworks from new operations
+/// elsewhere. Further reported operations are within the limit of reported tasks.
 const ADOPTED_PART: usize = 64;
 
 impl MasterCore {
-    /// An agent tells of an operation.
+    /// Handles an operation status from an agent.
     pub(in crate::core) fn operation_update(
         &mut self,
         agent_id: &AgentId,
@@ -77,7 +77,7 @@ impl MasterCore {
         }
     }
 
-    /// Says what came of an operation that an operator asked for.
+    /// Reports the outcome of an operation to the operator that requested it.
     fn tell_operator(&mut self, record: &OperationRecord, status: &OperationStatus) {
         if record.framework_id.is_none() {
             self.output(Output::OperationFinished {
@@ -88,7 +88,7 @@ impl MasterCore {
         }
     }
 
-    /// The agent rejected an operation that was applied here: it is asked for its resources.
+    /// Requests the agent's resources, because the agent rejected an operation that this master applied.
     fn check_outcome(&mut self, agent: &AgentId, record: &OperationRecord, state: OperationState) {
         if state == OperationState::OperationFinished || record.is_lost {
             return;
@@ -128,7 +128,7 @@ impl MasterCore {
         !is_completed && !waited
     }
 
-    /// Sends a framework what is known of an operation, in the format that it understands.
+    /// Sends a framework the status of an operation, in the format that it understands.
     fn tell_operation(&mut self, id: &FrameworkId, mut status: OperationStatus) {
         let capabilities = self
             .frameworks
@@ -200,7 +200,7 @@ impl MasterCore {
         }
     }
 
-    /// A framework has received what was told of one of its operations.
+    /// Handles a framework's acknowledgement of an operation status.
     pub(in crate::core) fn acknowledge_operation(
         &mut self,
         id: &FrameworkId,
@@ -243,7 +243,8 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// Takes the question what is known of the operations that a framework names, or of all that have names.
+    /// Queues a reconciliation request for the operations that a framework names, or for all its operations with an
+    /// id.
     pub(in crate::core) fn reconcile_operations(
         &mut self,
         id: &FrameworkId,
@@ -272,7 +273,7 @@ impl MasterCore {
         own.map(|((_, name), place)| (name, place))
     }
 
-    /// Tells of the named operation after one, and gives its name; none if there is no other.
+    /// Sends the status of the next operation with an id. Returns its id, or `None` at the end.
     pub(in crate::core) fn tell_operation_after(
         &mut self,
         id: &FrameworkId,
@@ -286,7 +287,7 @@ impl MasterCore {
         Some(name)
     }
 
-    /// Tells what is known of an operation that a framework names.
+    /// Sends the status of an operation that a framework names.
     pub(in crate::core) fn reconcile_operation(
         &mut self,
         id: &FrameworkId,
@@ -300,7 +301,7 @@ impl MasterCore {
         self.agents.get(agent)?.operations.get(uuid)
     }
 
-    /// One row of Mesos's table, the first that fits.
+    /// The status by the decision table of Mesos: the first row that matches.
     fn reconciled(
         &self,
         id: &FrameworkId,
@@ -351,7 +352,8 @@ impl MasterCore {
         }
     }
 
-    /// Takes over what a returning agent tells of operations, and names those that it does not know.
+    /// Takes over the operations that a reregistering agent reports. Returns the uuids of operations that the agent
+    /// lacks.
     pub(in crate::core) fn adopt_operations(
         &mut self,
         id: &AgentId,
@@ -448,7 +450,7 @@ impl MasterCore {
         }
     }
 
-    /// An agent is lost, and its operations with it: whoever named one is told.
+    /// Removes the operations of a lost agent, and informs the frameworks that gave an id.
     pub(in crate::core) fn lose_operations(
         &mut self,
         operations: &crate::core::state::operation::OperationTable,
@@ -476,7 +478,7 @@ impl MasterCore {
     }
 }
 
-/// What is known of an operation, as an answer that nobody needs to acknowledge.
+/// The latest status, without a uuid, so that the framework need not acknowledge it.
 fn unreliable(record: &Arc<OperationRecord>) -> OperationStatus {
     OperationStatus {
         uuid: None,

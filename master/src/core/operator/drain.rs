@@ -186,14 +186,15 @@ impl MasterCore {
         is_here && !self.operator.deactivations.0.contains_key(id)
     }
 
-    /// Tells an agent to end its tasks, if that is wanted, and looks after it until they have ended.
+    /// Sends the drain request to an agent, if its deactivation includes a drain, and watches its tasks until they
+    /// have ended.
     pub(in crate::core) fn send_drain(&mut self, id: &AgentId) {
         let deactivation = self.operator.deactivations.0.get(id);
         let drain = deactivation.and_then(|deactivation| deactivation.drain.as_ref());
         if let Some(drain) = drain.filter(|drain| !drain.drained) {
             let config = drain.to_wire().config;
             self.frame(id, master_frame::Message::Drain(meseta::Drain { config }));
-            // There may be nothing to end.
+            // The agent may have no tasks.
             self.agents.watch(id);
             self.agents.invalidate(id);
         }

@@ -1,7 +1,6 @@
 //! Maintenance: the schedule of windows in which machines are drained, and machines taken down.
 //!
-//! A machine is up, in the schedule (its frameworks are asked to leave), or down (its agents are sent
-//! away).
+//! A machine is up, scheduled (its frameworks get inverse offers), or down (the master refuses its agents).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,13 +24,13 @@ use crate::core::state::persisted::Mutation;
 
 /// Machines in one schedule.
 const MACHINES_MAX: usize = 100_000;
-/// What one schedule may take, encoded: as the body of a call that replaces it.
+/// The limit in encoded bytes for a schedule: that of the body of a call that replaces it.
 const SCHEDULE_BYTES_MAX: usize = 6 << 20;
 /// The name of a machine.
 const HOSTNAME_BYTES_MAX: usize = 255;
 
 impl Plan {
-    /// Whether these machines are scheduled and in the mode that a change starts from.
+    /// Checks that these machines are scheduled and in the mode from which a change starts.
     fn check_change(&self, machines: &[MachineId], from: Mode) -> Result<(), Invalid> {
         for id in machines {
             let machine = Machine::of(id);
@@ -59,7 +58,7 @@ impl Plan {
     }
 }
 
-/// What a scheduled machine is doing.
+/// The mode of a scheduled machine.
 #[derive(Clone, Copy)]
 enum Mode {
     Draining,
@@ -136,7 +135,8 @@ impl MasterCore {
         away.find(|id| self.operator.requested_deactivations.is_draining(id))
     }
 
-    /// Two that add a window at once both have theirs, and neither needs to read what is scheduled.
+    /// Adds a window to the schedule. Two windows added at once both take effect, and neither caller has to read the
+    /// schedule.
     pub(super) fn add_window(&mut self, reply: ReplyId, window: Window) -> Result<(), Answer> {
         let mut schedule = self.copy_requested_maintenance().schedule;
         schedule.windows.push(window);
@@ -178,7 +178,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// What is in effect once all that is on its way to the registry has arrived.
+    /// A copy of the schedule that takes effect after all pending writes to the registry.
     fn copy_requested_maintenance(&self) -> Maintenance {
         (**self.operator.requested_maintenance.maintenance()).clone()
     }
@@ -222,8 +222,8 @@ impl MasterCore {
         self.reply(reply, Answer::Done);
     }
 
-    /// Tells the allocator when an agent will be away. Of an agent that is being drained, which has come back to a machine
-    /// in the schedule, frameworks are not asked: its tasks are ended.
+    /// Reports an agent's planned absence to the allocator. A draining agent whose machine is scheduled gets no
+    /// inverse offers, because its tasks end anyway.
     pub(in crate::core) fn schedule_agent(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get(id) else {
             return;

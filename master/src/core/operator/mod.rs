@@ -1,8 +1,7 @@
-//! What operators ask for: quota, weights, maintenance, agents drained or gone.
+//! Requests of operators: quota, weights, maintenance, draining and removal of agents.
 //!
-//! Entered through [`MasterCore::administer`]. A request is judged against what is durable and what is on
-//! its way there, stored, and only then put into effect and answered. Invariant: a request that is
-//! refused has changed nothing.
+//! Entered through [`MasterCore::administer`]. The core checks a request against the durable state and the pending
+//! writes, stores it, and only then applies and answers it. Invariant: a refused request has changed nothing.
 
 mod drain;
 mod maintenance;
@@ -83,7 +82,7 @@ impl MasterCore {
         }
     }
 
-    /// The only roles there are, if the master was told of any; and none that the allocator does not take.
+    /// Checks that the allocator accepts the role, and that the configured roles, if any, include it.
     fn check_known(&self, role: &Role) -> Result<(), Invalid> {
         Allocator::check_role(role).map_err(Invalid::of)?;
         match &self.config.roles {

@@ -162,7 +162,8 @@ impl MasterCore {
         }
     }
 
-    /// What counts against a role's limits: its tasks' unreserved resources, and its reservations; offers do not.
+    /// The consumption that counts against a role's limits: the unreserved resources of tasks, and the reservations;
+    /// offers do not count.
     fn consumption(&self, role: &Role) -> ResourceQuantities {
         let mut consumed = self.allocator.consumption(role);
         for offer in self.all_offers() {
@@ -252,7 +253,7 @@ impl MasterCore {
         self.reply(reply, answer);
     }
 
-    /// A copy of what is outstanding.
+    /// A copy of the outstanding offers.
     pub(super) fn outstanding(&self) -> Vec<Outstanding> {
         self.all_offers().map(Outstanding::from).collect()
     }

@@ -1,7 +1,7 @@
-//! What operators who watch the cluster are told as it happens.
+//! Events for operators that watch the cluster.
 //!
-//! Nothing is made while nobody has ever watched. Invariant: a note is made after the state has changed, so
-//! a snapshot and the notes after it have no gap.
+//! The core creates no events until somebody watches. Invariant: an event follows the change of the state, so a
+//! snapshot and the later events have no gap.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl MasterCore {
         });
     }
 
-    /// Tells of a framework; new ones and known ones are told apart by who calls.
+    /// Publishes a framework, as added or updated.
     pub(in crate::core) fn publish_framework(&mut self, id: &FrameworkId, is_new: bool) {
         self.publish(|core| {
             let view = Arc::new(FrameworkView::of(core.frameworks.get(id)?, false));

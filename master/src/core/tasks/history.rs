@@ -1,8 +1,8 @@
-//! What is remembered of tasks that are over or lost, and how much of it.
+//! The history of ended and lost tasks, and its limits.
 //!
-//! A framework's history is bounded in records and in bytes, and so are all together; what ended frameworks have
-//! said of themselves counts, too. Invariant: the oldest goes first, and a framework that remembers little is not
-//! made to forget by one that remembers much.
+//! The history of each framework is limited in records and in bytes, and so is that of all together; the infos of
+//! ended frameworks count too. Invariant: the oldest record goes first, and a framework with a short history loses
+//! nothing to one with a long history.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::core::state::history::History;
 use crate::core::state::task::TaskRecord;
 use crate::core::views::snapshot::FrameworkView;
 
-/// What an ended framework takes.
+/// The bytes that an ended framework takes.
 pub(in crate::core) fn bytes_of(framework: &FrameworkView) -> usize {
     let records = framework.completed.iter().chain(&*framework.unreachable);
     let records: usize = records.map(|task| task.bytes()).sum();
@@ -22,7 +22,7 @@ pub(in crate::core) fn bytes_of(framework: &FrameworkView) -> usize {
 }
 
 impl FrameworkView {
-    /// What it has said of itself.
+    /// The bytes of the framework's info and offer constraints.
     fn terms_bytes(&self) -> usize {
         let constraints = self.offer_constraints.as_ref();
         self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())

@@ -1,8 +1,8 @@
-//! What frameworks are told of tasks, and what is remembered of them.
+//! Updates about tasks for frameworks, and the history of tasks.
 //!
-//! - `history`: tasks that are over or lost
-//! - `reconciliation`: the truth about tasks, on demand
-//! - `status`: statuses that the master itself makes
+//! - `history`: ended and lost tasks
+//! - `reconciliation`: the current state of tasks, on request
+//! - `status`: statuses that the master itself creates
 //! - `unknown_updates`: updates of tasks that the master does not know
 
 pub(super) mod history;

@@ -1,8 +1,8 @@
-//! Reconciliation: the truth about tasks, on demand.
+//! Reconciliation: the current state of tasks, on request.
 //!
-//! Every answer is made from the master's tables, soon and without holding up others; where only an agent that is still coming
-//! back could know, there is none, as in Mesos. Invariants: the master never tells of a task in a
-//! state that it cannot vouch for; a framework with very many tasks gets its answers as fast as it reads them.
+//! The master answers from its tables, soon and without delaying others; if only an agent that is still coming back
+//! could know, there is no answer, as in Mesos. Invariants: the master never reports a task state without evidence; a
+//! framework with very many tasks gets its answers as fast as it reads them.
 
 use std::ops::Bound;
 
@@ -31,11 +31,11 @@ const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
 /// Calls of one framework that may wait to be answered.
 const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
 
-/// Whoever forwards events tells the core each time that so many answers have been read.
+/// The number of answers read between two reports to the core.
 pub(crate) const READ_AT_ONCE: usize = 512;
 
-/// Whether an event answers a question about a task or an operation: what is told of operations otherwise is to be
-/// acknowledged, and has an id for that.
+/// Whether an event answers a reconciliation request for a task or an operation. Other operation statuses have a
+/// uuid, because the framework has to acknowledge them.
 pub(crate) fn is_answer(event: &Event) -> bool {
     let update = event.update.as_ref();
     let of_task =
@@ -96,7 +96,7 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// The refusal of questions beyond what may wait to be answered, of the framework or of all.
+    /// The refusal of a request beyond the limits of waiting requests, of the framework or of all.
     fn too_many_questions(
         &self,
         framework: &FrameworkId,
@@ -133,7 +133,7 @@ impl MasterCore {
         })
     }
 
-    /// Answers some of what was asked, everyone who asked in turn.
+    /// Answers a part of the requests, in turn for all frameworks.
     pub(in crate::core) fn answer_questions(&mut self) {
         for _ in 0..ANSWERS_PER_STEP {
             let Some(mut reconcile) = self.pending_reconciles.pop_front() else {
@@ -225,7 +225,7 @@ impl MasterCore {
         questions.len() > 0
     }
 
-    /// One row of the decision table, the first that fits.
+    /// Sends the status by the decision table of Mesos: the first row that matches.
     pub(in crate::core) fn reconcile_task(
         &mut self,
         framework: &FrameworkId,
@@ -294,7 +294,7 @@ impl MasterCore {
             .map(|task| &**task)
     }
 
-    /// What was last forwarded about a task, with what it said of health and container.
+    /// The last forwarded status of a task, with its health and container status.
     fn known_status(&self, task: &TaskRecord) -> TaskStatus {
         let latest = task.latest_status().unwrap_or_default();
         TaskStatus {

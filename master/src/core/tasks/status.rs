@@ -47,7 +47,7 @@ impl MasterCore {
         self.send_status(framework, status);
     }
 
-    /// Counts a status that a framework is told, if it is a terminal one.
+    /// Counts a terminal status sent to a framework.
     pub(in crate::core) fn count_status(&mut self, framework: &FrameworkId, status: &TaskStatus) {
         let Some(state) = self.counters.count_status(status) else {
             return;

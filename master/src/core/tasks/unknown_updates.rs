@@ -11,7 +11,7 @@ use prost::Message;
 use crate::core::master::MasterCore;
 use crate::core::state::task::essence;
 
-/// Bytes of a status; of a larger one only what is needed is forwarded.
+/// The largest status in bytes forwarded whole; a larger one is reduced to its essential fields.
 const STATUS_BYTES_MAX: usize = 4 * 1024;
 
 impl MasterCore {

@@ -20,7 +20,7 @@ pub struct Subscribe {
     pub offer_constraints: Option<Arc<Constraints>>,
 }
 
-/// What a subscribed scheduler asks for.
+/// A call of a subscribed scheduler.
 #[derive(Debug)]
 pub enum Action {
     Teardown,

@@ -1,7 +1,7 @@
-//! Whether an executor may be used: the rules of Mesos for those of single tasks and of task groups.
+//! Validation of executors: the rules of Mesos for executors of single tasks and of task groups.
 //!
-//! Entered through [`of_task`] and [`of_group`]. Invariant: what is valid names this framework, and
-//! is the same as what runs under its id already.
+//! Entered through [`of_task`] and [`of_group`]. Invariant: a valid executor names this framework, and equals the
+//! running executor with the same id.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ const CPUS_MIN: f64 = 0.01;
 /// The least memory that the executor of a task group asks for, MB.
 const MEM_MIN_MB: f64 = 32.0;
 
-/// What of an executor is understood.
+/// The parsed parts of an executor.
 #[derive(Debug)]
 pub(in crate::core) struct ValidExecutor {
     pub(in crate::core) id: ExecutorId,
     pub(in crate::core) resources: Resources,
-    /// As the agent gets it.
+    /// The info sent to the agent.
     pub(in crate::core) info: ExecutorInfo,
-    /// Whether it does not run on the agent yet.
+    /// Whether the executor does not run on the agent yet.
     pub(in crate::core) is_new: bool,
 }
 

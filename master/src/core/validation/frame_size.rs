@@ -1,7 +1,7 @@
-//! Whether what is meant for an agent fits into one frame that it takes.
+//! Checks that a message for an agent fits into one frame that the agent accepts.
 //!
-//! An agent's connection ends with a frame that is too long for it, and so would everybody's tasks be held up. Invariant:
-//! what is counted is counted before it is built.
+//! A too long frame ends the agent's connection, which would delay the tasks of all frameworks. Invariant: the size
+//! is computed before the frame is built.
 
 use meseta_proto::mesos::v1::TaskInfo;
 use meseta_proto::mesos::v1::offer::Operation;
@@ -13,12 +13,13 @@ use prost::Message;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 
-/// What a frame has beside the messages that are counted: ids, times, and the keys and lengths of its fields.
+/// The size of a frame without the counted messages: ids, times, and the keys and lengths of its fields.
 const ENVELOPE_BYTES: usize = 4096;
-/// What a message that is within another one takes for its key and length.
+/// The size of the key and length of an embedded message.
 const FIELD_BYTES: usize = 8;
 
-/// What a task is on its way to its agent, which is told of the framework with each; refused if it is too long for the agent.
+/// The size of a task in the form sent to its agent, with the framework's info. Fails if it is too long for the
+/// agent.
 pub(in crate::core) fn of_task(
     framework: &Framework,
     agent: &Agent,
@@ -28,7 +29,7 @@ pub(in crate::core) fn of_task(
     check(agent, "Task", bytes)
 }
 
-/// As [`of_task`] for a group: each of its tasks is sent with the executor.
+/// Like [`of_task`] for a group: the master sends each of its tasks with the executor.
 pub(in crate::core) fn of_group(
     framework: &Framework,
     agent: &Agent,

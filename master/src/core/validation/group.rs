@@ -1,7 +1,7 @@
-//! Whether a task group may be launched on an offer: all of it or nothing.
+//! Validation of task groups: an offer can launch the whole group or nothing.
 //!
-//! Entered through [`validate`]; the rules of Mesos, in their order, in its words. Invariant: what is
-//! valid names its executor in every task, and its resources are what the offer holds.
+//! Entered through [`validate`], with the rules of Mesos, their order and their wording. Invariant: a valid group
+//! names its executor in every task, and the offer holds its resources.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::for_agent;
 
-/// What of a task group is understood.
+/// The parsed parts of a task group.
 #[derive(Debug)]
 pub(in crate::core) struct ValidGroup {
     /// In the group's order.
@@ -116,7 +116,7 @@ fn check_tasks(
     Ok(valid)
 }
 
-/// What only a task of a group must heed.
+/// The rules that hold only for tasks of a group.
 fn check_task(task: &TaskInfo) -> Result<(), Invalid> {
     use health_check::Type;
     let container = task.container.as_deref();

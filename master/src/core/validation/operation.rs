@@ -22,12 +22,11 @@ use crate::core::state::resource_size::check_texts;
 pub(in crate::core) struct Requester<'a> {
     /// Whom its reservations and volumes must name, if it has a name itself.
     pub(in crate::core) principal: Option<&'a str>,
-    /// None for an operator.
+    /// The framework, or `None` for an operator.
     pub(in crate::core) framework: Option<&'a Framework>,
 }
 
-/// Checks an operation whose resources are allocated if a framework asks, and are not if an operator
-/// does.
+/// Checks an operation. A framework's resources are allocated, and an operator's are not.
 pub(in crate::core) fn validate(
     operation: &Operation,
     requester: Requester<'_>,
@@ -268,7 +267,7 @@ fn check_reserve(
     }
 }
 
-/// Who asks makes reservations in no name but its own.
+/// Checks that the principal of a new reservation is the requester's own.
 fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), Invalid> {
     match pushed.principal.as_deref() {
         None => Err(invalid!(
@@ -303,7 +302,7 @@ fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Resul
     Ok(())
 }
 
-/// What a framework names is allocated to one role.
+/// Checks that all resources of a framework are allocated to one role.
 fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), Invalid> {
     if requester.framework.is_none() {
         return Ok(());

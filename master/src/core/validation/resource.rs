@@ -1,7 +1,7 @@
-//! Whether the resources of a task, of an executor, and of both together make sense.
+//! Validation of the resources of a task, of an executor, and of both together.
 //!
-//! The rules and words are those of Mesos. Judged as they were given, for what is given twice is one
-//! amount once it is added up. Invariant: nothing here depends on the cluster.
+//! The rules and messages are those of Mesos. The checks read the resources as given, because addition would merge a
+//! resource given twice. Invariant: no function here depends on the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,8 @@ pub(super) fn check_resources(
     )))
 }
 
-/// What a task, or the tasks of a group, and their executor use together, each list by itself valid.
+/// Checks the resources that a task, or the tasks of a group, and their executor use together; each list is already
+/// valid.
 pub(super) fn check_together(
     who: &str,
     given: &[&[v1::Resource]],

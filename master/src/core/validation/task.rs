@@ -1,7 +1,6 @@
-//! Whether a task may be launched on an offer: the rules of Mesos, in their order, in its words.
+//! Validation of tasks for a launch on an offer: the rules of Mesos, in its order and wording.
 //!
-//! Entered through [`validate`]. Invariant: what is valid has resources that the offer holds, in
-//! the offer's role.
+//! Entered through [`validate`]. Invariant: the offer holds the resources of a valid task, in the offer's role.
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskInfo};
@@ -20,7 +19,7 @@ use crate::core::wire::{allocated, for_agent};
 /// that would bound them.
 const TASKS_PER_FRAMEWORK_MAX: usize = 1_000_000;
 
-/// What of a task is understood.
+/// The parsed parts of a task.
 #[derive(Debug)]
 pub(in crate::core) struct Valid {
     pub(in crate::core) task_id: TaskId,

@@ -13,7 +13,7 @@ use crate::core::state::inverse_offers::InverseOffer;
 use crate::core::state::offer::Offer;
 use crate::core::state::task::{ExecutorRecord, TaskRecord};
 
-/// How many tasks are in which state.
+/// The number of tasks in each state.
 #[derive(Clone, Debug, Default)]
 pub struct StateCounts(Vec<(TaskState, u64)>);
 
@@ -39,7 +39,7 @@ impl StateCounts {
     }
 }
 
-/// How many tasks on agents each framework has in which state.
+/// The number of tasks on agents in each state, by framework.
 #[derive(Debug, Default)]
 pub struct TaskStatesByFramework(HashMap<FrameworkId, StateCounts>);
 
@@ -55,13 +55,13 @@ impl TaskStatesByFramework {
         Self(all)
     }
 
-    /// Those of one; `None` is nothing.
+    /// The counts of one framework; `None` means no tasks.
     #[must_use]
     pub fn get(&self, framework: &FrameworkId) -> Option<&StateCounts> {
         self.0.get(framework)
     }
 
-    /// Those of all together.
+    /// The counts of all frameworks together.
     #[must_use]
     pub fn total(&self) -> StateCounts {
         let mut total = StateCounts::default();
@@ -70,14 +70,14 @@ impl TaskStatesByFramework {
     }
 }
 
-/// What belongs to a framework.
+/// The objects that belong to a framework.
 #[derive(Debug, Default)]
 pub struct FrameworkEntities {
-    /// The agents with tasks or executors of it, in the order of their ids.
+    /// The agents with tasks or executors of the framework, ordered by id.
     pub agents: Vec<AgentId>,
-    /// Live tasks, and terminal ones that are not acknowledged, agent by agent.
+    /// Live tasks, and terminal ones without acknowledgement, agent by agent.
     pub tasks: Vec<Arc<TaskRecord>>,
-    /// The states of these.
+    /// The states of these tasks.
     pub states: StateCounts,
     pub executors: Vec<Arc<ExecutorRecord>>,
     pub offers: Vec<Arc<Offer>>,
@@ -115,7 +115,7 @@ impl ByFramework {
         all
     }
 
-    /// What a framework has; `None` is nothing.
+    /// The objects of a framework; `None` means no objects.
     #[must_use]
     pub fn get(&self, framework: &FrameworkId) -> Option<&FrameworkEntities> {
         self.0.get(framework)

@@ -1,6 +1,6 @@
-//! What an agent's tables amount to: each sum is added up for its first reader, and holds while the agent does not change.
+//! Sums over an agent's tables: each sum is computed for its first reader, and kept until the agent changes.
 //!
-//! Entered through [`AgentView`], by readers, never by the core.
+//! Readers enter through [`AgentView`]; the core never does.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -10,17 +10,17 @@ use meseta_resources::{FrameworkId, ResourceQuantities, Resources, Role};
 use super::by_framework::StateCounts;
 use super::snapshot::AgentView;
 
-/// What a role has of an agent.
+/// The amounts of one role on an agent.
 #[derive(Clone, Debug, Default)]
 pub struct RoleAmounts {
     pub allocated: ResourceQuantities,
     pub offered: ResourceQuantities,
     pub reserved: ResourceQuantities,
-    /// Counts towards quota: what is used unreserved, and what is reserved.
+    /// The amount that counts towards quota: used unreserved resources, and reservations.
     pub consumed: ResourceQuantities,
 }
 
-/// The sums of an agent that have been asked for.
+/// The sums of an agent that readers have requested.
 #[derive(Clone, Default)]
 pub struct AgentDigest {
     states: OnceLock<Vec<(FrameworkId, StateCounts)>>,
@@ -29,7 +29,7 @@ pub struct AgentDigest {
 }
 
 impl fmt::Debug for AgentDigest {
-    /// Nothing of it: which sums are there says nothing of the agent.
+    /// Prints no sums, because the set of computed sums says nothing about the agent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AgentDigest").finish_non_exhaustive()
     }
@@ -42,14 +42,14 @@ impl AgentView {
         self.digest.states.get_or_init(|| task_states(self))
     }
 
-    /// What all frameworks together hold here.
+    /// The resources that all frameworks together hold on this agent.
     #[must_use]
     pub fn used_total(&self) -> &Resources {
         let used = &self.digest.used;
         used.get_or_init(|| self.used.values().sum())
     }
 
-    /// What each role has of this agent.
+    /// The amounts of each role on this agent.
     #[must_use]
     pub fn role_amounts(&self) -> &[(Role, RoleAmounts)] {
         self.digest.roles.get_or_init(|| roles(self))

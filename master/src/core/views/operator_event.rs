@@ -1,4 +1,4 @@
-//! What operators who watch the cluster are told of one change.
+//! Events for operators that watch the cluster.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::core::state::task::TaskRecord;
 /// The user that a task names, if it names one; `None` if the task is not on the books.
 pub type TaskUser = Option<Option<Arc<str>>>;
 
-/// One thing that has happened.
+/// A change of the cluster.
 #[derive(Clone, Debug)]
 pub enum OperatorEvent {
     TaskAdded(Arc<TaskRecord>),
@@ -31,13 +31,13 @@ pub enum OperatorEvent {
 }
 
 impl OperatorEvent {
-    /// What it takes while it waits, more or less.
+    /// The approximate memory taken by a waiting event.
     pub(crate) fn bytes(&self) -> usize {
         const SMALL: usize = 1_024;
         let parts = match self {
             Self::TaskUpdated { status, .. } => waiting_bytes(&**status),
             Self::AgentAdded(view) => view.profile.info.encoded_len(),
-            // Shared with the books.
+            // Shared with the core's tables.
             Self::TaskAdded(_)
             | Self::AgentRemoved(_)
             | Self::FrameworkAdded(_)

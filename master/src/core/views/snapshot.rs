@@ -1,8 +1,9 @@
-//! The master's state at one moment, for whoever wants to look at it.
+//! The master's state at one moment, for readers.
 //!
-//! Entered through [`MasterCore::snapshot`](crate::core::MasterCore::snapshot). Tables of tasks are shared, not copied; the core
-//! copies on its next write. Views of agents and frameworks are kept until these change, so that a snapshot
-//! costs what has changed since the last. Readers render it elsewhere, and never hold up the core.
+//! Entered through [`MasterCore::snapshot`](crate::core::MasterCore::snapshot). A snapshot shares the tables of tasks
+//! without copying them; the core copies a table on its next write. Views of agents and frameworks stay until these
+//! change, so that the cost of a snapshot follows the changes since the last. Readers render it elsewhere, and never
+//! delay the core.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -43,16 +44,16 @@ pub struct Snapshot {
     pub changed: u64,
     pub epoch: u64,
     pub identity: Identity,
-    /// When this master started, since the Unix epoch.
+    /// The start time of this master, since the Unix epoch.
     pub started: Duration,
-    /// When this was taken.
+    /// The time of this snapshot.
     pub taken: Duration,
     /// In the order of their ids.
     pub agents: Arc<Vec<Arc<AgentView>>>,
     /// Agents of the registry that have not come back.
     pub recovered_agents: Vec<(AgentId, Arc<AgentInfo>)>,
     pub unreachable_agents: Vec<(AgentId, UnreachableAgent)>,
-    /// Agents that were marked gone, and when.
+    /// Agents that were marked gone, with the times.
     pub gone_agents: Vec<(AgentId, Duration)>,
     pub frameworks: Arc<Vec<Arc<FrameworkView>>>,
     pub completed_frameworks: Vec<Arc<FrameworkView>>,
@@ -82,14 +83,14 @@ pub struct RecoveryMode {
     pub missing: usize,
 }
 
-/// What is found out of a snapshot for the first reader who needs it, and kept for the others.
+/// Views derived from a snapshot for their first reader, and kept for later readers.
 #[derive(Debug, Default)]
 pub(crate) struct DerivedViews {
     by_framework: OnceLock<ByFramework>,
     states: OnceLock<TaskStatesByFramework>,
 }
 
-/// Snapshots of the newest step, made when first requested, and what was found out of the last whole one.
+/// Snapshots of the newest step, made on demand, and the views derived from the last full one.
 #[derive(Debug, Default)]
 pub(in crate::core) struct CachedSnapshots {
     pub(in crate::core) full: Option<Arc<Snapshot>>,
@@ -99,7 +100,7 @@ pub(in crate::core) struct CachedSnapshots {
     derived_from: DerivedFrom,
 }
 
-/// What [`DerivedViews`] are derived from.
+/// The data from which [`DerivedViews`] are derived.
 #[derive(Debug, Default)]
 struct DerivedFrom {
     /// The version of the agents' views.
@@ -114,7 +115,7 @@ impl CachedSnapshots {
         (self.full, self.policies) = (None, None);
     }
 
-    /// What was found out of the snapshot before, if neither agents nor offers of either kind have changed since.
+    /// The views derived from the previous snapshot, if neither agents nor offers of either kind have changed since.
     pub(in crate::core) fn derived(
         &mut self,
         agents_version: u64,
@@ -143,13 +144,13 @@ impl CachedSnapshots {
 }
 
 impl Snapshot {
-    /// What belongs to each framework. Takes a while when it is first asked for.
+    /// The objects of each framework. The first call is slow.
     pub fn by_framework(&self) -> &ByFramework {
         let sorted = &self.derived.by_framework;
         sorted.get_or_init(|| ByFramework::of(self))
     }
 
-    /// In which states the tasks of each framework are: much sooner found than the tasks themselves.
+    /// The states of each framework's tasks: much faster to compute than the tasks themselves.
     pub fn states(&self) -> &TaskStatesByFramework {
         let counted = &self.derived.states;
         counted.get_or_init(|| TaskStatesByFramework::of(self))
@@ -171,14 +172,14 @@ pub struct AgentView {
     /// Resources that are allocated to roles.
     pub used: Arc<BTreeMap<FrameworkId, Resources>>,
     pub offered: Resources,
-    /// What frameworks say to its planned maintenance.
+    /// The answers of frameworks to the agent's planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
     /// Kept as long as this view is.
     pub(crate) digest: AgentDigest,
 }
 
 impl AgentView {
-    /// Whether it is here and may be offered.
+    /// Whether the agent is connected and may be offered.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.connected && self.deactivation.is_none()
@@ -247,7 +248,7 @@ impl FrameworkView {
     }
 }
 
-/// What is shown of an agent: whatever changes this has to touch the agent's entry.
+/// Builds the view of an agent. Every change of data used here has to touch the agent's entry.
 pub(in crate::core) fn view(
     agent: &Agent,
     offers: &BTreeMap<OfferId, Arc<Offer>>,
@@ -282,7 +283,7 @@ impl config::Identity {
         format!("master@{address}")
     }
 
-    /// Where others reach this master: a host name and a port.
+    /// The address at which others reach this master: a hostname and a port.
     #[must_use]
     pub fn address(&self) -> String {
         HostPort::new(self.hostname.as_str(), self.port).to_string()
@@ -297,7 +298,7 @@ impl config::Identity {
         }
     }
 
-    /// This master as clients are told of it.
+    /// The master's info in the form for clients.
     #[must_use]
     pub fn to_wire(&self) -> v1::MasterInfo {
         use v1::master_info::Capability;
