@@ -1,8 +1,7 @@
-//! The core's clocks, and whether the process stood still.
+//! The core's clocks, and the detection of pauses of the process.
 //!
-//! A pulse beats while the process runs. A gap in it is a pause: a SIGSTOP, a machine that was frozen, or want
-//! of the processor. The core is told of it before it is told that time has passed, see
-//! [`crate::core::Input::Paused`].
+//! A heartbeat runs with the process. A gap in the heartbeat is a pause: a SIGSTOP, a frozen machine, or a lack of CPU
+//! time. The core learns of the pause before it learns that time has passed, see [`crate::core::Input::Paused`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,10 +14,10 @@ use crate::core::BootClock;
 
 /// The time between two beats.
 const BEAT: Duration = Duration::from_millis(500);
-/// A longer gap is a pause.
+/// The shortest gap that counts as a pause.
 const PAUSE_MIN: Duration = Duration::from_secs(3);
 
-/// Both clocks. Moments count from the agent's start.
+/// The monotonic clock and the wall clock. Moments count from the agent's start.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -27,7 +26,7 @@ pub(crate) struct Clock {
     heartbeat: Arc<Mutex<Heartbeat>>,
 }
 
-/// When the process was last seen to run, and how long it stood still before.
+/// The last time when the process was running, and the pauses before it.
 #[derive(Debug)]
 struct Heartbeat {
     last: Instant,
@@ -43,7 +42,7 @@ impl Heartbeat {
         self.last = self.last.max(now);
     }
 
-    /// The pauses that nobody has asked for yet.
+    /// Returns the pauses not reported yet.
     fn take(&mut self) -> Option<Duration> {
         let paused = std::mem::take(&mut self.paused);
         (!paused.is_zero()).then_some(paused)
@@ -63,7 +62,7 @@ impl Clock {
         }
     }
 
-    /// The same clock as the core records it: since this boot.
+    /// The clock for recorded times: it counts from this boot.
     pub(crate) fn boot_clock(&self, boot: &BootId) -> BootClock {
         BootClock::new(boot.clone(), self.uptime_at_origin)
     }
@@ -78,7 +77,7 @@ impl Clock {
         }
     }
 
-    /// The time, and how long the process stood still since this was asked last, if it did.
+    /// The time, and the length of the pause since the last call, if there was one.
     pub(crate) fn now(&self) -> (Now, Option<Duration>) {
         let instant = Instant::now();
         let paused = self.with_heartbeat(|heartbeat| {
@@ -92,7 +91,7 @@ impl Clock {
         (now, paused)
     }
 
-    /// The core stood still for so long, though the process ran.
+    /// Notes that the core stood still for this time, although the process was running.
     pub(crate) fn stood_still(&self, lasted: Duration) {
         if lasted >= PAUSE_MIN {
             self.with_heartbeat(|heartbeat| {
@@ -101,10 +100,10 @@ impl Clock {
         }
     }
 
-    /// When a moment is, as the machine counts.
+    /// Converts a moment to the machine's clock.
     pub(crate) fn instant(&self, moment: Option<Moment>) -> Option<Instant> {
         let since = moment?.saturating_since(Moment::ORIGIN);
-        // A moment beyond what the clock can name is no deadline.
+        // A moment beyond the range of the clock is no deadline.
         self.origin
             .checked_add(since.min(Duration::from_secs(1 << 32)))
     }
@@ -117,13 +116,12 @@ impl Clock {
     }
 }
 
-/// Time since the machine was booted, without the time it was suspended; nobody can set it. An [`Instant`] is a
-/// time of the same clock.
+/// The time since the boot without suspensions; nobody can set it. An [`Instant`] is a time of the same clock.
 pub(crate) fn uptime() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }
 
-/// The wall clock, since the epoch.
+/// The wall clock, as the time since the Unix epoch.
 pub(crate) fn unix_now() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -146,7 +144,7 @@ mod tests {
         }
         assert_eq!(heartbeat.take(), None);
         let stopped = Duration::from_secs(90);
-        // The pulse itself beats first, or whoever asks for the time does.
+        // Either the heartbeat or a reader of the clock notices the gap first.
         heartbeat.beat(heartbeat.last + stopped);
         heartbeat.beat(heartbeat.last + BEAT);
         assert_eq!(heartbeat.take(), Some(stopped));

@@ -1,6 +1,7 @@
-//! What the handlers of requests share: the way in to the core, the last samples, limits, and what was set at the start.
+//! The state shared by the request handlers: the handle to the core, the last samples, limits, and settings from the
+//! start.
 //!
-//! Invariant: nothing here reads usage from the kernel or holds the core up; a core that does not answer is told as
+//! Invariant: nothing here reads usage from the kernel or delays the core; if the core does not answer, the caller gets
 //! [`Unavailable`].
 
 use std::collections::BTreeMap;
@@ -32,13 +33,13 @@ use crate::oversubscription::Failures;
 use crate::permission;
 use crate::service::executor_streams::ExecutorStreams;
 
-/// The core answers at once unless it waits for the disk.
+/// The core answers at once, unless it waits for the disk.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the core cannot be asked now.
+/// The reason why the core cannot answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unavailable {
-    /// It does not know yet what there is.
+    /// The core has not recovered its state yet.
     #[error("Agent has not finished recovery")]
     Recovering,
     #[error("Agent is shutting down")]
@@ -51,17 +52,17 @@ pub(crate) enum Unavailable {
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) core: Handle,
-    /// Set once the core is about to hear of what was recovered.
+    /// Set shortly before the core gets the recovered state.
     pub(crate) recovered: AtomicBool,
     /// The last sample of each container.
     pub(crate) samples: Samples,
     /// The streams to executors.
     pub(crate) streams: ExecutorStreams,
-    /// Containers that were asked for over the API.
+    /// Nested containers requested through the API.
     pub(crate) nested: NestedContainers,
     /// The garbage collection of old sandboxes.
     pub(crate) gc: Gc,
-    /// Cancelled when streams are to end with the agent.
+    /// Cancelled when streams must end with the agent.
     pub(crate) shutdown: CancellationToken,
     /// Set when containers can be run.
     pub(crate) containerizer: OnceLock<Containerizer>,
@@ -69,66 +70,66 @@ pub(crate) struct Context {
     pub(crate) layout: Layout,
     /// The flags in force, for `/flags` and `/state`.
     pub(crate) flags: BTreeMap<String, String>,
-    /// Which program this is.
+    /// The version and build of this program.
     pub(crate) build: BuildInfo,
-    /// How the agent is called by Mesos clients: `slave(1)@ip:port`.
+    /// The name of the agent for Mesos clients: `slave(1)@ip:port`.
     pub(crate) pid: String,
-    /// When the agent was started, since the epoch.
+    /// The time of the agent's start, since the Unix epoch.
     pub(crate) start_time: Duration,
-    /// The same on the monotonic clock.
+    /// The time of the agent's start on the monotonic clock.
     pub(crate) started: Instant,
-    /// How long recovery took, once it is over.
+    /// The duration of the recovery, once it is over.
     pub(crate) recovery: OnceLock<Duration>,
     /// Whether requests cap the CPUs of containers.
     pub(crate) enable_cfs: bool,
-    /// Calls of plug-ins that came to nothing.
+    /// The failed calls of plug-ins, by kind.
     pub(crate) plugin_failures: Failures,
-    /// Whose tokens executors have; none if nobody asks them.
+    /// The tokens of the executors; `None` without executor authentication.
     pub(crate) tokens: Option<ExecutorTokens>,
-    /// Messages of executors that the master did not take.
+    /// Messages of executors that the master did not accept.
     pub(crate) dropped: Dropped,
-    /// Room for calls of executors that are being read.
+    /// The capacity for calls of executors that are being read.
     pub(crate) reading: ByteSemaphore,
-    /// Room for updates that wait to be among those that are not acknowledged.
+    /// The capacity for updates that wait for a permit as unacknowledged updates.
     pub(crate) waiting: ByteSemaphore,
-    /// Room for updates that are not acknowledged.
+    /// The capacity for unacknowledged updates.
     pub(crate) unacknowledged: ByteSemaphore,
     /// Connections authenticated as executors'.
     pub(crate) executor_connections: ExecutorConnections,
     pub(crate) authentication: Authentication,
-    /// How the budget of memory is divided.
+    /// The parts of the memory budget.
     pub(crate) budgets: Budgets,
-    /// Calls while they are decoded and done, by caller.
+    /// The capacity for calls while they are decoded and handled, by caller.
     pub(crate) bodies: Shares<String>,
-    /// Answers that are not sent, by caller.
+    /// The capacity for answers that are not sent, by caller.
     pub(crate) answers: Shares<String>,
-    /// Files that are read for clients.
+    /// The reads of files for clients.
     pub(crate) file_reads: FileReads,
-    /// How much is logged.
+    /// The verbosity of the log.
     pub(crate) verbosity: Verbosity,
     pub(crate) disk_report: DiskReport,
 }
 
 impl Context {
-    /// The core as far as somebody may see it; see [`Context::snapshot`].
+    /// The parts of the core's state that the caller may see; see [`Context::snapshot`].
     pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Unavailable> {
         let snapshot = self.snapshot().await?;
         Ok(permission::filtered(snapshot, &caller.approver))
     }
 
-    /// The containers that somebody may see; see [`Context::snapshot`].
+    /// The containers that the caller may see; see [`Context::snapshot`].
     pub(crate) async fn containers(&self, caller: &Caller) -> Result<Arc<Snapshot>, Unavailable> {
         let snapshot = self.snapshot().await?;
         Ok(permission::containers_of(snapshot, &caller.approver))
     }
 
-    /// What one call of a caller may take, of what all of the caller's may.
+    /// The memory for one call of a caller, taken from the caller's share.
     pub(crate) fn body_of(&self, caller: &Caller) -> Budget {
         let all = self.bodies.of(memory_owner(caller));
         all.share(all.limit(), 0)
     }
 
-    /// The core as it is, unless the agent is still recovering or already ending.
+    /// The state of the core, unless the agent is still recovering or already ending.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Unavailable> {
         if !self.recovered.load(Ordering::Acquire) {
             return Err(Unavailable::Recovering);
@@ -144,7 +145,7 @@ impl Context {
     }
 }
 
-/// Who shares memory with whom: a container, a principal, or else an address.
+/// The owner whose requests share memory: a container, a principal, or else an address.
 pub(crate) fn memory_owner(caller: &Caller) -> String {
     match (&caller.container, caller.approver.principal()) {
         (Some(container), _) => format!("container {container}"),

@@ -1,9 +1,9 @@
-//! The directories of volumes on disks of their own, made on threads of their own.
+//! The directories of volumes on disks of their own, made by one thread per disk.
 //!
-//! No call to a disk that hangs ends: neither a checkpoint waits for one, nor do other disks, each of which has its thread. What
-//! could not be made, or found no room here, is made for the first task that has the volume ([`super::make_again`]); whether the
-//! disk answers at all is found out here before that ([`Makings::look`]).
-//! Invariant: of one disk one directory is made at a time, in the order in which their volumes were.
+//! A call to a hung disk never returns. Therefore neither a checkpoint nor another disk waits for it: each disk has its
+//! own thread. A directory that could not be made, or found no place in the queue, is made for the first task with that
+//! volume ([`super::make_again`]). Before that, [`Makings::look`] finds out whether the disk answers at all. Invariant:
+//! a disk's thread makes one directory at a time, in the order in which the volumes were created.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use super::durable::StoreError;
 use super::holdings::{disk_of, make_again, make_on_own_disk, volume_path};
 use super::layout::Layout;
 
-/// Directories of one disk that may wait: more are made for the tasks that have their volumes.
+/// Directories of one disk that may wait. Further directories are made for the tasks with their volumes.
 const MAKINGS_MAX: usize = 1_024;
 
-/// How a directory is made; another way in tests.
+/// The function that makes a directory; tests replace it.
 type Make = fn(&Making) -> Result<(), StoreError>;
 
-/// The directories that are to be made; cheap to clone.
+/// The directories to be made; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Makings {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub(crate) struct Makings {
 #[derive(Debug)]
 struct Shared {
     make: Make,
-    /// By the root of the disk; each has a thread.
+    /// The disks by their roots; each has a thread.
     disks: Mutex<BTreeMap<PathBuf, Disk>>,
     changed: Condvar,
 }
@@ -41,17 +41,17 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Disk {
     waiting: VecDeque<Making>,
-    /// The place of the directory that is being made, and who waits for that.
+    /// The path of the directory that the thread is making, and the waiters for it.
     begun: Option<(PathBuf, Vec<Waiter>)>,
-    /// How many were begun.
+    /// The number of directories begun.
     turns: u64,
-    /// Told when the next is begun.
+    /// Notified when the thread begins the next directory.
     goes_on: Arc<Notify>,
-    /// Whether it was said that too many wait.
+    /// Whether the agent has logged that too many directories wait.
     is_crowded: bool,
 }
 
-/// Dropped when a directory was made, or could not be.
+/// Dropped when the directory was made, or the attempt failed.
 type Waiter = oneshot::Sender<()>;
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ struct Making {
     layout: Layout,
     volume: Resource,
     path: PathBuf,
-    /// Its volume is there for long: nothing is made where the disk itself is missing.
+    /// Whether the volume existed before: nothing is made where the disk itself is missing.
     is_again: bool,
     waiters: Vec<Waiter>,
 }
@@ -73,18 +73,18 @@ impl Making {
     }
 }
 
-/// Whether there was room.
+/// The result of queueing a directory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Queued {
     Yes,
-    /// The disk has too much to do, or hangs.
+    /// The disk is busy or hangs, and its queue is full.
     Full,
-    /// There is nothing to be made, or nobody to do it.
+    /// There is no directory to make, or no thread to make it.
     No,
 }
 
 impl Disk {
-    /// Who waits for a directory that is here already.
+    /// The waiters for a directory that is already queued or begun.
     fn waiters(&mut self, path: &Path) -> Option<&mut Vec<Waiter>> {
         if let Some((begun, waiters)) = &mut self.begun
             && begun == path
@@ -119,12 +119,12 @@ impl Makings {
         disks.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the directory of a volume on a disk of its own made. Waits for no disk.
+    /// Queues the directory of a volume on a disk of its own. Does not wait for the disk.
     pub(super) fn add(&self, layout: &Layout, volume: &Resource) {
         self.queue(layout, volume, None);
     }
 
-    /// With somebody who waits it is one that was there.
+    /// Queues a directory. A waiter means that the volume existed before.
     fn queue(&self, layout: &Layout, volume: &Resource, waiter: Option<Waiter>) -> Queued {
         let (Some(path), Some(root)) = (volume_path(layout, volume), disk_of(layout, volume))
         else {
@@ -170,7 +170,7 @@ impl Makings {
         Queued::Yes
     }
 
-    /// A volume was destroyed: its directory is not made any more, unless that has begun.
+    /// Removes the directory of a destroyed volume from the queue, unless the thread has begun it.
     pub(super) fn cancel(&self, layout: &Layout, volume: &Resource) {
         let (Some(path), Some(root)) = (volume_path(layout, volume), disk_of(layout, volume))
         else {
@@ -181,8 +181,8 @@ impl Makings {
         }
     }
 
-    /// Has the place of a volume on a disk of its own looked at, and its directory made if that is missing. Whether the disk has
-    /// answered: it has not once it was silent for `silence`, however much it has to do.
+    /// Lets the disk's thread inspect the place of a volume and make a missing directory. Returns whether the disk
+    /// answered: it did not if it was silent for `silence`; a busy disk that makes progress counts as answering.
     pub(crate) async fn look(&self, layout: &Layout, volume: &Resource, silence: Duration) -> bool {
         let (waiter, mut made) = oneshot::channel();
         let queued = self.queue(layout, volume, Some(waiter));
@@ -192,9 +192,9 @@ impl Makings {
             };
             let answered = async {
                 match queued {
-                    // Told by its end.
+                    // The end of the work on the directory drops the sender.
                     Queued::Yes => drop((&mut made).await),
-                    // Whoever asked makes it.
+                    // The queue is full, so the caller makes the directory itself.
                     Queued::Full => goes_on.notified().await,
                     Queued::No => {}
                 }
@@ -209,7 +209,7 @@ impl Makings {
         }
     }
 
-    /// How far a disk is; none without a thread.
+    /// The progress of the disk's thread, or `None` without a thread.
     fn turns_of(&self, layout: &Layout, volume: &Resource) -> Option<(u64, Arc<Notify>)> {
         let root = disk_of(layout, volume)?;
         let disks = self.disks();
@@ -217,7 +217,7 @@ impl Makings {
         Some((disk.turns, disk.goes_on.clone()))
     }
 
-    /// The work of a disk's thread: returns when nothing is left to be made there.
+    /// The work of a disk's thread. Returns when no directory is left to make.
     fn make_all(&self, root: &Path) {
         while let Some(making) = self.next(root) {
             if let Err(error) = (self.shared.make)(&making) {
@@ -227,7 +227,7 @@ impl Makings {
         }
     }
 
-    /// The next one of a disk, once the one before is made; without any the disk has no thread any more.
+    /// The next directory of a disk, after the last one is made. Without a next directory the thread ends.
     fn next(&self, root: &Path) -> Option<Making> {
         let mut disks = self.disks();
         let disk = disks.get_mut(root)?;
@@ -261,10 +261,10 @@ pub(super) mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// What a disk of this name waits for at each call.
+    /// The channel that each call to the disk named `hangs` waits for.
     static HANGS: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
 
-    /// As a disk of the name `hangs` does it: it tells that it was asked, and answers when it is let go.
+    /// Imitates a disk. The disk named `hangs` reports each call, and answers when the test releases it.
     fn make(making: &Making) -> Result<(), StoreError> {
         let root = disk_of(&making.layout, &making.volume).expect("a disk");
         if root.ends_with("hangs")
@@ -277,7 +277,7 @@ pub(super) mod tests {
     }
 
     impl Makings {
-        /// Waits until nothing is left to be made.
+        /// Waits until no directory is left to make.
         pub(in crate::checkpoint) fn wait_until_made(&self) {
             let is_busy = |disks: &mut BTreeMap<PathBuf, Disk>| !disks.is_empty();
             let changed = &self.shared.changed;
@@ -286,7 +286,7 @@ pub(super) mod tests {
         }
     }
 
-    /// As beside a thread that hangs on a disk; with volumes of these roles there.
+    /// A disk whose thread hangs, with volumes of these roles on it.
     pub(crate) fn silent_disk<const N: usize>(
         root: &Path,
         roles: [&str; N],
@@ -302,7 +302,7 @@ pub(super) mod tests {
         (places, roles.map(volume))
     }
 
-    /// Such a disk goes on with something.
+    /// Makes a silent disk finish one piece of work.
     pub(crate) fn go_on(places: &VolumePlaces, root: &Path) {
         if let Some(disk) = places.makings.disks().get_mut(root) {
             disk.turns += 1;
@@ -332,7 +332,7 @@ pub(super) mod tests {
         assert!(makings.look(&layout, &on_well, LIMIT).await);
         assert!(well_path.is_dir());
         assert!(!makings.look(&layout, &on_hanging, Duration::ZERO).await);
-        // What was destroyed before its turn is not made any more.
+        // The directory of a volume destroyed before its turn is not made.
         makings.cancel(&layout, &later);
         go.send(()).expect("it waits");
         makings.wait_until_made();
@@ -340,7 +340,7 @@ pub(super) mod tests {
         assert!(!volume_path(&layout, &later).expect("a path").exists());
     }
 
-    /// It held up all that was told on the machine, and its start.
+    /// Regression: a hung disk delayed all updates of the machine, and its start.
     #[tokio::test(start_paused = true)]
     async fn no_checkpoint_waits_for_a_disk_that_hangs() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -352,7 +352,7 @@ pub(super) mod tests {
         let write = holdings_of(&[&volume], &[&volume], &[]);
         let start = || {
             let store = Store::open(layout.clone());
-            // As beside a thread that hangs.
+            // Imitates a thread that hangs.
             let disks = &store.volume_places().makings;
             disks.disks().insert(root.clone(), Disk::default());
             store
@@ -372,7 +372,7 @@ pub(super) mod tests {
         assert!(!path.exists());
     }
 
-    /// What others have to have made there is not held against it.
+    /// Work for other volumes on the disk does not count as its silence.
     #[tokio::test(start_paused = true)]
     async fn a_disk_that_goes_on_is_waited_for_however_much_it_has_to_do() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -385,7 +385,7 @@ pub(super) mod tests {
         makings.add(&layout, &other);
         let mut looking = Box::pin(makings.look(&layout, &volume, Duration::from_millis(20)));
         for _ in 0..3 {
-            // As its thread does it.
+            // The disk's thread does the same.
             let waited = tokio::time::timeout(Duration::from_millis(15), &mut looking).await;
             assert!(waited.is_err(), "it goes on");
             if let Some(disk) = makings.disks().get_mut(&root) {
@@ -396,7 +396,7 @@ pub(super) mod tests {
         assert!(makings.next(&root).is_some(), "its own");
         assert!(makings.next(&root).is_none());
         assert!(looking.await);
-        // Who stopped waiting is not remembered.
+        // A waiter that stopped waiting is forgotten.
         makings.disks().insert(root.clone(), Disk::default());
         for _ in 0..3 {
             assert!(!makings.look(&layout, &volume, Duration::ZERO).await);
@@ -404,7 +404,7 @@ pub(super) mod tests {
         assert_eq!(makings.disks()[&root].waiting[0].waiters.len(), 1);
     }
 
-    /// A disk that began to hang after its volumes were made held the turns of launches.
+    /// Regression: a disk that began to hang after its volumes were made blocked the permits of launches.
     #[tokio::test]
     async fn a_disk_is_looked_at_before_a_launch_and_made_nowhere_but_on_it() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -423,7 +423,7 @@ pub(super) mod tests {
             let path = volume_path(&layout, &volume).expect("a path");
             assert_eq!(path.is_dir(), *root == there);
         }
-        // From here on as beside a thread that hangs.
+        // From here on the disk's thread hangs.
         let short = Duration::from_millis(1);
         places
             .makings
@@ -432,7 +432,7 @@ pub(super) mod tests {
         let volume = volume_on(Kind::Path, &there, "a");
         let waited = places.wait(&layout, &volume, short).await;
         assert_eq!(waited, Err(NotReady::Silent));
-        // Also where there is no room for one more.
+        // The same holds when the queue is full.
         for number in 0..MAKINGS_MAX {
             places.makings.add(
                 &layout,
@@ -449,7 +449,7 @@ pub(super) mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(dir.path());
         let makings = Makings::default();
-        // As beside a thread that hangs.
+        // Imitates a thread that hangs.
         let root = dir.path().join("disk");
         makings.disks().insert(root.clone(), Disk::default());
         for number in 0..MAKINGS_MAX + 2 {

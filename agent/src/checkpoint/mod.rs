@@ -1,11 +1,10 @@
-//! What the agent must still know after a crash, and how it is kept on disk.
+//! The state that the agent needs after a crash, and its storage on disk.
 //!
-//! The core decides what to write ([`Write`]); [`Store`] makes it durable in batches, on one thread;
-//! [`read`] brings it back and changes nothing; what it finds damaged is put right by the first write. A
-//! reserve on the disk ([`disk_room`]) is left for what ends while the disk is full.
-//! Invariants: a record is replaced whole or not at all; a log loses at most what was never acknowledged as
-//! written; damage costs the run that it belongs to, never the boot; want of descriptors, memory or room is
-//! no damage and is waited for.
+//! The core decides which records to write ([`Write`]); [`Store`] makes them durable in batches, on one thread;
+//! [`read`] reads them back and changes nothing. The first write repairs the damage that [`read`] found. A reserve on
+//! the disk ([`disk_room`]) allows tasks to end while the disk is full. Invariants: a record is replaced as a whole or
+//! not at all; a log loses only records that were never confirmed as written; damage costs the run that it belongs to,
+//! never the start. A shortage of descriptors, memory or disk space is not damage: the agent waits until it ends.
 
 mod auxiliary;
 mod compaction;

@@ -1,21 +1,21 @@
 //! Writes handed to the disk and not yet durable, bounded in bytes and number.
 //!
-//! A disk that is full for hours must not end the agent, nor keep it from answering: beyond the bound nothing
-//! new is taken, and what is asked about the agent goes on being answered. Pure.
+//! A disk that is full for hours must neither end the agent nor stop its answers. Beyond the bound the core takes no
+//! new inputs, but the agent still answers queries. Pure.
 
 use std::collections::VecDeque;
 
-/// How many writes may wait.
+/// The number of writes that may wait.
 const WRITES_MAX: usize = 262_144;
 
-/// The place of a write in the order of all writes. Zero is before the first.
+/// The position of a write in the order of all writes. Zero is before the first.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Lsn(pub u64);
 
 /// Writes that were handed over and are not durable.
 #[derive(Debug)]
 pub(crate) struct PendingWrites {
-    /// Bytes that may wait; those that one input more brings come on top.
+    /// Bytes that may wait; the bytes of one further input may exceed this.
     bytes_max: usize,
     writes: VecDeque<(Lsn, usize)>,
     bytes: usize,
@@ -30,20 +30,20 @@ impl PendingWrites {
         }
     }
 
-    /// One of so many bytes was handed over.
+    /// Adds a write of this size.
     pub(crate) fn add(&mut self, lsn: Lsn, bytes: usize) {
         self.writes.push_back((lsn, bytes));
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Everything up to there is durable.
+    /// Notes that all writes up to this position are durable.
     pub(crate) fn durable(&mut self, lsn: Lsn) {
         while let Some((_, bytes)) = self.writes.pop_front_if(|(at, _)| *at <= lsn) {
             self.bytes = self.bytes.saturating_sub(bytes);
         }
     }
 
-    /// Whether nothing more is to be taken.
+    /// Whether the core must take no new inputs.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max || self.writes.len() >= WRITES_MAX
     }

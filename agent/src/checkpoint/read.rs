@@ -1,9 +1,9 @@
-//! Reading the checkpoints back after a restart.
+//! Reads the checkpoints back after a restart.
 //!
-//! Entered through [`read`]. What cannot be read costs the run that it belongs to, which is to be set aside
-//! in `meta/quarantine`, and never the boot; only a record of a later version stops the agent, because
-//! an older agent must not touch it. That we are short of something, or that a disk stutters, says nothing of
-//! a record: it is read again. Invariant: nothing is changed; what is to be put right is [`Image::repairs`].
+//! Entered through [`read`]. An unreadable record costs the run that it belongs to, which is then set aside in
+//! `meta/quarantine`, and never the start. Only a record of a later version stops the agent, because an older agent
+//! must not change it. A shortage in the agent or a temporary disk error is not damage: the agent reads the record
+//! again. Invariant: reading changes nothing; [`Image::repairs`] lists the repairs.
 
 mod disk;
 
@@ -25,35 +25,35 @@ use super::records::{
 use super::repair::Repair;
 use disk::{Disk, LocalDisk, RetryBudget};
 
-/// All that was checkpointed.
+/// The checkpointed state as a whole.
 #[derive(Debug, Default)]
 pub struct Image {
-    /// The boot in which it was written.
+    /// The boot in which the records were written.
     pub boot_id: Option<String>,
     /// The name of the agent's cgroup folder.
     pub instance: Option<String>,
-    /// Who the agent was.
+    /// The identity and the records of the agent.
     pub agent: Option<AgentImage>,
-    /// What was reserved and made at run time.
+    /// The reservations and volumes made at run time.
     pub holdings: Option<ResourcesRecord>,
-    /// Its frameworks, by id.
+    /// The agent's frameworks, by id.
     pub frameworks: Vec<FrameworkImage>,
-    /// What could not be read.
+    /// The records that could not be read.
     pub damages: Vec<Damage>,
-    /// What is to be done about it before anything else is written.
+    /// The repairs to make before any other write.
     pub repairs: Vec<Repair>,
 }
 
 #[derive(Debug)]
 pub struct AgentImage {
     pub id: AgentId,
-    /// What it had told its master, unless the record is damaged.
+    /// The registered description of the agent, unless the record is damaged.
     pub record: Option<AgentRecord>,
-    /// How it was being drained, if it was.
+    /// The configuration of the drain, if the agent was draining.
     pub drain: Option<DrainConfig>,
 }
 
-/// One framework and its runs.
+/// A framework and its runs.
 #[derive(Debug)]
 pub struct FrameworkImage {
     pub id: FrameworkId,
@@ -62,20 +62,20 @@ pub struct FrameworkImage {
     pub runs: Vec<RunImage>,
 }
 
-/// One run of one executor. Its records tell nothing of their framework any more: see [`FrameworkImage::info`].
+/// A run of an executor. Its records have lost their copies of the framework, see [`FrameworkImage::info`].
 #[derive(Debug)]
 pub struct RunImage {
     pub key: RunKey,
-    /// Its executor, unless that is made up for one command.
+    /// The executor of the run; `None` for a command task.
     pub executor: Option<ExecutorImage>,
     pub tasks: Vec<TaskImage>,
 }
 
-/// An executor that is more than one command.
+/// An executor other than the built-in command executor.
 #[derive(Debug)]
 pub struct ExecutorImage {
     pub record: ExecutorRecord,
-    /// What happened since, in order.
+    /// The later events of the executor, in order.
     pub log: Vec<LogEntry>,
 }
 
@@ -83,24 +83,24 @@ pub struct ExecutorImage {
 pub struct TaskImage {
     pub id: TaskId,
     pub record: TaskRecord,
-    /// What happened since, in order.
+    /// The later events of the task, in order.
     pub log: Vec<LogEntry>,
-    /// Whether more may have happened: the log is torn or has a hole.
+    /// Whether further events may be missing: the log is torn or has a hole.
     pub is_log_short: bool,
 }
 
-/// Something that could not be read and was set aside.
+/// A file that could not be read and was set aside.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Damage {
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The description of the damage.
     pub why: String,
 }
 
-/// The checkpoints cannot be used at all.
+/// The checkpoints are unusable as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Written by a later version of the agent.
+    /// A later version of the agent wrote the file.
     #[error("{path} is of version {version}: start the newer agent that wrote it")]
     Newer { path: PathBuf, version: u32 },
     /// The link to the agent is damaged, and more than one agent has records.
@@ -152,17 +152,17 @@ struct Reader<'a> {
     layout: &'a Layout,
     disk: &'a dyn Disk,
     retries: RetryBudget,
-    /// The framework whose runs are being read, as far as it is known.
+    /// The framework of the current runs, as far as it is known.
     framework: Option<FrameworkInfo>,
     damages: Vec<Damage>,
-    /// Damages that cost no more than a record.
+    /// Damages that cost only a single record.
     holes: Vec<Damage>,
     repairs: Vec<Repair>,
 }
 
 impl Reader<'_> {
-    /// The record of reservations and volumes, or its copy. What is damaged is set aside; without either the volumes'
-    /// directories stay, but nothing knows of them.
+    /// Reads the record of reservations and volumes, or its copy. Sets a damaged file aside. Without either file the
+    /// directories of the volumes stay, but no record names them.
     fn holdings(&mut self) -> Result<Option<ResourcesRecord>, ReadError> {
         let path = self.layout.holdings();
         let record = self.record_of_holdings(&path)?;
@@ -188,7 +188,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A record that is nobody's run: a damaged one is set aside.
+    /// Reads a record that belongs to no run. A damaged record is set aside.
     fn message_or_aside<M: prost::Message + Default>(
         &mut self,
         path: &Path,
@@ -201,8 +201,8 @@ impl Reader<'_> {
         Ok(record)
     }
 
-    /// Without the link there is no agent of before: an operator may have removed it. A damaged link costs no task: the
-    /// records say which agent was there.
+    /// Reads the link to the latest agent. Without the link there is no former agent: an operator may have removed it.
+    /// A damaged link costs no task, since the records identify the agent.
     fn latest_agent(&mut self) -> Result<Option<AgentId>, ReadError> {
         let link = self.layout.latest_agent();
         let target = match self.retries.read(self.disk, || self.disk.read_link(&link)) {
@@ -223,8 +223,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The agent that was there last, where the link does not tell: the only one, the only one with runs, or the only
-    /// one with a record. Agents of before that have nothing to lose do not count.
+    /// Returns the last agent if the link is damaged: the only agent, the only agent with runs, or the only agent with
+    /// a record. Former agents without anything to lose do not count.
     fn agent_with_records(&mut self) -> Result<Option<AgentId>, ReadError> {
         let names = self.list(&self.layout.agents());
         let ids: Vec<_> = names
@@ -281,7 +281,7 @@ impl Reader<'_> {
         Ok(frameworks)
     }
 
-    /// Takes what a record tells of its framework: that is kept once, however many records tell it.
+    /// Keeps the framework that a record contains; the image holds it once, although many records may contain it.
     fn keep_framework(&mut self, told: &mut FrameworkInfo) {
         let told = std::mem::take(told);
         if self.framework.is_none() && told != FrameworkInfo::default() {
@@ -317,7 +317,7 @@ impl Reader<'_> {
         Ok(runs)
     }
 
-    /// A run; `None` if nothing had been durable of it yet, or if it is damaged.
+    /// Reads a run. `None` if nothing of it had become durable, or if it is damaged.
     fn run(&mut self, key: RunKey) -> Result<Option<RunImage>, ReadError> {
         let folder = self.layout.run(&key);
         let damages_before = self.damages.len();
@@ -342,7 +342,7 @@ impl Reader<'_> {
                 });
             }
         }
-        // Its record is written before those of its tasks.
+        // The record of the executor is written before the records of its tasks.
         let has_executor = |task: &TaskImage| {
             task.record.info.executor.is_some() || task.record.nested_container.is_some()
         };
@@ -360,7 +360,7 @@ impl Reader<'_> {
             return Ok(None);
         }
         if tasks.is_empty() && executor.is_none() {
-            // Its agent ended before anything of it was durable.
+            // The agent ended before anything of the run was durable.
             let key = Box::new(key);
             self.repairs.push(Repair::Retire { key });
             return Ok(None);
@@ -382,8 +382,8 @@ impl Reader<'_> {
         Ok(log.map(|log| ExecutorImage { record, log }))
     }
 
-    /// A task, or `None` when its intent never became durable (then nothing was started) or is
-    /// damaged (then that is noted).
+    /// Reads a task. `None` if its intent never became durable, so that nothing was started, or if the task is damaged,
+    /// which is noted.
     fn task(&mut self, key: &TaskKey) -> Result<Option<(TaskRecord, Vec<LogEntry>)>, ReadError> {
         let folder = self.layout.task(key);
         let (path, log) = (folder.join(TASK_INFO), folder.join(TASK_UPDATES));
@@ -395,8 +395,8 @@ impl Reader<'_> {
         Ok(log.map(|log| (record, log)))
     }
 
-    /// A record that a log belongs to. It gets its name before the log: one that is gone beside its log is damaged,
-    /// and what is logged of may run.
+    /// Reads a record that a log belongs to. The record gets its name before the log. A record missing beside its log
+    /// is therefore damage, and its task or executor may still run.
     fn record_of_log<M: prost::Message + Default>(
         &mut self,
         path: &Path,
@@ -447,12 +447,12 @@ impl Reader<'_> {
         let mut entries = Vec::with_capacity(contents.bodies.len());
         for (at, body) in contents.bodies.into_iter().enumerate() {
             match LogRecord::decode(body) {
-                // Behind a hole it might be a part of what others wrote; who runs is known from the machine too.
+                // Behind a hole the record might belong to other data. The machine also shows which processes run.
                 Ok(LogRecord {
                     entry: Some(LogEntry::Started(_)),
                 }) if at >= records_before => {}
                 Ok(LogRecord { entry: Some(entry) }) => entries.push(entry),
-                // An entry of a kind that this version does not know says nothing to it.
+                // Entries of a kind that this version does not know are ignored.
                 Ok(LogRecord { entry: None }) => {}
                 Err(error) => {
                     self.note(path, &format!("it cannot be decoded: {error}"));
@@ -490,7 +490,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A file's bytes; `None` if there is no such file, or if it cannot be read, which is noted.
+    /// Returns a file's bytes. `None` if there is no such file, or if it is unreadable, which is noted.
     fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
         let read = self.retries.read(self.disk, || self.disk.read(path));
         match read {
@@ -522,7 +522,7 @@ impl Reader<'_> {
 
     fn quarantine(&mut self, folder: &Path, key: &RunKey) {
         let to = self.layout.quarantine().join(key.container.as_str());
-        // What is to be put right in it goes with it.
+        // The repairs of the damaged folder are dropped with it.
         self.repairs.retain(|repair| {
             !matches!(repair, Repair::CutTail { path, .. } | Repair::SetAside { from: path, .. }
                 if path.starts_with(folder))
@@ -533,7 +533,7 @@ impl Reader<'_> {
         });
     }
 
-    /// Something that is no run.
+    /// Sets aside an entry that is not a run.
     fn set_aside(&mut self, path: &Path) {
         use std::os::unix::ffi::OsStrExt as _;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -544,8 +544,8 @@ impl Reader<'_> {
         });
     }
 
-    /// Names of the folders in a folder, in order; none if it is not there, or is no folder, which is noted.
-    /// Files are leftovers of writes.
+    /// Returns the names of the folders in a folder, in order. Empty if the folder is missing, or is not a folder,
+    /// which is noted. Files are leftovers of writes.
     fn list(&mut self, folder: &Path) -> Vec<String> {
         match self.retries.read(self.disk, || self.disk.list(folder)) {
             Ok(mut names) => {

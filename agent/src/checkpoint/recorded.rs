@@ -109,10 +109,10 @@ fn entries() -> Vec<(&'static str, LogEntry)> {
     ]
 }
 
-/// Reads a record and holds it against what was written.
+/// Reads a record and compares it with the written value.
 type Check = Box<dyn Fn(&[u8])>;
 
-/// The records of one kind, as bytes by name, and what reads them.
+/// The records of one kind, as bytes by name, and their checks.
 struct Records {
     written: Vec<(String, Vec<u8>)>,
     checks: Vec<Check>,

@@ -1,9 +1,9 @@
-//! The data of destroyed volumes on disks of their own, removed on threads of their own.
+//! Removes the data of destroyed volumes on disks of their own, with one thread per disk.
 //!
-//! Such a disk may be ill, full or hold millions of files: neither a checkpoint nor anybody's task waits for it, nor do
-//! other disks, each of which has its thread. A volume stays in the record of what was destroyed until its data is gone,
-//! which is tried again and again, by the next start too. Invariant: whoever waits for a place ([`Removals::emptied`])
-//! finds nothing there of a volume that was destroyed.
+//! Such a disk may fail, be full or hold millions of files. Neither a checkpoint nor a task without the volume waits
+//! for it, and each disk has its own thread. A volume stays in the record of destroyed volumes until its data is
+//! removed. The thread retries the removal again and again, and so does the next start. Invariant: after waiting for a
+//! place ([`Removals::emptied`]) a caller finds no data of a destroyed volume there.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use tracing::{error, warn};
 use super::holdings::{disk_of, remove_from_disk, volume_path};
 use super::layout::Layout;
 
-/// What could not be removed is tried again after this.
+/// The pause before another attempt at a failed removal.
 const AGAIN: Duration = Duration::from_secs(30);
-/// Volumes whose data may wait to be removed. Of more, as a tenant can destroy on a disk that is ill, the data of
-/// the oldest stays; never that of a whole disk, which another role may be given.
+/// Volumes whose data may wait for removal. A tenant could destroy more volumes on a failing disk. Then the data of the
+/// oldest volume stays, but never that of a whole disk, since another role may get that disk.
 const REMOVALS_MAX: usize = 1_024;
 
 /// The volumes whose data is to be removed; cheap to clone.
@@ -33,18 +33,18 @@ pub(crate) struct Removals {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// The same for those that may not block.
+    /// Notifies asynchronous waiters of the same changes.
     told: Notify,
-    /// After how long what could not be removed is tried again; without it nothing is removed.
+    /// The pause before another attempt; without it nothing is removed.
     again: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     removals: Vec<Removal>,
-    /// The number of the newest.
+    /// The number of the newest removal.
     last: u64,
-    /// Disks that have a thread.
+    /// The disks with a thread.
     disks: BTreeSet<PathBuf>,
     is_over: bool,
 }
@@ -54,20 +54,20 @@ struct Removal {
     number: u64,
     volume: Resource,
     path: PathBuf,
-    /// The root of its disk.
+    /// The root of the volume's disk.
     disk: PathBuf,
-    /// Its data goes at the moment.
+    /// Whether the thread is removing the data now.
     is_begun: bool,
-    /// Its data is gone, which is to be written.
+    /// Whether the data is gone. The record must then be rewritten.
     is_done: bool,
 }
 
-/// What was there at one moment.
+/// The removals at one moment.
 #[derive(Debug)]
 pub(super) struct Removing {
-    /// Volumes whose data may be there.
+    /// Volumes whose data may still exist.
     pub(super) waiting: Vec<Resource>,
-    /// The numbers of removals that are done.
+    /// The numbers of the finished removals.
     pub(super) done: Vec<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Removing {
     }
 }
 
-/// Has removals carried out until it is dropped: what waits then is for the next start.
+/// Runs the removals until it is dropped. Then the remaining removals are left to the next start.
 #[derive(Debug)]
 pub(super) struct RemovalThreads {
     removals: Removals,
@@ -105,7 +105,7 @@ impl RemovalThreads {
 }
 
 impl Drop for RemovalThreads {
-    /// Waits for no disk.
+    /// Ends the threads without waiting for a disk.
     fn drop(&mut self) {
         self.removals.state().is_over = true;
         self.removals.tell();
@@ -123,7 +123,7 @@ impl Removals {
         self.shared.told.notify_waiters();
     }
 
-    /// Takes volumes on disks of their own, which nothing durable names any more but as destroyed.
+    /// Adds volumes on disks of their own. Durable records name them only as destroyed.
     pub(super) fn add<'a>(&self, layout: &Layout, volumes: impl IntoIterator<Item = &'a Resource>) {
         let mut state = self.state();
         for volume in volumes {
@@ -131,7 +131,7 @@ impl Removals {
             else {
                 continue;
             };
-            // What is there by now has had no user.
+            // Data created at the same place since then has had no user.
             state.removals.retain(|earlier| earlier.path != path);
             state.make_room();
             state.last += 1;
@@ -150,7 +150,8 @@ impl Removals {
         self.tell();
     }
 
-    /// One that cannot be started is tried again with the next volume of that disk, and by the next start of the agent.
+    /// Starts the thread of a disk. After a failure the next volume of that disk and the next start of the agent try
+    /// again.
     fn start_thread(&self, state: &mut State, disk: PathBuf) {
         let Some(again) = self.shared.again else {
             return;
@@ -180,12 +181,12 @@ impl Removals {
         }
     }
 
-    /// Whether a removal is done that is not written.
+    /// Whether a finished removal is not yet recorded.
     pub(super) fn has_done(&self) -> bool {
         self.state().removals.iter().any(|one| one.is_done)
     }
 
-    /// That these are done is durable.
+    /// Forgets removals whose end is durable.
     pub(super) fn forget(&self, done: &[u64]) {
         let mut state = self.state();
         state.removals.retain(|one| !done.contains(&one.number));
@@ -193,13 +194,13 @@ impl Removals {
         self.tell();
     }
 
-    /// Whether data of a volume that was destroyed may be at this place, or that it is gone is not durable.
+    /// Whether a destroyed volume's data may still be at this path, or its removal is not durable yet.
     pub(crate) fn is_left(&self, path: &Path) -> bool {
         self.state().removals.iter().any(|one| one.path == path)
     }
 
-    /// Waits until nothing is left at a place of a volume that was destroyed, and that is durable; for `limit` at most.
-    /// Whether it is so.
+    /// Waits until the data of a destroyed volume at this path is removed durably, for at most `limit`. Returns whether
+    /// that is the case.
     pub(crate) async fn emptied(&self, path: &Path, limit: Duration) -> bool {
         let emptied = async {
             loop {
@@ -213,7 +214,7 @@ impl Removals {
         tokio::time::timeout(limit, emptied).await.is_ok()
     }
 
-    /// The work of a disk's thread: returns when nothing of that disk is left to be removed, or it is over.
+    /// The work of a disk's thread. Returns when the disk has no removals left, or at the end.
     fn remove_all(&self, disk: &Path, again: Duration) {
         while let Some((todo, newest)) = self.todo(disk) {
             let removed = todo.iter().filter(|removal| self.remove(removal)).count();
@@ -224,7 +225,7 @@ impl Removals {
         self.tell();
     }
 
-    /// What is to be removed of a disk; without any the disk has no thread any more.
+    /// The removals of a disk. Without any the thread ends.
     fn todo(&self, disk: &Path) -> Option<(Vec<Removal>, u64)> {
         let mut state = self.state();
         let todo = state.removals.iter();
@@ -237,14 +238,14 @@ impl Removals {
         Some((todo, state.last))
     }
 
-    /// Waits for a newer removal than this, or the end; for so long at most.
+    /// Waits for a newer removal than `newest` or the end, for at most `limit`.
     fn rest(&self, newest: u64, limit: Duration) {
         let is_idle = |state: &mut State| state.last == newest && !state.is_over;
         let changed = &self.shared.changed;
         drop(changed.wait_timeout_while(self.state(), limit, is_idle));
     }
 
-    /// Whether nothing is left to be tried again.
+    /// Removes the data. Returns whether no retry is needed.
     fn remove(&self, removal: &Removal) -> bool {
         if !self.begin(removal) {
             return true;
@@ -271,7 +272,7 @@ impl Removals {
         }
     }
 
-    /// False for one that was given up since, whose place may be another volume's by now.
+    /// Marks a removal as begun. Returns false for an abandoned removal: another volume may have its place by now.
     fn begin(&self, removal: &Removal) -> bool {
         let mut state = self.state();
         let found = state.find(removal.number);

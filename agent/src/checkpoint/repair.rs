@@ -1,8 +1,8 @@
-//! What is to be done about damaged checkpoints, once there is room for it.
+//! Repairs damaged checkpoints, once there is room.
 //!
-//! Found by [`super::read`] and carried out by the writer before anything else, so that a full disk keeps no
-//! agent from starting. Invariant: repeating a repair changes nothing, and one that cannot be done holds
-//! nothing up: the next start finds the damage again.
+//! [`super::read`] finds the damage; the writer carries out the repairs before anything else. A full disk therefore
+//! does not prevent a start. Invariant: repeating a repair changes nothing, and an impossible repair delays nothing:
+//! the next start finds the damage again.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,34 +13,34 @@ use super::durable::{Batch, StoreError, cut_tail};
 use super::holdings::{self, ResourcesRecord};
 use super::layout::{Layout, RunKey};
 
-/// How often a repair is tried whose device fails, and the pause between: other writes wait for it.
+/// Attempts at a repair whose device fails, and the pause between them: other writes wait for the repair.
 const ATTEMPTS: u32 = 6;
 const AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Repair {
-    /// A log ends in a record that was not written whole.
+    /// The last record of a log is incomplete.
     CutTail {
         path: PathBuf,
-        /// What of it is whole.
+        /// The length of the whole records.
         valid_bytes: usize,
         /// The rest, kept as evidence.
         tail: Vec<u8>,
     },
-    /// What cannot be read makes place, and is kept as evidence.
+    /// An unreadable entry is moved away and kept as evidence.
     SetAside {
         from: PathBuf,
-        /// Where it is kept.
+        /// The path of the evidence.
         to: PathBuf,
     },
-    /// The record of reservations and volumes, or its copy, is lost or older than the other.
+    /// The record of reservations and volumes, or its copy, is missing or older than the other.
     WriteHoldings { record: Box<ResourcesRecord> },
-    /// A run of which nothing had been durable when an agent ended, so that nothing was begun.
+    /// Nothing of the run was durable when an agent ended, so nothing was begun.
     Retire { key: Box<RunKey> },
 }
 
 impl Repair {
-    /// Does it, below a work directory; what is retired goes to the path that `retired` gives for it.
+    /// Carries out the repair below a work directory; `retired` returns the path for a retired tree.
     pub(super) fn carry_out(
         &self,
         layout: &Layout,
@@ -70,7 +70,7 @@ impl Repair {
                 tail,
             } => cut_tail(path, *valid_bytes, tail),
             Self::SetAside { from, to } => batch.move_away(from, to).map(|()| {
-                // The folder's loss of this entry is made durable with the quarantine's gain of it.
+                // Makes the removal from this folder durable together with the addition to the quarantine.
                 for changed in [from.parent(), to.parent()].into_iter().flatten() {
                     batch.touch_dir(changed);
                 }
@@ -84,7 +84,8 @@ impl Repair {
     }
 }
 
-/// The last attempt, or the first that the device did not fail: a folder is not left to the next start for one error.
+/// Retries while the device fails, and returns the last result: a single error does not leave a folder to the next
+/// start.
 fn tried_again(
     mut pause: impl FnMut(),
     mut attempt: impl FnMut() -> Result<(), StoreError>,
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::durable::io_error;
 
-    /// Found by an error in a rename after a start: a folder stayed until the next one.
+    /// Regression: after an error in a rename at the start, a folder stayed until the next start.
     #[test]
     fn a_repair_that_the_device_fails_is_tried_again() {
         let failing = |errno: i32, times: u32| {

@@ -1,8 +1,8 @@
-//! For how long old sandboxes have waited for their collection: `meta/sandbox_ages`.
+//! `meta/sandbox_ages`: the time that old sandboxes have waited for garbage collection.
 //!
-//! An age is never that of a file, whose times the clock of the wall sets. Time goes on from the last writing while the
-//! machine runs, whether an agent does or not; what passed between that and a reboot is not known, and not counted.
-//! Losing the record costs room: a sandbox that it does not list waits for the whole of its time once more.
+//! An age never comes from the times of a file, since the wall clock sets these. An age grows from the last writing
+//! while the machine runs, with or without a running agent. The time between the last writing and a reboot is unknown
+//! and does not count. Loss of the record costs disk space: an unlisted sandbox waits for its whole time once more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use prost::Message as _;
 use super::auxiliary::{read_whole, replace};
 use super::{AuxiliaryError, FrameError, Layout, StoreError};
 
-/// The record as it is on the disk.
+/// The record on the disk.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct SandboxAgesRecord {
     /// The boot in which it was written.
     #[prost(string, tag = "1")]
     pub(super) boot_id: String,
-    /// When, nanoseconds since that boot.
+    /// The time of the writing, in nanoseconds since that boot.
     #[prost(uint64, tag = "2")]
     pub(super) uptime_ns: u64,
     /// Nanoseconds that each sandbox had waited then, by its path below the folder of all sandboxes.
@@ -33,7 +33,7 @@ pub(super) struct SandboxAgesRecord {
 pub(crate) struct SandboxAges(pub(crate) BTreeMap<PathBuf, Duration>);
 
 impl SandboxAges {
-    /// Replaces the record with these ages, which are those of `uptime`, durably. Blocks.
+    /// Replaces the record with these ages at `uptime`, durably. Blocks.
     pub(crate) fn write(
         &self,
         layout: &Layout,
@@ -53,7 +53,7 @@ impl SandboxAges {
         replace(&layout.sandbox_ages(), &record.encode_to_vec())
     }
 
-    /// The ages at `uptime`; none if there is no record. Blocks.
+    /// Returns the ages at `uptime`; empty without a record. Blocks.
     pub(crate) fn read(
         layout: &Layout,
         boot: &BootId,
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(read(&boot, 15 * HOUR).expect("read"), ages(7 * HOUR));
         let rebooted = BootId::from_text("b");
         assert_eq!(read(&rebooted, 15 * HOUR).expect("read"), ages(2 * HOUR));
-        // No clock of this boot can have shown that.
+        // No clock of this boot can have reached that value.
         assert_eq!(read(&boot, HOUR).expect("read"), ages(2 * HOUR));
         std::fs::write(layout.sandbox_ages(), "no record").expect("written");
         let damaged = read(&boot, HOUR);

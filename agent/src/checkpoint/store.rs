@@ -1,8 +1,7 @@
-//! The checkpoint store: carries the core's writes to disk, in order, many at once.
+//! The checkpoint store: carries the core's writes to disk, in order and in batches.
 //!
-//! [`Store::commit`] is the only way in after recovery; when it returns, all that it was given is
-//! durable. Blocking; owned by one writer thread. Invariant: what is committed is found again by
-//! [`super::read`], whatever happens after.
+//! [`Store::commit`] is the only entry after recovery; when it returns, all given writes are durable. Blocking; owned
+//! by one writer thread. Invariant: after any event [`super::read`] finds the committed state again.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -30,39 +29,39 @@ use super::removals::{RemovalThreads, Removals};
 use super::repair::Repair;
 use super::volume_places::VolumePlaces;
 
-/// One change to what is durable.
+/// A change of the durable state.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// Who the agent is; also makes it the latest.
+    /// The identity of the agent; also makes this agent the latest.
     Agent {
         agent: AgentId,
-        /// What it told its master.
+        /// The registered description of the agent.
         record: Box<AgentRecord>,
     },
-    /// The boot and the name of this agent's cgroup folder; comes before anything that is launched in it.
+    /// The boot and the name of this agent's cgroup folder; written before any launch in it.
     Remember {
-        /// The running boot, so that what was left of an earlier one is history.
+        /// The running boot, so that records of an earlier boot count as history.
         boot_id: String,
         instance: String,
     },
-    /// What was read at the start, and is told of before anything newer is: an agent that was killed may have left it
-    /// written and not synced.
+    /// Syncs the records read at the start, before the agent sends any newer state: a killed agent may have written
+    /// them without a sync.
     SyncRecovered {
         agent: AgentId,
-        /// Those of which something is to be told again.
+        /// The tasks whose updates the agent must send again.
         tasks: Vec<Arc<TaskKey>>,
     },
-    /// What was found damaged is put right.
+    /// Repairs the damage found at the start.
     Repair { repairs: Vec<Repair> },
-    /// What a crash may have cut short of making and destroying volumes is completed.
+    /// Completes the creation and destruction of volumes after a crash.
     RestoreVolumes {
-        /// What was written of them.
+        /// The record of the volumes on disk.
         record: Box<ResourcesRecord>,
     },
-    /// How the agent is being drained, or that it is not any more.
+    /// The configuration of a drain, or its end.
     Drain {
         agent: AgentId,
-        /// What the master asked for.
+        /// The configuration from the master; `None` at the end of the drain.
         config: Option<DrainConfig>,
     },
     /// A framework's newest description.
@@ -77,39 +76,39 @@ pub enum Write {
         key: Arc<TaskKey>,
         record: Box<TaskRecord>,
     },
-    /// The intent to run an executor that is more than one command.
+    /// The intent to run an executor other than the built-in command executor.
     Executor {
-        /// Which run of it.
+        /// The run of the executor.
         key: Arc<RunKey>,
         record: Box<ExecutorRecord>,
     },
-    /// Something happened to such an executor.
+    /// An event of such an executor.
     ExecutorLog {
-        /// Which run of it.
+        /// The run of the executor.
         key: Arc<RunKey>,
         entry: Box<LogEntry>,
     },
-    /// Something happened to a task.
+    /// An event of a task.
     Log {
         key: Arc<TaskKey>,
         entry: Box<LogEntry>,
     },
-    /// What was reserved and made at run time, and what is to be told of it; replaces what was
+    /// The reservations and volumes made at run time, and operations with unacknowledged results. Replaces the record
     /// written before.
     Resources {
         holdings: Arc<Holdings>,
-        /// Volumes that are new in it.
+        /// Volumes that are new in the record.
         created: Vec<Resource>,
-        /// Volumes that are gone from it.
+        /// Volumes that are gone from the record.
         destroyed: Vec<Resource>,
     },
-    /// The data of destroyed volumes on disks of their own is gone: they are not named any more.
+    /// The data of destroyed volumes on disks of their own is gone: the record stops naming them.
     ForgetRemoved,
-    /// A run is over and all its updates are acknowledged: nothing of it is needed any more.
+    /// A run is over and all its updates are acknowledged: its records are no longer needed.
     Retire { key: RunKey },
-    /// A task of an executor that goes on is over, told, and shown no longer.
+    /// A task of a running executor has ended, its updates are acknowledged, and the API no longer shows it.
     RetireTask { key: Arc<TaskKey> },
-    /// A framework has no runs left here.
+    /// A framework without runs on this agent.
     RetireFramework {
         agent: AgentId,
         framework: FrameworkId,
@@ -117,9 +116,9 @@ pub enum Write {
 }
 
 impl Write {
-    /// What it takes while it waits for the disk, more or less.
+    /// The approximate memory of the write while it waits for the disk.
     pub fn bytes(&self) -> usize {
-        /// Its keys and its place.
+        /// The memory of the keys and the entry itself.
         const SMALL: usize = 512;
         let record = match self {
             Self::Agent { record, .. } => record.encoded_len(),
@@ -134,7 +133,7 @@ impl Write {
                 | LogEntry::KillRequested(_)
                 | LogEntry::Delivered(_) => 0,
             },
-            // Shared with the core but for what changed.
+            // The rest is shared with the core.
             Self::SyncRecovered { tasks, .. } => tasks.len().saturating_mul(SMALL),
             Self::Resources { holdings, .. } => holdings.operations.len().saturating_mul(SMALL),
             Self::Remember { .. }
@@ -158,14 +157,14 @@ pub struct Store {
     makings: Makings,
     /// The number of the newest record of reservations and volumes.
     holdings_number: AtomicU64,
-    /// That record, while data of volumes that it names as destroyed is to be removed.
+    /// That record, while data of its destroyed volumes remains to be removed.
     holdings: Mutex<Option<ResourcesRecord>>,
-    /// Told of each answer of the disk.
+    /// Notified of each answer of the disk.
     pulse: DiskPulse,
 }
 
 impl Store {
-    /// Over a work directory; nothing is written yet.
+    /// Opens the store of a work directory without writing anything.
     pub fn open(layout: Layout) -> Self {
         let janitor = Janitor::start(layout.retired());
         Self {
@@ -179,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Goes on from what was read: what is written next is newer.
+    /// Continues from a read image: later records get higher numbers.
     pub fn after(self, image: &Image) -> Self {
         let number = image.holdings.as_ref().map_or(0, |record| record.number);
         Self {
@@ -193,7 +192,7 @@ impl Store {
         self.removal.removals()
     }
 
-    /// What is under way at the places of volumes on disks of their own.
+    /// The pending work at the places of volumes on disks of their own.
     pub(crate) fn volume_places(&self) -> VolumePlaces {
         VolumePlaces {
             removals: self.removals().clone(),
@@ -201,12 +200,12 @@ impl Store {
         }
     }
 
-    /// The heartbeat of the disk, as long as something is being committed.
+    /// The heartbeat of the disk during commits.
     pub(super) fn pulse(&self) -> &DiskPulse {
         &self.pulse
     }
 
-    /// The paths that it writes to.
+    /// The paths of the work directory.
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -219,8 +218,8 @@ impl Store {
         self.begin(writes).resume()
     }
 
-    /// The same for those who try again after an error: what was carried out is not done again, since
-    /// a write may undo what a later one of the batch has done (a log entry revives a retired run).
+    /// Begins a commit that can be retried after an error. A retry skips the finished writes, since a write may undo a
+    /// later write of the batch (a log entry revives a retired run).
     pub fn begin<'s, 'w>(&'s self, writes: impl IntoIterator<Item = &'w Write>) -> Commit<'s, 'w> {
         Commit {
             store: self,
@@ -313,8 +312,8 @@ impl Store {
         }
     }
 
-    /// Records were synced before they got their names: their folders are synced again, and those logs that something is
-    /// told from.
+    /// Syncs the folders of recovered records and the logs of tasks with updates to send. The records themselves were
+    /// synced before they got their names.
     fn sync_recovered(&self, agent: &AgentId, tasks: &[Arc<TaskKey>], batch: &mut Batch) {
         let meta = self.layout.meta();
         let mut files = vec![
@@ -356,7 +355,7 @@ impl Store {
         if destroyed.is_empty() && removing.is_empty() {
             return Ok(());
         }
-        // Data goes only once nothing durable names it.
+        // The data is removed only after no durable record names it.
         batch.finish()?;
         let is_removing = !removing.waiting.is_empty() || !on_own_disks.is_empty();
         *self.newest_holdings() = is_removing.then_some(record);
@@ -367,7 +366,7 @@ impl Store {
             .try_for_each(|volume| unless_hopeless(self.move_volume_away(volume, batch)))
     }
 
-    /// Written again after a failure a record is a later one, which is as good.
+    /// The number of the next record. A record written again after a failure gets a higher number, which is harmless.
     fn next_number(&self) -> u64 {
         1 + self.holdings_number.fetch_add(1, Ordering::Relaxed)
     }
@@ -376,7 +375,7 @@ impl Store {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves those destroyed volumes out of the record whose data is gone from disks of their own.
+    /// Removes the destroyed volumes from the record whose data on disks of their own is gone.
     fn forget_removed(&self, batch: &mut Batch) -> Result<(), StoreError> {
         let removing = self.removals().now();
         let mut newest = self.newest_holdings();
@@ -386,7 +385,8 @@ impl Store {
         record.destroyed = holdings::messages(&removing.waiting);
         record.number = self.next_number();
         holdings::write(&self.layout, record, batch)?;
-        // Who is given a volume there may write to it once nothing would remove that after a crash.
+        // The record must be durable first: afterwards no crash can cause the removal of data that a new volume's user
+        // writes there.
         batch.finish()?;
         if removing.waiting.is_empty() {
             *newest = None;
@@ -421,8 +421,8 @@ impl Store {
         self.removals().add(&self.layout, volumes);
     }
 
-    /// Completes what a crash may have cut short: directories of volumes that were made, and those of
-    /// volumes that were destroyed. A volume whose disk is ill holds nothing else up.
+    /// Completes creations and destructions of volume directories after a crash. A volume on a failing disk delays
+    /// nothing else.
     fn restore_volumes(
         &self,
         record: &ResourcesRecord,
@@ -439,7 +439,7 @@ impl Store {
         for volume in &volumes {
             unless_ill(self.make_volume(volume, batch))?;
         }
-        // One that is there at the place of one whose data was not gone has had no user.
+        // A new volume at the place of a volume with remaining data has had no user.
         let (on_own_disks, others): (Vec<_>, Vec<_>) = holdings::volumes(&record.destroyed)
             .into_iter()
             .partition(holdings::is_on_own_disk);
@@ -459,8 +459,8 @@ impl Store {
         Ok(())
     }
 
-    /// The highest folder that holds this run and nothing else: with the usual single run that is its
-    /// executor's, so that one rename does for all.
+    /// The highest folder that holds this run and nothing else. With the usual single run that is the folder of its
+    /// executor, so that one rename removes all.
     fn top_of(&self, key: &RunKey) -> PathBuf {
         let run = self.layout.run(key);
         let above = run.ancestors().skip(1).take(2);
@@ -471,8 +471,8 @@ impl Store {
     }
 }
 
-/// Leaves out what can never be written: tried again, it would hold up all that follows for ever. The core
-/// refuses such names before, and a launch under them finds no sandbox.
+/// Skips a write that can never succeed: its retries would delay all later writes for ever. The core refuses such names
+/// earlier, and a launch under them finds no sandbox.
 fn unless_hopeless(written: Result<(), StoreError>) -> Result<(), StoreError> {
     match written {
         Err(error) if error.is_hopeless() => {
@@ -488,11 +488,11 @@ fn holds_one(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|entries| entries.take(2).count() == 1)
 }
 
-/// Writes on their way to the disk.
+/// A batch of writes in progress.
 #[derive(Debug)]
 pub struct Commit<'s, 'w> {
     store: &'s Store,
-    /// Those not carried out yet.
+    /// The writes not carried out yet.
     writes: VecDeque<&'w Write>,
     batch: Batch,
     appends: Appends,
@@ -500,8 +500,8 @@ pub struct Commit<'s, 'w> {
 }
 
 impl Commit<'_, '_> {
-    /// Whether the next write replaces the front one before anybody could be told of it: a thousand
-    /// operations at once are one record.
+    /// Whether the next write replaces the front one before anybody could learn of it: a thousand simultaneous
+    /// operations become one record.
     fn is_overtaken(&self) -> bool {
         let front = self.writes.front();
         let destroys_nothing = matches!(
@@ -510,7 +510,7 @@ impl Commit<'_, '_> {
         destroys_nothing && matches!(self.writes.get(1), Some(Write::Resources { .. }))
     }
 
-    /// Goes on where the last error stopped it.
+    /// Continues after the last error.
     pub fn resume(&mut self) -> Result<(), StoreError> {
         while let Some(write) = self.writes.front() {
             if self.is_overtaken() {
@@ -555,7 +555,7 @@ impl Commit<'_, '_> {
     }
 }
 
-/// Log records on their way, so that neighbours of one log are written at once.
+/// Pending log records, so that consecutive records of one log are written at once.
 #[derive(Debug, Default)]
 struct Appends {
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! The store against crashes and rot: every byte a file can be cut at, every record damaged.
+//! Tests the store against crashes and damage: files cut at every byte, every record damaged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub(super) fn remembered() -> Write {
     }
 }
 
-/// Reads, and puts right what was found damaged, as an agent does that is started.
+/// Reads the checkpoints and repairs the damage, as an agent does at its start.
 fn read_and_repair(layout: &Layout) -> Image {
     let image = read(layout).expect("readable");
     let repairs = image.repairs.clone();
@@ -182,14 +182,14 @@ fn an_empty_directory_is_a_new_agent() {
     assert_eq!(image.instance.as_deref(), Some("agent-1"));
 }
 
-/// How many updates of task `a` are left of these bytes, of which none is damage.
+/// Returns the number of updates of task `a` that remain of these bytes, without damage.
 fn left_of_log(layout: &Layout, bytes: &[u8]) -> usize {
     let path = layout.task(&task_key("a")).join("task.updates");
     std::fs::write(&path, bytes).expect("the cut");
     let image = read_and_repair(layout);
     assert_eq!(image.damages, [], "{bytes:?}");
     let kept = tasks(&image)[0].1;
-    // The tail is gone for good, so what is appended next is found again.
+    // The tail is removed durably, so that later records are found again.
     let store = Store::open(layout.clone());
     store
         .commit(&[log("a", update(9))])
@@ -210,7 +210,7 @@ fn a_log_cut_at_any_byte_loses_only_its_last_records() {
     assert_eq!(kept.last(), Some(&3));
 }
 
-/// A file system that makes the length of a file durable before its bytes.
+/// Imitates a file system that makes the length of a file durable before its bytes.
 #[test]
 fn zeroes_at_the_end_of_a_log_are_bytes_that_never_reached_the_disk() {
     let (_dir, layout) = written();
@@ -223,7 +223,7 @@ fn zeroes_at_the_end_of_a_log_are_bytes_that_never_reached_the_disk() {
     }
 }
 
-/// A sector that went bad under a task that runs: nothing of it may be told as if it had not begun.
+/// Imitates a sector that fails under a running task: the agent must not report its state as if it had not begun.
 #[test]
 fn a_log_that_lost_its_beginning_is_damaged_and_costs_its_own_run() {
     let (_dir, layout) = written();
@@ -242,7 +242,7 @@ fn a_log_that_lost_its_beginning_is_damaged_and_costs_its_own_run() {
     }
 }
 
-/// Found by damages under tasks that live: a task of a custom executor was told as dropped while it ran.
+/// Regression: the agent reported a running task of a custom executor as dropped.
 #[test]
 fn a_record_that_is_gone_beside_its_log_is_damaged_and_costs_its_own_run() {
     let (_dir, layout) = written();
@@ -266,7 +266,7 @@ fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
         let image = read_and_repair(&layout);
         assert_eq!(tasks(&image), [("b".to_owned(), 1)], "cut at {cut}");
         assert_eq!(image.damages.len(), 1, "cut at {cut}");
-        // It is kept as evidence, out of the way of the next start.
+        // The damaged run is kept as evidence, where the next start does not read it.
         let aside = layout.quarantine().join("c-a");
         assert!(aside.exists() && !run.exists());
         assert_eq!(read(&layout).expect("readable").damages, []);
@@ -373,7 +373,7 @@ fn the_log_of_a_long_life_is_bounded_and_keeps_what_waits() {
         });
         let mut writes: Vec<_> = updates.map(|entry| log("a", entry)).collect();
         if round == 99 {
-            // The last one waits.
+            // The last one is still unacknowledged.
             writes.pop();
         }
         store.commit(&writes).expect("the disk works");
@@ -440,8 +440,8 @@ fn retired(layout: &Layout) -> usize {
     std::fs::read_dir(layout.retired()).map_or(0, Iterator::count)
 }
 
-/// A disk without room fails the last of a batch; with room again, the batch goes on there, and what
-/// it has retired already is not written anew.
+/// A full disk fails the last write of a batch. With free space again, the batch continues there, and does not write
+/// the retired records again.
 #[test]
 fn a_batch_goes_on_where_it_failed() {
     let (_dir, layout) = written();
@@ -454,7 +454,7 @@ fn a_batch_goes_on_where_it_failed() {
     ];
     let folder = layout.run(&run_key("c"));
     let executor = folder.parent().and_then(Path::parent).expect("a folder");
-    // Nothing can be made there.
+    // Nothing can be created in this folder.
     std::os::unix::fs::symlink("/proc/self", executor).expect("linked");
     let mut commit = store.begin(&batch);
     for _ in 0..3 {
@@ -500,7 +500,7 @@ fn a_run_of_which_nothing_was_durable_is_gone_after_the_start() {
     let task = unborn.join("tasks/unborn");
     std::fs::create_dir_all(&task).expect("made");
     std::fs::write(task.join(".task.info.tmp"), b"half").expect("written");
-    // What says that something was begun is no leftover.
+    // A record that shows a begun task is not a leftover.
     let logged = layout.run(&run_key("logged"));
     std::fs::create_dir_all(logged.join("tasks/logged")).expect("made");
     std::fs::write(logged.join("tasks/logged/task.updates"), b"").expect("written");
@@ -527,7 +527,7 @@ fn checkpoints_are_for_the_owner_alone() {
     }
 }
 
-/// What a power cut may leave in the place of a record.
+/// An entry that a power cut may leave in the place of a record.
 fn put(path: &Path, kind: &str) {
     let found = std::fs::symlink_metadata(path).expect("there");
     if found.is_dir() {
@@ -556,8 +556,8 @@ fn all_below(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whatever anything has become, the agent starts, other runs are untouched where they were not inside of it,
-/// and what is written afterwards is read again.
+/// With an entry of any kind in any place the agent starts, other runs outside of it are untouched, and later writes
+/// can be read again.
 #[test]
 fn what_came_back_as_something_else_keeps_no_agent_away() {
     let (dir, layout) = written();

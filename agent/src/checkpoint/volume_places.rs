@@ -1,4 +1,5 @@
-//! The places of volumes on disks of their own, which threads empty and make ready: whether one can be given to a container.
+//! The places of volumes on disks of their own, which threads empty and prepare. Tells whether a container may get such
+//! a place.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,16 +11,16 @@ use super::layout::Layout;
 use super::makings::Makings;
 use super::removals::Removals;
 
-/// Why a place cannot be given to a container yet.
+/// The reason why a container cannot get a place yet.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum NotReady {
-    /// Data of a volume that was destroyed may be there.
+    /// Data of a destroyed volume may be there.
     BeingEmptied,
-    /// Its disk does not answer.
+    /// The disk of the place does not answer.
     Silent,
 }
 
-/// What is under way at these places; cheap to clone.
+/// The pending work at these places; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VolumePlaces {
     pub(super) removals: Removals,
@@ -27,7 +28,7 @@ pub(crate) struct VolumePlaces {
 }
 
 impl VolumePlaces {
-    /// Whether nothing is left at a place.
+    /// Checks that no data is left at a place.
     pub(crate) fn check(&self, path: &Path) -> Result<(), NotReady> {
         match self.removals.is_left(path) {
             true => Err(NotReady::BeingEmptied),
@@ -35,8 +36,7 @@ impl VolumePlaces {
         }
     }
 
-    /// Waits until the place of a volume is empty, for `limit` at most, and its disk has answered, which may be silent for as
-    /// long.
+    /// Waits until the place of a volume is empty and its disk has answered. Each wait lasts for at most `limit`.
     pub(crate) async fn wait(
         &self,
         layout: &Layout,

@@ -1,9 +1,9 @@
-//! The one thread that makes the core's writes durable.
+//! The thread that makes the core's writes durable.
 //!
-//! It takes all that has gathered, commits it at once and says how far it is, and in which condition the disk is.
-//! On a full disk the reserve is released and the write tried again; beyond that it is waited for. A disk that
-//! cannot say whether it holds what was written ends the process, because nothing could be promised any more. While
-//! nothing is to be written, the thread writes a byte now and then, so that a disk that does not answer is noticed.
+//! It takes all queued writes, commits them at once, and reports its progress and the condition of the disk. On a full
+//! disk it releases the reserve and tries again; without a reserve it waits for space. A disk that cannot tell whether
+//! it holds the written data ends the process, because the agent could no longer guarantee anything. When idle the
+//! thread writes a byte from time to time, in order to notice a disk that does not answer.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -21,35 +21,35 @@ use super::disk_room::DiskRoom;
 use super::{DiskCondition, Lsn, Store, StoreError, Write};
 use crate::disk_report::DiskReport;
 
-/// Writes committed at once, so that a long queue does not hold the first one up.
+/// Writes committed at once, so that a long queue does not delay its first write.
 const BATCH_MAX: usize = 512;
-/// Pause before a write that failed for want of space is tried again.
+/// The pause before a write on a full disk is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How often it is looked how full the disk is.
+/// The interval between looks at the free space.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// After this time without a write the thread tries whether the disk still takes one.
+/// After this time without a write the thread probes the disk with a write.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Bounded by whoever writes, who must not wait here: [`super::pending_writes::PendingWrites`].
+    /// Bounded by the sender, which must not wait here: [`super::pending_writes::PendingWrites`].
     queue: mpsc::Sender<(Lsn, Write)>,
     progress: watch::Receiver<Progress>,
     watch: SilenceWatch,
     report: DiskReport,
 }
 
-/// How far the thread is.
+/// The progress of the thread.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Progress {
     /// All writes up to this one are durable.
     pub(crate) durable: Lsn,
-    /// Whether more can be written.
+    /// Whether further writes can succeed.
     pub(crate) disk: DiskCondition,
 }
 
-/// Starts the thread, which makes what the start found necessary durable before anything else.
-/// Tells `report` how the disk is.
+/// Starts the thread, which first makes the writes durable that the start requires. It reports the condition of the
+/// disk to `report`.
 pub(crate) fn start(store: Store, first: Vec<Write>, report: DiskReport) -> io::Result<Writer> {
     let (queue, writes) = mpsc::channel();
     let watch = SilenceWatch::new(store.pulse().clone(), Instant::now());
@@ -75,14 +75,14 @@ pub(crate) fn start(store: Store, first: Vec<Write>, report: DiskReport) -> io::
 }
 
 impl Writer {
-    /// Hands a write over, waiting for nothing. Ends the process if the thread is gone.
+    /// Hands a write over without waiting. Ends the process if the thread is gone.
     pub(crate) fn write(&self, lsn: Lsn, write: Write) {
         if self.queue.send((lsn, write)).is_err() {
             abort_without_thread();
         }
     }
 
-    /// How far everything is durable, and what the disk takes.
+    /// The latest progress and the condition of the disk.
     pub(crate) fn now(&mut self) -> Progress {
         let progress = *self.progress.borrow_and_update();
         let silence = self.watch.look(Instant::now());
@@ -96,8 +96,8 @@ impl Writer {
         Progress { disk, ..progress }
     }
 
-    /// Waits until one of both may have changed: a second at most, because a disk that does not answer tells nothing.
-    /// Ends the process if the thread is gone.
+    /// Waits until one of both may have changed, for at most a second, because a silent disk sends no notice. Ends the
+    /// process if the thread is gone.
     pub(crate) async fn progress(&mut self) {
         let changed = tokio::time::timeout(LOOK_INTERVAL, self.progress.changed());
         if let Ok(Err(_)) = changed.await {
@@ -106,18 +106,18 @@ impl Writer {
     }
 }
 
-/// Without the thread nothing is ever durable again: who supervises the agent starts it anew.
+/// Ends the process: without the thread no write is ever durable again. The agent's supervisor restarts it.
 fn abort_without_thread() -> ! {
     error!("the checkpoint thread is gone; ending at once, tasks go on");
     std::process::abort();
 }
 
-/// What the checkpoint thread owns.
+/// The state of the checkpoint thread.
 struct Worker {
     store: Store,
     room: DiskRoom,
     looked_at: Instant,
-    /// When something was last written, or tried.
+    /// The time of the last write or attempt.
     wrote_at: Instant,
     probe: PathBuf,
     done: watch::Sender<Progress>,
@@ -127,7 +127,8 @@ impl Worker {
     fn new(store: Store, done: watch::Sender<Progress>) -> Self {
         let mut room = DiskRoom::new(store.layout());
         let probe = store.layout().probe();
-        // The reserve is taken a second later: the first writes, such as the agent's own id, do not wait for it.
+        // The first writes, such as the agent's own id, do not wait for the reserve: the thread takes it a second
+        // later.
         room.look(false);
         let worker = Self {
             store,
@@ -177,8 +178,8 @@ impl Worker {
         self.tell(None);
     }
 
-    /// Writes a byte and waits until the disk has it. An error is an answer too, and no more than that: the next write
-    /// of a checkpoint tells what is wrong.
+    /// Writes a byte and waits until the disk has it. An error also counts as an answer; the next checkpoint reports
+    /// the problem.
     fn try_disk(&mut self) {
         let _using = Using::begin(self.store.pulse());
         let mut options = OpenOptions::new();
@@ -193,7 +194,7 @@ impl Worker {
         self.wrote_at = Instant::now();
     }
 
-    /// Says how far it is, if anything is new.
+    /// Reports the progress if it has changed.
     fn tell(&self, durable: Option<Lsn>) {
         let disk = self.room.condition();
         self.done.send_if_modified(|progress| {
@@ -204,7 +205,7 @@ impl Worker {
         });
     }
 
-    /// Commits, however long it takes; after a failure it goes on where it stopped.
+    /// Commits the batch without a time limit. After a failure it continues at the failed write.
     fn commit(&mut self, batch: &[(Lsn, Write)]) {
         if batch.is_empty() {
             return;

@@ -1,10 +1,10 @@
-//! Why a flag of the agent is refused, or does not go with what the agent was.
+//! Errors for invalid flags, and for flags that contradict the former configuration of the agent.
 
 use meseta_isolators::IsolationError;
 
 use super::reconfiguration::ReconfigurationPolicy;
 
-/// A flag makes no sense.
+/// A flag with an invalid value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     /// The value of `--resources`.
@@ -22,10 +22,10 @@ pub enum ConfigurationError {
     /// The value of `--isolation`.
     #[error("--isolation is invalid")]
     Isolation(#[source] IsolationError),
-    /// A flag of isolation, of what is kept of output, or of memory.
+    /// A flag of isolation, of log files, or of memory.
     #[error("--{flag} is invalid: {why}")]
     IsolationFlag { flag: &'static str, why: String },
-    /// Isolation is weaker than what was asked for.
+    /// The isolation is weaker than requested.
     #[error(
         "isolation is too weak: {0}; provide the missing parts, name isolators with --isolation, or accept this \
          with --allow_weak_isolation"
@@ -41,18 +41,18 @@ pub enum ConfigurationError {
         path: String,
         why: String,
     },
-    /// `--resources` and what was reserved of them contradict each other.
+    /// The value of `--resources` contradicts the existing reservations and volumes.
     #[error(
         "the resources {given} do not hold {missing}, of which this agent has made reservations or \
          volumes ({checkpointed}): give at least what it had before, or, to lose them, move {path} \
          away"
     )]
     Checkpointed {
-        /// What the configuration gives.
+        /// The resources in the configuration.
         given: String,
-        /// What was made of it.
+        /// The reservations and volumes made of the resources.
         checkpointed: String,
-        /// What is missing of it.
+        /// The missing part of the resources.
         missing: String,
         path: String,
     },
@@ -65,7 +65,7 @@ pub enum ConfigurationError {
     /// The value of `--hostname`.
     #[error("--hostname is invalid: {0:?}")]
     Hostname(String),
-    /// What the agent was cannot be told.
+    /// The recorded configuration of the agent is unreadable.
     #[error(
         "the {what} that this agent was registered with cannot be read ({why}): start it with the version \
          that it ran with, or remove {latest} to come back as a new agent (its tasks will be ended)"
@@ -73,10 +73,10 @@ pub enum ConfigurationError {
     UnreadableRecord {
         what: &'static str,
         why: String,
-        /// The link that makes it the same agent.
+        /// The link that identifies this agent as the same.
         latest: String,
     },
-    /// What the agent was does not go with what it is to be.
+    /// The recorded configuration does not match the new one.
     #[error(
         "this agent was registered with other {what} ({before}) than it has now ({now}), which \
          --reconfiguration_policy={policy} does not allow: restore them, or remove \
@@ -88,12 +88,12 @@ pub enum ConfigurationError {
         now: String,
         /// The policy in force.
         policy: ReconfigurationPolicy,
-        /// The link that makes it the same agent.
+        /// The link that identifies this agent as the same.
         latest: String,
     },
 }
 
-/// A value that this flag cannot have.
+/// The error for an invalid value of this flag.
 pub(super) fn refused(flag: &'static str, why: impl Into<String>) -> ConfigurationError {
     ConfigurationError::IsolationFlag {
         flag,

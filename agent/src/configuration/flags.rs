@@ -1,8 +1,8 @@
 //! The agent's flags: declared once, with Mesos's names and value syntax.
 //!
-//! `cli` merges them from the command line, the environment and a file; help text and the flag
-//! reference derive from the doc comments. Values are only parsed here; [`crate::run`] checks what
-//! needs a look at the machine.
+//! `cli` merges them from the command line, the environment and a file; help text and the flag reference derive from
+//! the doc comments. This module only parses the values; [`crate::run`] does the checks that need to inspect the
+//! machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -273,7 +273,7 @@ pub enum Recover {
     Cleanup,
 }
 
-/// A flag's text, or that of the file it names.
+/// Returns the text of a flag, or of the file that it names.
 pub(crate) fn text_of(flag: &'static str, value: &str) -> Result<String, ConfigurationError> {
     let Some(path) = value.strip_prefix("file://") else {
         return Ok(value.to_owned());

@@ -1,7 +1,7 @@
-//! What the flags of isolation mean: isolators, what all containers may, what is measured and enforced.
+//! Evaluates the isolation flags: isolators, rights of containers, measured and enforced limits.
 //!
-//! Reads the folder of system call profiles once, at the start: a task names one of them, and never a
-//! path. Invariant: a flag that would do nothing, because its isolator is off, is refused.
+//! Reads the folder of system call profiles once, at the start: a task selects a profile by name, never by path.
+//! Invariant: a flag without effect, because its isolator is off, is refused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use crate::capability_grants::CapabilityGrants;
 use crate::host_paths::{self, HostPaths};
 use crate::seccomp_profile;
 
-/// Profiles in one folder: more is somebody else's folder.
+/// Profiles in one folder: a folder with more is probably the wrong folder.
 const PROFILES_MAX: usize = 256;
 
-/// Mesos's names of isolators that have another one here, or that are always on.
+/// Mesos's names of isolators that have another name here, or that are always on.
 const SPELLINGS: [(&str, &str); 6] = [
     ("filesystem/linux", "namespaces/mnt"),
     ("cgroups/io", "cgroups/blkio"),
@@ -36,7 +36,7 @@ const SPELLINGS: [(&str, &str); 6] = [
     ("filesystem/posix", ""),
 ];
 
-/// What tasks may ask for, and from what.
+/// The rights that tasks may request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskRights {
     /// The seccomp profiles by name.
@@ -49,7 +49,7 @@ pub(crate) struct TaskRights {
     pub(crate) capabilities: bool,
     /// Whether `linux/seccomp` is on.
     pub(crate) seccomp: bool,
-    /// Whether a task may do without its filter.
+    /// Whether a task may disable its system call filter.
     pub(crate) unconfined: bool,
     /// Whether `filesystem/shm` is on.
     pub(crate) shm: bool,
@@ -57,32 +57,32 @@ pub(crate) struct TaskRights {
     pub(crate) ipc: bool,
     /// Whether `namespaces/mnt` is on.
     pub(crate) mounts: bool,
-    /// Who may have capabilities that reach others.
+    /// The users and roles that may have capabilities with effects outside the container.
     pub(crate) grants: Arc<CapabilityGrants>,
-    /// What of the machine's files may be shown and fetched.
+    /// The files of the machine that tasks may mount and fetch.
     pub(crate) host_paths: Arc<HostPaths>,
 }
 
-/// What is looked at from time to time, and whether it ends containers.
+/// The periodic inspections, and whether each ends containers.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct InspectionSettings {
-    /// Pause between measures of folders; none without `disk/du`.
+    /// The interval between measures of folders; `None` without `disk/du`.
     pub(crate) disk: Option<Duration>,
     /// Whether a folder over its quota ends its container.
     pub(crate) enforce_disk: bool,
-    /// Pause between looks at ports; none without `network/ports`.
+    /// The interval between inspections of ports; `None` without `network/ports`.
     pub(crate) ports: Option<Duration>,
-    /// Whether a port of somebody else's ends its container.
+    /// Whether listening on a foreign port ends the container.
     pub(crate) enforce_ports: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct IsolationSettings {
     asked: Option<Isolation>,
-    /// What all containers may.
+    /// The options for all containers.
     pub(crate) node: NodeOptions,
     profiles: Arc<BTreeMap<String, SeccompProfile>>,
-    /// Whether a task may do without a system call filter.
+    /// Whether a task may disable its system call filter.
     unconfined: bool,
     /// Whether a task may share the host's process numbers, and its System V and POSIX objects.
     share_pid: bool,
@@ -94,12 +94,12 @@ pub(crate) struct IsolationSettings {
     flags: IsolationFlags,
 }
 
-/// Understands the flags; `resources` are the agent's, as far as they were given.
+/// Evaluates the flags; `resources` are the agent's configured resources.
 pub(crate) fn read(
     flags: &Flags,
     resources: &Resources,
 ) -> Result<IsolationSettings, ConfigurationError> {
-    // Where everybody may run tasks as root anyway, nothing is gained by less than Mesos gives.
+    // Where everybody may run tasks as root, defaults stricter than Mesos's gain nothing.
     let is_open = flags.access.is_open(flags.ip, flags.insecure);
     let requests = weakness::requests(flags);
     let flags = &flags.isolation;
@@ -163,7 +163,7 @@ fn respelled(text: &str) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
-/// The value of the capability flags. On the wire an unknown name is ignored; an operator hears of it.
+/// The value of the capability flags. On the wire unknown names are ignored; in a flag they are errors.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamedCapabilities {
@@ -328,7 +328,7 @@ fn isolated_ports(
         }
         None if flags.check_agent_port_range_only => {
             let given = port_ranges(resources);
-            // The range that is detected when none was given.
+            // The range that the agent detects if no ports were given.
             let usual = || {
                 vec![PortRange {
                     first: 31000,
@@ -357,8 +357,8 @@ pub(crate) fn port_ranges(resources: &Resources) -> Vec<PortRange> {
 }
 
 impl IsolationSettings {
-    /// The isolators on this machine: those that were named, or else all that harden; and those that
-    /// what is enforced needs.
+    /// The isolators on this machine: the named isolators, or else all hardening isolators; and the isolators that the
+    /// enforced limits need.
     pub(crate) fn isolation(&self, host: &Host) -> Result<Isolation, ConfigurationError> {
         let mut isolation = match &self.asked {
             Some(asked) => asked.clone(),
@@ -389,8 +389,8 @@ impl IsolationSettings {
         Ok(isolation)
     }
 
-    /// Where these isolators give less than was asked for, or than root usually gives. Refused unless the operator
-    /// accepts that.
+    /// Describes where these isolators provide less than requested, or than usual for root. Refused unless the operator
+    /// accepts the weakness.
     pub(crate) fn weakness(
         &self,
         isolation: &Isolation,
@@ -405,7 +405,7 @@ impl IsolationSettings {
         Err(ConfigurationError::WeakIsolation(found.grave.join("; ")))
     }
 
-    /// What tasks may ask for under these isolators; `own` are the agent's files and folders.
+    /// The rights that tasks may request under these isolators; `own` are the agent's files and folders.
     pub(crate) fn rights(&self, isolation: &Isolation, own: Vec<PathBuf>) -> TaskRights {
         let host_paths = HostPaths::new(self.allowed_host_paths.clone(), own);
         TaskRights {
@@ -423,7 +423,7 @@ impl IsolationSettings {
         }
     }
 
-    /// What is looked at under these isolators.
+    /// The inspections under these isolators.
     pub(crate) fn watch(&self, isolation: &Isolation) -> InspectionSettings {
         let flags = &self.flags;
         let disk = isolation.has("disk/du");

@@ -1,4 +1,4 @@
-//! The flags of isolation: what containers may, what is measured, what ends them.
+//! The isolation flags: rights of containers, measured limits, and reasons to end containers.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The flags of what is kept of tasks' output, and what they mean.
+//! The flags for the log files of tasks, and their evaluation.
 
 use meseta_isolators::LogFile;
 use meseta_proto::Invalid;
@@ -6,9 +6,9 @@ use meseta_resources::ByteSize;
 
 use super::error::{ConfigurationError, refused};
 
-/// The smallest file that can be asked for: a page, as in Mesos.
+/// The smallest permitted file: a page, as in Mesos.
 const FILE_BYTES_MIN: u64 = 4096;
-/// Older files of one stream.
+/// The most older files of one stream.
 const FILES_MAX: u32 = 1000;
 
 /// What is kept of tasks' output; part of [`crate::Flags`].
@@ -49,7 +49,7 @@ pub enum ContainerLogger {
     MesosLogrotate,
 }
 
-/// Bounds of both streams; none where files may grow.
+/// Bounds of both streams; `None` where files may grow without a limit.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Logs {
     /// The log of the standard output stream.
@@ -87,7 +87,8 @@ pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
 }
 
 impl Logs {
-    /// With what a task's own environment says: `CONTAINER_LOGGER_MAX_STDOUT_SIZE` and the like.
+    /// The limits after applying variables from a task's own environment: `CONTAINER_LOGGER_MAX_STDOUT_SIZE` and the
+    /// like.
     pub(crate) fn with(self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Invalid> {
         let change = |log: Option<LogFile>, stream: &str| {
             let Some(mut log) = log else {
@@ -119,7 +120,7 @@ fn file_bytes(size: ByteSize) -> Result<u64, Invalid> {
     Ok(bytes)
 }
 
-/// `rotate N`, one option a line; what this agent always or never does may be said.
+/// Parses logrotate options, one a line: `rotate N`. Options that match the agent's fixed behaviour are accepted.
 fn files(options: &str) -> Result<u32, Invalid> {
     let mut files = 0;
     for option in options.split(['\n', ';']).map(str::trim) {

@@ -1,12 +1,12 @@
-//! What the flags mean: resources, attributes, isolation, variables; each checked, with a message that
-//! names the flag.
+//! Evaluates the flags: resources, attributes, isolation, variables. Each is checked, with an error that names the
+//! flag.
 //!
 //! ```text
-//! flags.rs            all flags; isolation_flags.rs, log_flags.rs and ../access_flags.rs are parts of them
-//! isolation.rs        what the flags of isolation mean
-//! reconfiguration.rs  what may change between two starts
-//! weakness.rs         where isolation is weaker than asked for
-//! error.rs            why a flag is refused
+//! flags.rs            all flags; includes isolation_flags.rs, log_flags.rs and ../access_flags.rs
+//! isolation.rs        the evaluation of the isolation flags
+//! reconfiguration.rs  the permitted changes between two starts
+//! weakness.rs         isolation weaker than requested
+//! error.rs            errors for refused flags
 //! ```
 
 mod error;
@@ -40,10 +40,11 @@ pub use reconfiguration::ReconfigurationPolicy;
 pub(crate) use reconfiguration::check_compatible;
 pub use weakness::weak_isolation;
 
-/// Kinds of resources that an agent may have. A master keeps each name, and looks at each kind when it allocates.
+/// Kinds of resources that an agent may have. The master keeps each name, and iterates over all kinds when it
+/// allocates.
 const RESOURCE_NAMES_MAX: usize = 1_024;
 
-/// Names that a resource of Mesos's is given by mistake, and its own.
+/// Common wrong names of Mesos's resources, each with the correct name.
 const MISNAMED: [(&str, &str); 8] = [
     ("cpu", "cpus"),
     ("core", "cpus"),
@@ -57,28 +58,28 @@ const MISNAMED: [(&str, &str); 8] = [
 
 #[derive(Debug)]
 pub(crate) struct Configuration {
-    /// Resources that were given.
+    /// The resources from the flag.
     resources: Resources,
-    /// Their names, also of those that are nothing.
+    /// The names in the flag, including those with a zero amount.
     named: Vec<String>,
-    /// Whose all others are.
+    /// The role of all other resources.
     default_role: Role,
-    /// Attributes as the master is told.
+    /// The attributes sent to the master.
     pub(crate) attributes: Vec<pb::Attribute>,
     /// The agent's region and zone.
     pub(crate) domain: Option<pb::DomainInfo>,
-    /// How containers are kept apart.
+    /// The settings of the isolation.
     pub(crate) isolation: IsolationSettings,
-    /// What is kept of tasks' output.
+    /// The log files of tasks.
     pub(crate) logs: Logs,
     /// Variables for all tasks.
     pub(crate) task_variables: BTreeMap<String, String>,
-    /// What may wait or be remembered.
+    /// The limits of queues and history.
     pub(crate) budgets: Budgets,
 }
 
 impl Configuration {
-    /// The roots of the disks of type MOUNT; a relative one is below the work directory.
+    /// The roots of the disks of type MOUNT; a relative root is below the work directory.
     pub(crate) fn mount_disks(&self, work_dir: &Path) -> Arc<[PathBuf]> {
         let disks = self.resources.iter();
         let sources = disks.filter_map(|disk| disk.disk()?.source.as_ref());
@@ -87,8 +88,8 @@ impl Configuration {
         roots.map(|root| work_dir.join(root)).collect()
     }
 
-    /// What was given, completed by what the machine has. Refused are more kinds than an agent may have, but those of one that
-    /// has had as many before.
+    /// The resources from the flag, completed by the machine's own. Fails if there are more kinds than the limit,
+    /// unless the agent had as many before.
     pub(crate) fn resources_of_machine(
         &self,
         work_dir: &Path,
@@ -110,7 +111,7 @@ impl Configuration {
         }
     }
 
-    /// Refuses more kinds of resources than an agent may have that had so many before.
+    /// Fails if there are more kinds of resources than the limit, and more than before.
     pub(crate) fn check_kinds(&self, before: usize) -> Result<(), ConfigurationError> {
         let given = kinds(&self.resources);
         match given > RESOURCE_NAMES_MAX.max(before) {
@@ -121,8 +122,8 @@ impl Configuration {
         }
     }
 
-    /// Resources whose names are likely slips, for a warning each: any name is a valid one, but of a resource that no
-    /// framework asks for and that nothing is enforced of.
+    /// Resources with a probably misspelled name, for a warning each. Any name is valid, but no framework requests such
+    /// a resource, and nothing enforces it.
     pub(crate) fn misnamed(&self) -> impl Iterator<Item = String> {
         let meant = |named: &String| MISNAMED.iter().find(|(slip, _)| slip == named);
         self.named.iter().filter_map(meant).map(|(slip, meant)| {
@@ -244,8 +245,8 @@ fn read_variables(flags: &Flags) -> Result<BTreeMap<String, String>, Configurati
     serde_json::from_str(&text).map_err(|error| ConfigurationError::Variables(error.to_string()))
 }
 
-/// Whether the configuration still gives as much as reservations and volumes were made of. Of which roles it
-/// gives it is another matter: what does not fit is set aside, see `core/operations.rs`.
+/// Checks that the configured amounts still cover the reservations and volumes. Reservations for other roles are
+/// handled separately: misfits are set aside, see `core/operations.rs`.
 pub(crate) fn check_holdings(
     work_dir: &Path,
     resources: &Resources,
@@ -279,7 +280,7 @@ mod tests {
         flags: Flags,
     }
 
-    /// Their number was bounded by the length of the flag alone.
+    /// Regression: only the length of the flag bounded their number.
     #[test]
     fn an_agent_has_so_many_kinds_of_resources() {
         let read_with = |kinds: usize| {
@@ -295,7 +296,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let started = more.resources_of_machine(folder.path(), None);
         let refused = started.expect_err("too many");
-        // One that has them already can be started again and upgraded.
+        // An agent that already has so many kinds can be restarted and upgraded.
         more.check_kinds(RESOURCE_NAMES_MAX + 1)
             .expect("no more than before");
         assert!(more.check_kinds(RESOURCE_NAMES_MAX).is_err());

@@ -1,7 +1,7 @@
-//! Decides whether an agent may come back as the one it was: `--reconfiguration_policy`.
+//! Decides whether an agent may keep its identity after a change of its configuration: `--reconfiguration_policy`.
 //!
-//! Pure: the agent as it was recorded and as it is configured go in. Invariant: what cannot be read of the record is
-//! never taken for nothing.
+//! Pure: compares the recorded agent with the configured agent. Invariant: an unreadable part of the record never
+//! counts as empty.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -33,7 +33,7 @@ impl fmt::Display for ReconfigurationPolicy {
     }
 }
 
-/// Why an agent may not come back as the one it was.
+/// The reason why an agent may not keep its identity.
 #[derive(Debug, Eq, PartialEq)]
 enum Refusal {
     Unreadable {
@@ -47,7 +47,7 @@ enum Refusal {
     },
 }
 
-/// Whether the agent may come back as the one it was.
+/// Checks whether the agent may keep its identity.
 pub(crate) fn check_compatible(
     flags: &Flags,
     before: Option<&AgentImage>,
@@ -134,7 +134,7 @@ fn require(
     })
 }
 
-/// Whether an attribute is still there: the same text, a number that is no smaller, or ranges that hold its own.
+/// Whether an attribute is kept: with the same text, a number at least as large, or ranges that include the old ones.
 fn is_kept(old: &Attribute, new: &Attributes) -> bool {
     new.get(old.name()).any(|new| match (old.value(), new) {
         (AttributeValue::Scalar(old), AttributeValue::Scalar(new)) => new >= old,
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// What is refused by each policy, if anything.
+    /// The refused parts under each policy, if any.
     fn refused(before: &pb::AgentInfo, now: &pb::AgentInfo) -> [Option<&'static str>; 2] {
         [
             ReconfigurationPolicy::Equal,
@@ -230,7 +230,7 @@ mod tests {
             ("cpus:4;mem:1024;ports:[2-9];bugs:{a,b};disk(r):10", NEITHER),
             ("cpus:4;mem:1024;ports:[1-5];bugs:{a,c};disk(r):10", NEITHER),
             ("cpus:4;mem:1024;ports:[1-5];bugs:{a,b}", NEITHER),
-            // As much of another role is something else.
+            // The same amount for another role is another resource.
             ("cpus:4;mem:1024;ports:[1-5];bugs:{a,b};disk:10", NEITHER),
         ] {
             let found = refused(&agent(BEFORE, ""), &agent(now, ""));
@@ -259,7 +259,7 @@ mod tests {
             let found = refused(&agent("cpus:1", BEFORE), &agent("cpus:1", now));
             assert_eq!(found, expected, "{now}");
         }
-        // Names may repeat: as many of other values are not the same.
+        // Names may repeat: the same number of other values is a change.
         let twice = refused(&agent("cpus:1", "a:x;a:x"), &agent("cpus:1", "a:x;a:y"));
         assert_eq!(twice, ADDITIVE);
     }

@@ -1,7 +1,7 @@
-//! Where isolation is weaker than what was asked for, or than what root's tasks have by default.
+//! Finds isolation weaker than requested, or than the default for root's tasks.
 //!
-//! Entered through [`Weakness::find`] with what the machine offers; pure. Invariant: an agent whose tasks are kept apart
-//! worse than its flags say does not start, unless its operator accepts that.
+//! Entered through [`Weakness::find`] with the features of the machine; pure. Invariant: an agent whose isolation is
+//! weaker than its flags require does not start, unless its operator accepts that.
 
 use meseta_isolators::{Host, Isolation, Mode};
 
@@ -16,14 +16,14 @@ pub(crate) struct Weakness {
     pub(crate) slight: Vec<String>,
 }
 
-/// A flag that does nothing without an isolator, and that was given.
+/// A given flag that has no effect without an isolator.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Request {
     flag: &'static str,
     isolator: &'static str,
 }
 
-/// The flags of the command line that limit tasks by one isolator alone.
+/// The given flags that limit tasks by means of a single isolator.
 pub(super) fn requests(flags: &Flags) -> Vec<Request> {
     let isolation = &flags.isolation;
     let given = [
@@ -65,7 +65,7 @@ pub(super) fn requests(flags: &Flags) -> Vec<Request> {
 }
 
 impl Weakness {
-    /// Compares what is in force with the flags that were given and, unless isolators were named, with what root has.
+    /// Compares the isolators in use with the given flags and, unless isolators were named, with the default for root.
     pub(super) fn find(
         isolation: &Isolation,
         is_named: bool,
@@ -100,7 +100,7 @@ impl Weakness {
     }
 }
 
-/// Why a host gives root less than others do.
+/// The reason why a host offers root less than other hosts do.
 fn reason(host: &Host) -> &'static str {
     if !host.privileged {
         "root lacks CAP_SYS_ADMIN here"
@@ -111,7 +111,7 @@ fn reason(host: &Host) -> &'static str {
     }
 }
 
-/// How isolation on this machine is weaker than it usually is for root, in words for people; `None` if it is not.
+/// Describes how isolation on this machine is weaker than usual for root; `None` if it is not weaker.
 pub fn weak_isolation() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         let text = "not root: tasks run as this user, without cgroups and namespaces";
@@ -120,7 +120,7 @@ pub fn weak_isolation() -> Option<String> {
     let host = Host::detect().ok()?;
     let isolation = Isolation::hardened_for(&host);
     let weakness = Weakness::find(&isolation, false, &[], &host, true);
-    // What hardens besides is missing wherever one of the others is.
+    // Where one of the serious parts is missing, the hardening parts are missing too.
     let worst = match weakness.grave.is_empty() {
         true => weakness.slight,
         false => weakness.grave,

@@ -1,4 +1,4 @@
-//! Ends containers: by a signal, by destroying their cgroups, and by removing what the machine kept of them.
+//! Ends containers: sends signals, destroys cgroups, and removes their records from the machine.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::state::Entry;
 use super::{Containerizer, blocking};
 use crate::failure::Failure;
 
-/// First pause before a destroy that left something is tried again; doubles up to the second.
+/// The first pause before an incomplete destroy is tried again; doubles up to the maximum.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
 const DESTROY_RETRY_MAX: Duration = Duration::from_secs(30);
-/// How often a runtime folder is tried that cannot be removed: for two minutes and a half.
+/// Attempts to remove a runtime folder: for two and a half minutes.
 const FORGETS_MAX: u32 = 12;
-/// How long one of these places may be held; what takes longer goes on without one.
+/// The longest time that an ending container may hold a permit; a slower destroy continues without a permit.
 const ENDING_QUICK: Duration = Duration::from_secs(1);
 const SIGTERM: i32 = 15;
-/// How long a supervisor may take to end a container that broke a limit.
+/// The time that a supervisor gets to end a container that exceeded a limit.
 const LIMIT_KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Repeats a request until it is delivered, for as long as it makes sense.
+/// Repeats a request until it is delivered, while `goes_on` returns true.
 async fn until_told<T, Asking>(
     ask: impl Fn() -> Asking,
     goes_on: impl Fn() -> bool,
@@ -53,18 +53,18 @@ impl Containerizer {
             }
             Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor.clone(),
             Some(Entry::Launching { fetch }) => {
-                // The core kills again what it hears to have started.
+                // The core repeats the kill after it learns of the start.
                 fetch.cancel();
                 return;
             }
-            // What ends needs no kill.
+            // An ending container needs no kill.
             Some(Entry::Ending) | None => return,
         };
         let (this, container) = (self.clone(), container.clone());
         tokio::spawn(async move { this.ask_until_told(&container, supervisor, grace).await });
     }
 
-    /// Asks a supervisor for a kill until it is told, or its container is over.
+    /// Sends a kill to a supervisor until it is delivered, or the container has ended.
     async fn ask_until_told(
         &self,
         container: &ContainerId,
@@ -86,7 +86,7 @@ impl Containerizer {
         .await;
     }
 
-    /// Whether a container still runs under this supervisor.
+    /// Whether the container still runs under this supervisor.
     fn runs(&self, container: &ContainerId, supervisor: &ProcessIdentity) -> bool {
         match self.inner.table().get(container) {
             Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor == *supervisor,
@@ -94,7 +94,7 @@ impl Containerizer {
         }
     }
 
-    /// Ends a container that broke a limit: by its supervisor, and where that does not end it, by its groups.
+    /// Ends a container that exceeded a limit: through its supervisor, or, if that fails, by killing its cgroups.
     pub(super) async fn end_limited(&self, container: &ContainerId, supervisor: &ProcessIdentity) {
         self.kill(container, Duration::ZERO);
         tokio::time::sleep(LIMIT_KILL_PATIENCE).await;
@@ -114,12 +114,11 @@ impl Containerizer {
             None => None,
         };
         let this = self.clone();
-        // The watch sees the supervisor's end and tells the core.
+        // The watch notices the end of the supervisor and notifies the core.
         tokio::spawn(async move { this.destroy_until_gone(&name, supervisor).await });
     }
 
-    /// Destroys until nothing is left: a process that cannot die keeps its container alive, and says
-    /// so in the log.
+    /// Destroys until nothing is left. A process that cannot die keeps its container alive, which is logged.
     pub(crate) async fn destroy_until_gone(
         &self,
         name: &ContainerName,
@@ -167,8 +166,8 @@ impl Containerizer {
         destroyed.await.unwrap_or_else(|panic| Err(panic.into()))
     }
 
-    /// Removes what the runtime folder holds of a container. What cannot be removed is tried again for some minutes;
-    /// what is left then goes at the next start.
+    /// Removes the runtime folder of a container. A failed removal is retried for some minutes; the next start removes
+    /// the rest.
     pub(super) fn forget(&self, container: ContainerId) {
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
@@ -194,7 +193,7 @@ impl Containerizer {
         }
     }
 
-    /// A container without a checkpoint is destroyed and forgotten.
+    /// Destroys a container without a checkpoint and removes its runtime folder.
     pub(crate) fn remove_orphan(
         &self,
         name: ContainerName,

@@ -1,4 +1,4 @@
-//! Reads how a container ended from the supervisor's record and the kernel.
+//! Reads the exit status of a container from the supervisor's record and the kernel.
 
 use std::io;
 
@@ -17,8 +17,8 @@ use super::{Containerizer, blocking, limitation_file};
 use crate::checkpoint::Limitation;
 use crate::core::{Ending, Exit};
 
-/// What the supervisor and the kernel recorded of a container whose supervisor has ended, and what was known
-/// before of a limit. An error is want of ours, which is waited out.
+/// Reads the exit record and the kernel's counters of a container whose supervisor has ended; `known` is an earlier
+/// limitation. Fails only if the agent lacks resources, so that the caller can retry.
 fn ending_of(
     containers: &Containers,
     name: &ContainerName,
@@ -52,14 +52,14 @@ fn ending_of(
         Some(known) => Some(known),
         None => {
             let met = match containers.limitation(name, demand) {
-                // It was asked often enough: an end waits for no device that fails for good.
+                // The read was retried enough: an end does not wait for a device that fails permanently.
                 Err(error) if is_device_failure(&error) => {
                     warn!(container_id = %name, %error, "cannot read whether a container ran out of memory");
                     None
                 }
                 met => met?.map(memory_limitation),
             };
-            // Its groups are about to go, and with them what they say.
+            // The cgroups, and the counters in them, are about to be removed.
             met.inspect(|met| limitation_file::keep(containers, name, met))
         }
     };
@@ -70,7 +70,8 @@ fn ending_of(
     })
 }
 
-/// What was noted of the container, or of the one around it whose end is its end: unless it had ended well by then.
+/// Returns the saved limitation of the container. If the container is nested and failed, the end of its outermost
+/// container ended it too, so that its limitation counts.
 fn kept_limitation(
     name: &ContainerName,
     exit: &Exit,
@@ -84,7 +85,7 @@ fn kept_limitation(
 }
 
 impl Containerizer {
-    /// How a container ended, once we have what it takes to read that.
+    /// Reads the ending of a container, and waits for the necessary resources.
     pub(super) async fn read_ending(
         &self,
         container: &ContainerId,
@@ -125,7 +126,7 @@ pub(super) fn memory_limitation(limitation: meseta_isolators::Limitation) -> Lim
         message,
         ..
     } = limitation;
-    // The most that was ever used, or else the limit.
+    // The highest usage, or else the limit.
     let bytes = max_usage_bytes.or(limit_bytes);
     Limitation {
         reason: Reason::ContainerLimitationMemory,

@@ -1,9 +1,9 @@
 //! Semaphore for blocking work, fair between frameworks.
 //!
-//! Entered through [`FairSemaphore::take`] and [`FairSemaphore::try_take`]. Of those that wait the framework with the fewest places goes first, and
-//! among equals whoever has waited longest. Invariants: no framework ever holds more than its part, so that
-//! work which never ends leaves places to others; a framework that holds none gets one even when all are
-//! held, as far as there are spare ones.
+//! Entered through [`FairSemaphore::take`] and [`FairSemaphore::try_take`]. Among waiting frameworks the framework with
+//! the fewest permits goes first, and among equals the one that has waited longest. Invariants: no framework ever holds
+//! more than its share, so that work which never ends leaves permits to others. A framework without a permit gets a
+//! spare permit even when all others are in use, while spare permits last.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,24 +11,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use meseta_resources::FrameworkId;
 use tokio::sync::oneshot;
 
-/// How many places there are.
+/// The limits on the number of permits.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct PermitLimits {
     /// The limit for all peers together.
     pub(crate) all: usize,
-    /// For one framework at most.
+    /// The limit for one framework.
     pub(crate) each: usize,
-    /// Beyond all, for frameworks that hold none.
+    /// Additional permits for frameworks that hold none.
     pub(crate) spare: usize,
 }
 
-/// What is held and who waits; `W` is how a waiter is told.
+/// The permits in use and the waiters; `W` is the channel to a waiter.
 #[derive(Debug)]
 struct Table<W> {
     shares: PermitLimits,
     held: BTreeMap<FrameworkId, usize>,
     held_by_all: usize,
-    /// Each with its turn.
+    /// The waiters of each framework, each with its turn.
     waiting: BTreeMap<FrameworkId, VecDeque<(u64, W)>>,
     turns: u64,
 }
@@ -60,7 +60,7 @@ impl<W> Table<W> {
         queue.push_back((self.turns, waiter));
     }
 
-    /// Gives the next place away, if somebody may have it.
+    /// Grants the next permit, if a waiter may have one.
     fn give(&mut self) -> Option<(FrameworkId, W)> {
         let waiting = self.waiting.iter();
         let eligible = waiting.filter(|(framework, _)| self.may_have_one(framework));
@@ -92,13 +92,13 @@ impl<W> Table<W> {
     }
 }
 
-/// The places. Clones share them.
+/// The semaphore. Clones share its permits.
 #[derive(Clone, Debug)]
 pub(crate) struct FairSemaphore {
     table: Arc<Mutex<Table<oneshot::Sender<FairPermit>>>>,
 }
 
-/// One place, held until it is dropped.
+/// A permit, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct FairPermit {
     semaphore: FairSemaphore,
@@ -113,20 +113,20 @@ impl FairSemaphore {
     }
 
     fn table(&self) -> MutexGuard<'_, Table<oneshot::Sender<FairPermit>>> {
-        // The table is consistent between any two statements, so a panic elsewhere spoils nothing.
+        // The table is consistent between any two statements, so a panic elsewhere does no harm.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place. Whoever stops waiting is passed over.
+    /// Waits for a permit. A waiter that stops waiting is skipped.
     pub(crate) async fn take(&self, framework: &FrameworkId) -> Option<FairPermit> {
         let (told, permit) = oneshot::channel();
         self.table().wait(framework, told);
         self.give_all();
-        // The sender is dropped with the places only.
+        // The sender is dropped only with the semaphore.
         permit.await.ok()
     }
 
-    /// A place, if there is one now.
+    /// Returns a permit, if one is free now.
     pub(crate) fn try_take(&self, framework: &FrameworkId) -> Option<FairPermit> {
         let mut table = self.table();
         if !table.may_have_one(framework) {
@@ -150,7 +150,7 @@ impl FairSemaphore {
                 self.table().give_back(&framework);
                 continue;
             }
-            // One that stopped waiting just now gives it back by dropping it.
+            // A waiter that has just stopped waiting returns the permit by dropping it.
             let _ = waiter.send(FairPermit {
                 semaphore,
                 framework,
@@ -183,7 +183,7 @@ mod tests {
         FrameworkId::new(id).expect("valid")
     }
 
-    /// What is given, in order, until nobody may have more.
+    /// The granted permits in order, until nobody may have more.
     fn given(table: &mut Table<u32>) -> Vec<u32> {
         std::iter::from_fn(|| table.give().map(|(_, waiter)| waiter)).collect()
     }
@@ -201,7 +201,7 @@ mod tests {
             table.wait(&a, number);
         }
         assert_eq!(given(&mut table), [0, 1]);
-        // Work of another that never ends takes the rest, and a third still gets one.
+        // Endless work of another framework takes the rest, and a third framework still gets a permit.
         for number in 10..15 {
             table.wait(&b, number);
         }
@@ -209,12 +209,12 @@ mod tests {
         table.wait(&c, 20);
         table.wait(&c, 21);
         assert_eq!(given(&mut table), [20]);
-        // The spare one is held.
+        // The spare permit is in use.
         table.wait(&d, 30);
         assert!(given(&mut table).is_empty());
         table.give_back(&a);
         assert_eq!(given(&mut table), [30]);
-        // What comes free goes to whoever has least, and among equals to whoever waits longest.
+        // A returned permit goes to the framework with the fewest permits, and among equals to the longest waiter.
         table.give_back(&b);
         assert!(given(&mut table).is_empty());
         table.give_back(&d);

@@ -1,10 +1,10 @@
-//! What the kernel does not count for us: how much folders hold, who listens on which port, whether limits are still
-//! those that were asked for, and whether processes are where they were launched.
+//! Inspects values that the kernel does not count: sizes of folders, listening ports, changed limits, and processes
+//! moved out of their groups.
 //!
-//! Looks at every container in turn, for the first two on the periods of the flags; what was found is kept for whoever
-//! asks for statistics, and what breaks a limit ends its container where that is enforced. Slow work,
-//! on a blocking thread, one container after the other; folders are walked through on a thread for each container, so
-//! that a file system that does not answer holds up its own users alone.
+//! Inspects each container in turn; the flags set the intervals of the first two. The results serve the statistics, and
+//! an exceeded limit ends its container if that is enforced. The work is slow and runs on a blocking thread, one
+//! container after the other. The walk through folders runs on a thread for each container, so that a silent file
+//! system delays only its own users.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,7 +22,7 @@ use super::{Containerizer, LiveContainer, interference, limit_drift};
 use crate::checkpoint::{Layout, Limitation};
 use crate::configuration::isolation::InspectionSettings;
 
-/// Looks again and again, for as long as the agent runs.
+/// Repeats the inspections for as long as the agent runs.
 pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings) {
     let walks = Arc::new(Walks::default());
     let disks = every(watch.disk, || {
@@ -63,14 +63,14 @@ where
     }
 }
 
-/// How long the walk through the folders of one container may hold up those of others.
+/// The longest time that the walk through the folders of one container may delay those of others.
 const WALK_WAIT: Duration = Duration::from_secs(5);
 
-/// Containers whose folders are being walked through, and what late walks have found. A file system that does not answer
-/// keeps a walk for good: that container is not measured meanwhile, and no second thread is left in it.
+/// Containers with a walk through their folders in progress, and the results of late walks. A silent file system never
+/// ends a walk: meanwhile its container is not measured, and no second thread enters it.
 #[derive(Debug)]
 struct Walks<T> {
-    /// `None` while the walk is under way.
+    /// The results; `None` while the walk is in progress.
     found: Mutex<BTreeMap<ContainerId, Option<T>>>,
 }
 
@@ -127,7 +127,7 @@ impl<T: Send + 'static> Walks<T> {
         found
     }
 
-    /// Forgets what late walks have found of containers that are gone.
+    /// Forgets the results of late walks for containers that are gone.
     fn keep(&self, is_here: impl Fn(&ContainerId) -> bool) {
         self.lock()
             .retain(|container, found| found.is_none() || is_here(container));
@@ -152,7 +152,7 @@ fn measure(containerizer: &Containerizer, walks: &Arc<Walks<Option<Inspected>>>,
     containerizer.measured().replace(disks);
 }
 
-/// Those that are in no other; what is nested is looked at with what is around it.
+/// The outermost containers; nested ones are inspected with their parents.
 fn outer(containerizer: &Containerizer) -> impl Iterator<Item = Arc<LiveContainer>> {
     let live = containerizer.live().into_iter();
     live.filter(|live| live.container == live.run.container)
@@ -182,7 +182,7 @@ fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
 
 fn inspect_ports(containerizer: &Containerizer, enforce: bool) {
     let listeners = Listeners::default();
-    // What is nested may listen on what was given to all that share the outer container.
+    // A nested container may listen on any port of its outermost container.
     let outer: BTreeMap<_, _> = outer(containerizer)
         .map(|live| (live.container.clone(), live.inspection_limits.ports.clone()))
         .collect();
@@ -214,7 +214,7 @@ fn inspect(
     let containers = containerizer.containers();
     match containers.inspect(&name, Some(&live.supervisor), disk, ports) {
         Ok(found) => Some(found),
-        // It ended under our hands, most likely; the next look knows.
+        // The container has probably just ended; the next inspection will show that.
         Err(error) => {
             debug!(container_id = %live.container, %error, "could not inspect a container");
             None
@@ -233,7 +233,7 @@ fn end_over_limit(containerizer: &Containerizer, live: &LiveContainer, breaches:
     containerizer.limit(&live.container, limitation);
 }
 
-/// What is told of a broken limit.
+/// The limitation that reports an exceeded limit.
 fn limitation(breach: Breach) -> Option<Limitation> {
     match breach {
         Breach::Disk { usage, message } => Some(Limitation {
@@ -263,7 +263,7 @@ fn limitation(breach: Breach) -> Option<Limitation> {
     }
 }
 
-/// An amount of memory or disk, as resources are written.
+/// An amount of memory or disk as a resource.
 pub(super) fn megabytes(name: &str, bytes: u64) -> pb::Resource {
     #[expect(
         clippy::cast_precision_loss,

@@ -1,4 +1,4 @@
-//! What a container may hold and listen on, from its resources.
+//! The limits of a container for disk usage and ports, from its resources.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,12 @@ use crate::core::{LaunchPlan, Subject, megabytes_to_bytes};
 
 pub(super) const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 
-/// What a container's resources let it hold and listen on.
+/// The limits that a container's resources set for disk usage and ports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InspectionLimits {
-    /// What its sandbox may hold, in bytes; nothing was said if absent.
+    /// The bytes that the sandbox may hold; `None` without a disk resource.
     pub(crate) sandbox_bytes: Option<u64>,
-    /// Persistent volumes, each with what it may hold.
+    /// Persistent volumes, each with its limit in bytes.
     pub(crate) volumes: Vec<(PathBuf, u64)>,
     pub(crate) ports: Vec<PortRange>,
 }
@@ -41,7 +41,7 @@ impl InspectionLimits {
             let persistence = disk.and_then(|disk| disk.persistence.as_ref());
             match persistence {
                 Some(_) => {
-                    // A disk of its own has its own end.
+                    // A disk of its own has its own size.
                     let path = volume_path(layout, resource);
                     let path = path.filter(|_| !resource.is_disk_of(DiskSourceKind::Mount));
                     let limited = path.map(|path| (path, bytes));
@@ -59,7 +59,7 @@ impl InspectionLimits {
         inspection_limits
     }
 
-    /// Of what is launched. What is nested has no claim but to what is around it.
+    /// The limits of a launch. A nested container only has the resources of its parent.
     pub(crate) fn of_plan(plan: &LaunchPlan, layout: &Layout) -> Self {
         match plan.subject {
             Subject::Nested(_) => Self::default(),
@@ -67,7 +67,7 @@ impl InspectionLimits {
         }
     }
 
-    /// Of resources that were checked when they were taken.
+    /// The limits of resources that were validated when the agent accepted them.
     pub(crate) fn of_messages(messages: &[pb::Resource], layout: &Layout) -> Self {
         let resources = convert::resources(messages).unwrap_or_default();
         Self::of(&resources, layout)
@@ -137,7 +137,7 @@ mod tests {
             }),
             ..pb::resource::disk_info::Source::default()
         };
-        // Where its data is, which is no place of the work directory.
+        // The location of the data, which is not below the work directory.
         for (root, volume) in [("/mnt", "/mnt"), ("disk", "/w/disk")] {
             let volume = Path::new(volume).join("volumes/roles/eng db/data");
             let on_disk = inspection_limits(Some(path(root))).volumes;
@@ -156,7 +156,7 @@ mod tests {
         );
     }
 
-    /// Half a megabyte was none, and a task ended at its first file.
+    /// Regression: half a megabyte counted as none, and a task ended at its first file.
     #[test]
     fn parts_of_a_megabyte_count() {
         let layout = Layout::new(Path::new("/w"));

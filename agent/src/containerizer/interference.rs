@@ -1,8 +1,7 @@
-//! Tells of what others do to the processes of a container: a supervisor that is stopped, a task that is moved out of its
-//! groups.
+//! Detects interference with the processes of a container: a stopped supervisor, or a task moved out of its groups.
 //!
-//! Looked for at each comparison of limits. Blocking. Invariant: each is told when it begins, and again only after it was
-//! over; nothing is changed.
+//! Runs at each comparison of limits. Blocking. Invariant: each interference is logged when it begins, and again only
+//! after it has ended; nothing is changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,14 +11,14 @@ use tracing::{info, warn};
 
 use super::{Containerizer, LiveContainer};
 
-/// How often it was found.
+/// The number of interferences found.
 #[derive(Debug, Default)]
 pub(crate) struct InterferenceCounters {
     supervisors_stopped: AtomicU64,
     processes_moved: AtomicU64,
 }
 
-/// Looks at the processes of a container that runs, unless that is just being changed.
+/// Inspects the processes of a running container, unless a change of the container is in progress.
 pub(super) fn look(containerizer: &Containerizer, live: &LiveContainer) {
     let Ok(mut applied) = live.change_lock.try_lock() else {
         return;
@@ -35,12 +34,12 @@ pub(super) fn look(containerizer: &Containerizer, live: &LiveContainer) {
 }
 
 impl InterferenceCounters {
-    /// Times that a supervisor was found stopped.
+    /// The number of times that a supervisor was found stopped.
     pub(crate) fn supervisors_stopped(&self) -> u64 {
         self.supervisors_stopped.load(Ordering::Relaxed)
     }
 
-    /// Times that a process was found outside its container's groups.
+    /// The number of times that a process was found outside its container's groups.
     pub(crate) fn processes_moved(&self) -> u64 {
         self.processes_moved.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! Launches containers: fetch, queue for a permit, launch; cancelled by a kill.
 //!
-//! Invariant: of a container whose launch failed nothing is left in the table, and the core is told why.
+//! Invariant: after a failed launch nothing of the container is left in the table, and the core gets the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,10 +23,10 @@ use crate::fetch::{self, Cancel};
 use crate::spec::isolation::task_isolation;
 use crate::spec::{container_spec, isolated, logs_of, volumes};
 
-/// How long a launch waits for the paths of the machine's that its container is to see.
+/// The longest time that a launch waits for paths of the host that its container mounts.
 const HOST_PATHS_WAIT: Duration = Duration::from_secs(10);
 
-/// Why nothing was launched that was killed while it waited.
+/// The reason for a launch cancelled by a kill while it waited.
 const KILLED_BEFORE_LAUNCH: &str = "it was killed before its launch";
 
 impl Containerizer {
@@ -43,7 +43,7 @@ impl Containerizer {
 
     async fn launch_in_turn(self, plan: LaunchPlan, cancelled: CancellationToken) {
         let container = plan.container.clone();
-        // Before a turn is taken, which others wait for.
+        // Waits before taking a permit, since other launches wait for permits.
         let (settings, wanted) = (self.settings(), volumes_of(&plan));
         let emptied = volumes::emptied(&settings.places, &settings.layout, &wanted);
         if let Err(cause) = unless_killed(&cancelled, emptied).await {
@@ -96,9 +96,9 @@ impl Containerizer {
         }
     }
 
-    /// Makes the sandbox and the places of volumes of a container that is to see paths of the machine's. Their file
-    /// systems may not answer: the work is done on a thread of its own, which is left behind after a while. Such a
-    /// thread keeps its permit, so that a framework never leaves more behind than its part.
+    /// Prepares the sandbox and the volumes of a container that mounts paths of the host. Their file systems may be
+    /// silent. The work therefore runs on its own thread, which is abandoned after a timeout. An abandoned thread keeps
+    /// its permit, so that the number of such threads of a framework is bounded by its share.
     async fn prepare_apart(&self, plan: &LaunchPlan) -> Result<ContainerSpec, Failure> {
         let permit = self.inner.host_path_permits.take(&plan.run.framework);
         let permit = tokio::time::timeout(HOST_PATHS_WAIT, permit).await;
@@ -115,7 +115,7 @@ impl Containerizer {
             .spawn(move || {
                 let spec = container_spec(&inner.options.settings, &plan);
                 drop(permit);
-                // Nobody waits any more for a file system that took too long.
+                // After a timeout nobody waits for the file system any more.
                 let _ = tell.send(spec);
             });
         working.map_err(|error| Failure::new(format!("failed to start a thread: {error}")))?;
@@ -130,7 +130,7 @@ impl Containerizer {
         }
     }
 
-    /// Makes the sandbox, unless that is done, and fetches into it what the command names.
+    /// Makes the sandbox if it does not exist yet, and fetches the command's URIs into it.
     async fn fetch(
         &self,
         plan: LaunchPlan,
@@ -169,8 +169,7 @@ impl Containerizer {
         fetched
     }
 
-    /// What the sandbox of a container may hold, where that is enforced; what is nested shares that of the container
-    /// around it.
+    /// The enforced limit of the sandbox in bytes; a nested container shares the limit of its parent.
     fn enforced_disk_bytes(&self, plan: &LaunchPlan) -> Option<u64> {
         if !self.inner.options.enforce_disk {
             return None;
@@ -192,7 +191,8 @@ impl Containerizer {
             .await;
     }
 
-    /// What stops the fetching for a container whose turn has come; none if it is not wanted any more.
+    /// Marks a queued container as launching and returns the handle that cancels its fetch; `None` if the container was
+    /// killed.
     fn begin_launch(&self, container: &ContainerId) -> Option<Arc<Cancel>> {
         let mut table = self.inner.table();
         match table.get_mut(container) {
@@ -235,18 +235,18 @@ impl Containerizer {
             task_pid: launched.task_pid,
         };
         self.inner.tell(started).await;
-        // A task of its own: this one holds all that a launch needs, and would for the container's life.
+        // A separate task: this one holds the resources of the launch, and would hold them for the container's life.
         tokio::spawn(async move { self.watch(live).await });
     }
 }
 
-/// The persistent volumes that a container is launched with.
+/// The persistent volumes of a launch.
 pub(crate) fn volumes_of(plan: &LaunchPlan) -> Vec<pb::Resource> {
     let all = plan.volumes.iter().chain(&plan.parent_volumes);
     all.cloned().collect()
 }
 
-/// What something that a launch waits for gives; a kill is not held up by it.
+/// Returns the result of a future that a launch waits for, or fails at once when the container is killed.
 async fn unless_killed<T, E: Into<Failure>>(
     cancelled: &CancellationToken,
     waited_for: impl Future<Output = Result<T, E>>,
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::{Layout, silent_disk};
 
-    /// The kill had an effect once the disk had done all that others waited for.
+    /// Regression: the kill took effect only after the disk had finished all other waiting work.
     #[tokio::test(start_paused = true)]
     async fn a_launch_that_waits_for_a_disk_is_killed_at_once() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,9 +1,9 @@
-//! Compares the limits in force with those that were asked for, and sets them again.
+//! Compares the limits in force with the requested limits, and sets them again.
 //!
-//! Limits are a function of the demand, whoever else writes to the groups: all are compared when the agent comes back,
-//! and every [`PERIOD`]; those whose group is gone are said to be, and the others held all the same. What is nested and
-//! shares the groups around it has none of its own. Blocking. Invariant: a container that is being changed or has ended is
-//! left to that, and a memory limit that waits for memory to be given back is no difference.
+//! Limits are a function of the demand, regardless of other writers to the groups. All are compared when the agent
+//! starts, and every [`PERIOD`]. Limits whose group is missing are reported, and the others are still enforced. A
+//! nested container that shares its parent's groups has no limits of its own. Blocking. Invariants: a container that is
+//! being changed or has ended is skipped; a memory limit that waits for freed memory does not count as a difference.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use tracing::{debug, info, warn};
 use super::state::Applied;
 use super::{Containerizer, LiveContainer};
 
-/// Between two looks at the limits of a container that runs.
+/// The interval between comparisons of a running container's limits.
 pub(super) const PERIOD: Duration = Duration::from_secs(30);
 
-/// Compares the limits of a container that runs, unless they are just being changed.
+/// Compares the limits of a running container, unless a change of them is in progress.
 pub(super) fn compare(containerizer: &Containerizer, live: &LiveContainer) {
     let Ok(mut applied) = live.change_lock.try_lock() else {
         return;
     };
-    // Others may have been asked for, and are about to be set.
+    // Otherwise other limits were requested and are about to be set.
     if containerizer.demand_of(&live.container) == Some(applied.demand) {
         compare_with(containerizer, live, &mut applied, false);
     }
 }
 
-/// Compares the limits of a container of before the agent's start with what its checkpoint asks for.
+/// Compares the limits of a recovered container with its checkpoint.
 pub(super) fn restore(containerizer: &Containerizer, live: &LiveContainer) {
     if let Ok(mut applied) = live.change_lock.try_lock() {
         compare_with(containerizer, live, &mut applied, true);
@@ -50,7 +50,7 @@ fn compare_with(
     let demand = &applied.demand;
     match containerizer.containers().verify(&name, demand) {
         Ok(drifts) => {
-            // Asked after the look: the groups of what has ended are removed one after the other.
+            // Checked after the comparison: the groups of an ended container are removed one after the other.
             let has_ended = || matches!(live.supervisor.open(), Ok(None));
             let Some(missing) = missing_of(&drifts, has_ended) else {
                 debug!(container_id = %container, "it ended while its limits were compared");
@@ -63,11 +63,11 @@ fn compare_with(
             note_missing(containerizer, container, &applied.missing_limits, &missing);
             applied.missing_limits = missing;
         }
-        // It has just ended, and the core will hear of it.
+        // The container has just ended; the core will learn of it.
         Err(ContainerError::Unknown(_)) if !is_first => {
             debug!(container_id = %container, "no limits to compare");
         }
-        // The agent lacks descriptors or memory, which concerns all containers and is told elsewhere.
+        // The agent lacks descriptors or memory. This concerns all containers and is logged elsewhere.
         Err(error @ ContainerError::Limits { .. }) if !is_first => {
             debug!(container_id = %container, error = %chain(&error), "limits are compared the next time");
         }
@@ -77,8 +77,8 @@ fn compare_with(
     }
 }
 
-/// Sets limits again. A memory limit that is higher may be one of before, which what runs did not fit below: it is
-/// lowered if it fits by now, and not counted.
+/// Sets limits again. A higher memory limit may be an earlier one that could not be lowered because of the usage: this
+/// function lowers it if it fits by now, and does not count it.
 fn set(
     containerizer: &Containerizer,
     name: &ContainerName,
@@ -102,8 +102,8 @@ fn set(
     Ok(())
 }
 
-/// The files that are not there: somebody removed their group, or the container began under other isolators. `None` if
-/// they are not because it has ended.
+/// The missing files: somebody removed their group, or the container began under other isolators. `None` if they are
+/// missing because the container has ended.
 fn missing_of(drifts: &[Drift], has_ended: impl Fn() -> bool) -> Option<Vec<&'static str>> {
     let missing = drifts
         .iter()
@@ -112,7 +112,7 @@ fn missing_of(drifts: &[Drift], has_ended: impl Fn() -> bool) -> Option<Vec<&'st
     (missing.is_empty() || !has_ended()).then_some(missing)
 }
 
-/// Says once what is missing further.
+/// Logs further missing files once.
 fn note_missing(
     containerizer: &Containerizer,
     container: &ContainerId,
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// A container whose groups were just being removed counted as one whose limits somebody had taken away.
+    /// Regression: a container whose groups were just being removed counted as one with lost limits.
     #[test]
     fn what_has_ended_has_lost_no_limits() {
         let drift = |file, kind| Drift {

@@ -1,8 +1,8 @@
 //! File that records the limitation that ended a container, beside its exit record.
 //!
-//! The kernel's counters go with the groups, and what the agent found out by itself goes with the agent. Kept
-//! before the first signal and before the groups are removed, so that a later life of the agent tells the
-//! same; it needs to outlive no power cut, which ends the container too. Blocking.
+//! The kernel's counters are removed with the groups, and the agent's own findings are lost with the agent. The file is
+//! written before the first signal and before the removal of the groups, so that a restarted agent reports the same
+//! limitation. It need not survive a power cut, which also ends the container. Blocking.
 
 use std::fs;
 use std::io;
@@ -12,10 +12,10 @@ use tracing::warn;
 
 use crate::checkpoint::{Limitation, decode_limitation, encode_limitation};
 
-/// Its name in the container's runtime folder.
+/// The file's name in the container's runtime folder.
 const FILE: &str = "limitation";
 
-/// Keeps it. Where that fails, this life of the agent still knows.
+/// Saves the limitation. After a failure only this agent process knows it.
 pub(super) fn keep(containers: &Containers, name: &ContainerName, limitation: &Limitation) {
     let folder = containers.runtime_dir(name);
     let new = folder.join(format!("{FILE}.new"));
@@ -27,7 +27,7 @@ pub(super) fn keep(containers: &Containers, name: &ContainerName, limitation: &L
     }
 }
 
-/// What was kept; an error is want of ours.
+/// Reads the saved limitation. Fails only if the agent is out of resources.
 pub(crate) fn kept(
     containers: &Containers,
     name: &ContainerName,

@@ -1,27 +1,26 @@
-//! Carries out what the core decides about containers, and tells it what became of them.
+//! Carries out the core's decisions about containers, and reports the results.
 //!
-//! Decides nothing. Calls of `meseta_isolators` block: each runs on a blocking thread. A container is launched,
-//! then watched by the pidfd of its supervisor; at its end the exit record is read, the kernel's counters are asked
-//! for limits, and its cgroups are destroyed, with retries, before the core hears of it. Concurrent launches are
-//! limited.
+//! Decides nothing. Calls of `meseta_isolators` block: each runs on a blocking thread. The containerizer launches a
+//! container, then watches the pidfd of its supervisor. At its end it reads the exit record and the kernel's counters,
+//! and destroys the cgroups, with retries, before it notifies the core. Concurrent launches are limited.
 //!
 //! ```text
-//! state.rs            what is known of each container; limits on concurrent work
-//! launch.rs           fetch, then launch in turn
-//! watch.rs            until it ends or runs into a memory limit
+//! state.rs            the state of each container; limits on concurrent work
+//! launch.rs           fetch, then launch with a permit
+//! watch.rs            watches until the end, or a memory limit
 //! supervision.rs      waits for the end of a supervisor
-//! exit_status.rs      how it ended
-//! limitation_file.rs  the limit that ended it, on disk
+//! exit_status.rs      the exit status of a container
+//! limitation_file.rs  the limit that ended a container, on disk
 //! destroy.rs          kill, destroy, forget
-//! resize.rs           other limits and volumes
+//! resize.rs           changed limits and volumes
 //! throttle.rs         revocable containers: throttle, freeze, thaw for a launch
 //! probe.rs            checks and health checks
-//! limit_drift.rs      limits that others have changed
+//! limit_drift.rs      limits changed by other programs
 //! inspection.rs       disk usage and listening ports
-//! inspection_limits.rs  what of these a container may have
-//! interference.rs     supervisors and tasks that others stop or move
-//! recover.rs          containers of before a start
-//! sockets.rs          in which container a connection was opened
+//! inspection_limits.rs  limits for both
+//! interference.rs     supervisors stopped and tasks moved by other programs
+//! recover.rs          containers that ran before a start
+//! sockets.rs          the container that opened a connection
 //! fair_semaphore.rs   permits for blocking work, fair between frameworks
 //! readiness.rs        descriptors that become readable
 //! ```
@@ -60,11 +59,11 @@ pub(crate) use launch::volumes_of;
 use state::Inner;
 pub(crate) use state::{LiveContainer, Options};
 
-/// How long the end of the agent waits for work on containers, and how often it looks.
+/// The time that the agent's exit waits for work on containers, and the polling interval.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_POLL: Duration = Duration::from_millis(2);
 
-/// How often the launcher is started in all before the agent ends: for half a minute.
+/// Attempts to start the launcher before the agent ends: for half a minute.
 const READY_ATTEMPTS: u32 = 10;
 
 /// The containers of this agent.
@@ -84,8 +83,8 @@ impl Containerizer {
         Self { inner }
     }
 
-    /// Waits until containers can be launched. A launcher that finds no descriptors or no memory is started again:
-    /// clients of the agent may have them for a while.
+    /// Waits until containers can be launched. Retries if the launcher finds no descriptors or no memory: clients of
+    /// the agent may use them for a while.
     pub(crate) async fn ready(&self) -> Result<(), Failure> {
         let mut pause = supervision::AGAIN_MIN;
         for _ in 1..READY_ATTEMPTS {
@@ -104,7 +103,7 @@ impl Containerizer {
         Ok(blocking(move || inner.containers.ready()).await??)
     }
 
-    /// Carries out what concerns a container.
+    /// Carries out an action on a container.
     pub(crate) fn carry_out(&self, action: ContainerAction) {
         match action {
             ContainerAction::Launch(plan) => self.launch(*plan),
@@ -126,7 +125,7 @@ impl Containerizer {
         }
     }
 
-    /// Ends the launcher and removes our groups; called last, and waits for what is still under way.
+    /// Ends the launcher and removes the agent's cgroups. Called last; waits for work in progress.
     pub(crate) async fn close(self) {
         let mut inner = self.inner;
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;

@@ -1,11 +1,11 @@
 //! Runs probes of tasks: by a command in the container, by HTTP, by TCP.
 //!
-//! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the network is its
-//! own. A probe that times out, or whose task ends, is cancelled and leaves nothing.
+//! A probe runs in the environment of the task: a command in its namespaces and groups, a connection in its network. A
+//! probe that times out, or whose task ends, is cancelled and leaves nothing behind.
 //!
 //! ```text
-//! http.rs      checks by HTTP
-//! location.rs  where an answer leads
+//! http.rs      HTTP checks
+//! location.rs  targets of redirects
 //! ```
 
 mod http;
@@ -51,7 +51,7 @@ impl Containerizer {
                     let inner = this.inner.clone();
                     let probed_result = blocking(move || {
                         let settings = &inner.options.settings;
-                        // A look over the network needs none.
+                        // A probe over the network launches nothing.
                         let is_launched = matches!(probe.method, ProbeMethod::Command(_));
                         if is_launched && let Err(failure) = inner.restore_runtime_folder() {
                             return ProbeResult::NotRun(failure.into());
@@ -130,7 +130,7 @@ fn by_command(
     let mut spec = spec_inside(settings, plan, &probe.container, inside)?;
     let log = logs_of(settings, plan)?.stderr;
     if log.is_some() {
-        // Only one process can keep a file to its size, and that of the task's own output is another.
+        // Only one process can limit the size of a file, so the output of the check does not go to that of the task.
         spec.stdout = check_output(settings, plan, &probe.container);
         spec.stderr.clone_from(&spec.stdout);
     }
@@ -166,7 +166,7 @@ fn by_command(
     match record {
         Ok(Some(record)) => Ok(match record.cause {
             ExitCause::Exited(code) => ProbeResult::ExitCode(code),
-            // As a shell tells it.
+            // The exit code of a signal, as in a shell.
             ExitCause::Signaled(signal) => ProbeResult::ExitCode(signal.saturating_add(128)),
             ExitCause::LaunchFailed { step, .. } => {
                 ProbeResult::NoAnswer(format!("its command could not be run: {step:?}"))
@@ -177,18 +177,18 @@ fn by_command(
     }
 }
 
-/// Whether a launch failed for what the check itself asked for, and not for want of ours.
+/// Whether the check's own command caused the failure, not a shortage in the agent.
 fn is_of_command(error: &LaunchError) -> bool {
     match error {
         LaunchError::Step { step, source, .. } => match step {
-            // What the kernel refuses to the container's own groups.
+            // Refused by the kernel for the container's own groups.
             LaunchStep::CloneTask | LaunchStep::JoinCgroup | LaunchStep::Exec => true,
             LaunchStep::CloneSupervisor
             | LaunchStep::RecordIdentity
             | LaunchStep::JoinNamespaces => false,
             _ => !is_shortage(source) && !is_device_failure(source),
         },
-        // As after its exec: what runs in the container may end whatever is put into it.
+        // Processes in the container may kill any process that enters it, as after its exec.
         LaunchError::Killed { .. } => true,
         _ => false,
     }
@@ -211,7 +211,7 @@ fn wait(pidfd: &std::os::fd::OwnedFd, at_most: Duration) -> bool {
     }
 }
 
-/// Looks as the task's user, from where the container's network is: whoever is asked takes it for the task.
+/// Runs the probe as the task's user in the container's network, so that it looks like the task itself.
 fn over_its_network(
     settings: &LaunchSettings,
     probe: &Probe,
@@ -230,8 +230,8 @@ fn over_its_network(
     }
 }
 
-/// Looks from a thread of its own, which goes where the container's network is if that is elsewhere, and has the
-/// user's rights from then on: the kernel remembers them of each socket that it opens.
+/// Runs the probe on its own thread. The thread enters the container's network if that is separate, and takes the
+/// user's credentials: the kernel records them for each socket that the thread opens.
 fn in_its_network(
     supervisor: &ProcessIdentity,
     life: TaskLife,
@@ -264,7 +264,7 @@ fn enter_network(pid: i32, life: &TaskLife) -> std::io::Result<()> {
         std::fs::read_link("/proc/thread-self/ns/net"),
     ) {
         (Ok(theirs), Ok(ours)) => theirs != ours,
-        // What may not be looked at is not entered either.
+        // A network that may not be inspected is not entered either.
         _ => false,
     };
     if !elsewhere {
@@ -280,13 +280,13 @@ fn enter_network(pid: i32, life: &TaskLife) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A connection that nobody takes held the check's place for up to its timeout.
+    /// Regression: a connection that nobody accepts blocked the check's slot for up to its timeout.
     #[test]
     fn a_check_by_tcp_is_over_with_its_task() {
         let (ended, ends) = std::io::pipe().expect("a pipe");
         let life = TaskLife::of(ended.into());
         drop(ends);
-        // Of a network for documentation: nobody answers, or nothing leads there.
+        // From a network for documentation: nothing answers, or there is no route.
         let address = "192.0.2.1:9".parse().expect("an address");
         let seen = by_tcp(address, Duration::from_secs(600), &life);
         let ended = ProbeResult::NotRun(NoLook::TaskEnded.to_string());

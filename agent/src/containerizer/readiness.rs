@@ -1,4 +1,4 @@
-//! Descriptors of the kernel's that become readable, waited for without a thread.
+//! Waits without a thread for kernel descriptors to become readable.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -30,7 +30,7 @@ impl RegisteredEvent {
         loop {
             let mut ready = self.event.ready(self.interest).await?;
             if self.interest.is_priority() {
-                // Before the event is taken: a later event is then noted again.
+                // Cleared before the event is taken: a later event is then noted again.
                 ready.clear_ready();
                 return self.event.get_ref().take();
             }
@@ -67,7 +67,7 @@ pub(crate) fn register_for(
     reason = "tokio has no safe way to wait for a descriptor of another kind"
 )]
 fn watch<T: AsRawFd + AsFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both types that are passed here own one open descriptor for as long as they live, and are moved in.
+    // SAFETY: both types passed here own one open descriptor for as long as they live, and are moved in.
     let registered = unsafe { AsyncFd::register_with_interest(owner, interest) }?;
     Ok(registered)
 }
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// The event was noted before the one before it was read, and with it this one.
+    /// Regression: the runtime noted the event before the test read the previous event, and with it this event.
     #[tokio::test]
     async fn an_event_that_was_taken_already_is_no_end_of_the_events() {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -104,14 +104,14 @@ mod tests {
         waiting.await.expect("told again");
     }
 
-    /// Returns whether an event is there now.
+    /// Returns whether an event is reported now.
     async fn is_reported(events: &[RegisteredEvent]) -> bool {
         let wait = any_event(events);
         let long = std::time::Duration::from_secs(10);
         tokio::time::timeout(long, wait).await.is_ok()
     }
 
-    /// A group of cgroup v2 that the test may make; `None` without root or without v2.
+    /// A group of cgroup v2 for the test; `None` without root or without v2.
     fn v2_group() -> Option<std::path::PathBuf> {
         let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
         let mut mounts = mounts.lines().map(|line| line.split(' '));

@@ -1,8 +1,8 @@
-//! After a start: what was checkpointed is compared with what the machine holds.
+//! Recovery after a start: compares the checkpoints with the containers on the machine.
 //!
-//! A container whose supervisor is the recorded one and runs is adopted; anything else in this agent's cgroups is
-//! destroyed, and its end told if it has a checkpoint. Invariant: processes are known by boot, start time and group,
-//! never by pid alone, and nothing outside this agent's instance is looked at.
+//! A container with its recorded supervisor still running is adopted. Anything else in this agent's cgroups is
+//! destroyed, and if it has a checkpoint, the core learns of its end. Invariant: processes are identified by boot,
+//! start time and group, never by pid alone, and nothing outside this agent's instance is inspected.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,22 +23,22 @@ use super::{Containerizer, limit_drift, limitation_file};
 use crate::checkpoint::{Image, Limitation, LogEntry, RunImage};
 use crate::core::{Found, Recovery, demand_of_run, demand_of_task, is_terminal};
 
-/// How long the start waits for orphaned containers to be gone.
+/// The time that the start waits for the destruction of orphaned containers.
 const ORPHANS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is to be done with a container of before.
+/// The action for a container of an earlier agent.
 #[derive(Debug)]
 pub(crate) enum Adoption {
-    /// It runs: watch it, or end it for the limit that it was found beyond.
+    /// The container runs: watch it, or end it because of the limitation.
     Alive(LiveContainer, Option<Limitation>),
-    /// It ended: take it apart and tell how.
+    /// The container has ended: destroy the rest and report the exit status.
     Ended(ContainerId, Demand),
     /// An orphan: destroy it.
     Orphan(ContainerName, Option<ProcessIdentity>),
 }
 
-/// Containers of before that are in the table, so that what the core asks for meets them. Nothing is told of them yet:
-/// the core would not know whose end it is told.
+/// Recovered containers in the table, so that the core's actions find them. The core gets no reports of them yet, since
+/// it does not know them before it has recovered.
 #[derive(Debug)]
 #[must_use = "nobody watches them"]
 pub(crate) struct Adopted {
@@ -47,8 +47,8 @@ pub(crate) struct Adopted {
 }
 
 impl Adopted {
-    /// Takes containers of before into the table, before the core hears of them: a resize or a kill that it asks for at
-    /// once would find nothing, and be lost. Those that belong to nobody come back.
+    /// Enters recovered containers into the table before the core learns of them: otherwise an immediate resize or kill
+    /// from the core would find nothing, and be lost. Returns the orphans.
     pub(crate) fn enter(
         adoptions: Vec<Adoption>,
         containerizer: &Containerizer,
@@ -78,7 +78,7 @@ impl Adopted {
         (Self { alive, ended }, orphans)
     }
 
-    /// Watches those that run, and tells how the others ended; once the core knows of them.
+    /// Watches the running containers, and reports the endings of the others. Called once the core has recovered.
     pub(crate) fn attend(self, containerizer: &Containerizer) {
         for (live, limitation) in self.alive {
             containerizer.attend(live, limitation);
@@ -90,17 +90,17 @@ impl Adopted {
     }
 }
 
-/// A container that belongs to nobody, and who keeps it.
+/// A container without a checkpoint, and its supervisor.
 pub(crate) type Orphan = (ContainerName, Option<ProcessIdentity>);
 
 impl Containerizer {
-    /// Watches a container of an earlier agent; it ends if that agent had found it beyond a limit.
+    /// Watches a container of an earlier agent, or ends it if that agent had found it beyond a limit.
     fn attend(&self, live: Arc<LiveContainer>, limitation: Option<Limitation>) {
         let container = live.container.clone();
         if let Some(limitation) = limitation {
             self.limit(&container, limitation);
         }
-        // One that was to shrink once it fitted has been waiting since before the restart.
+        // A container that waited to shrink before the restart continues to wait.
         let name = ContainerName::new(container.as_str()).ok();
         if let Some(name) = name.filter(|name| name.nesting().is_none()) {
             drop(self.shrink(container, name, live.demand));
@@ -110,8 +110,8 @@ impl Containerizer {
     }
 }
 
-/// What belongs to nobody goes before the master hears of the agent, which would offer its resources
-/// again; but one that cannot die does not hold the others up.
+/// Destroys the orphans before the agent registers: the master would offer their resources again. An orphan that cannot
+/// die does not delay the others.
 pub(crate) async fn remove_orphans(orphans: Vec<Orphan>, containerizer: &Containerizer) {
     let removals = orphans
         .into_iter()
@@ -126,8 +126,8 @@ pub(crate) async fn remove_orphans(orphans: Vec<Orphan>, containerizer: &Contain
     }
 }
 
-/// Looks for every container; what is to be done with them comes after the core has heard of them. An error says
-/// that they cannot be listed: without that, those that belong to nobody would run on.
+/// Finds every container. The actions for them come after the core has recovered. Fails if the containers cannot be
+/// listed: otherwise orphans would run on.
 pub(crate) fn recover(
     image: Image,
     boot: &BootId,
@@ -173,8 +173,8 @@ pub(crate) fn recover(
     Ok((recovery, adoptions))
 }
 
-/// Whether the machine was booted since the checkpoints were written, by what they say. A record of another boot may be an
-/// old one, put back: what began in this boot says so, and so does a supervisor that lives.
+/// Whether the machine was booted since the checkpoints were written, judged by the checkpoints. A record of another
+/// boot may be an old record that a disk restored; a task begun in this boot, or a running supervisor, proves that.
 fn was_rebooted(image: &Image, boot: &BootId, is_any_alive: bool) -> bool {
     let is_other = |before: &str| before != boot.as_str();
     let mut runs = image.frameworks.iter().flat_map(|one| &one.runs);
@@ -195,8 +195,8 @@ fn machine_state(containerizer: &Containerizer) -> io::Result<BTreeMap<String, R
     Ok(named.collect())
 }
 
-/// What `read` gives once we have the descriptors and the memory that it takes: nothing is taken for gone
-/// because we could not look.
+/// Returns the result of `read`, and retries while the agent lacks descriptors or memory: a failed look does not mean
+/// that something is gone.
 fn when_possible<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut has_logged = false;
     loop {
@@ -266,8 +266,8 @@ fn settle(
     }
 }
 
-/// The supervisor, if it runs: by the runtime folder's word, or by the checkpoint's alone when that
-/// folder was wiped.
+/// The supervisor, if it runs. Its identity comes from the runtime folder, or from the checkpoint if that folder was
+/// wiped.
 fn alive(
     container: &ContainerId,
     on_record: Option<ProcessIdentity>,
@@ -282,14 +282,15 @@ fn alive(
                 warn!(container_id = %container, "a supervisor is not the one that was recorded");
             }
             let watched = containerizer.containers().watch(&recorded);
-            // Whoever cannot be looked at is not taken for dead.
+            // A process that cannot be inspected does not count as dead.
             (!matches!(watched, Ok(None))).then_some(recorded)
         }
         (None, None) => None,
     }
 }
 
-/// Writes again who keeps a container, where its folder does not tell: with its record it is known from two places.
+/// Writes the identity of the supervisor to the container's folder if it is missing there, so that both places have it
+/// again.
 fn restore_note(
     container: &ContainerId,
     supervisor: &ProcessIdentity,
@@ -317,16 +318,16 @@ fn restore_note(
 #[derive(Debug)]
 struct ExpectedContainer {
     container: ContainerId,
-    /// The supervisor that was checkpointed.
+    /// The checkpointed identity of the supervisor.
     recorded: Option<ProcessIdentity>,
-    /// Whether the last word about what was in it was said.
+    /// Whether the terminal updates of its tasks were made.
     over: bool,
     demand: Demand,
-    /// Whether it has limits of its own; what is nested may share those around it.
+    /// Whether the container has its own limits; a nested container may share its parent's.
     own_limits: bool,
 }
 
-/// The containers of a run: its own, and those nested in it, which come first.
+/// The containers of a run: first the nested containers, then the run's own.
 fn expected(run: &RunImage) -> Vec<ExpectedContainer> {
     let mut all = Vec::new();
     for task in &run.tasks {
@@ -348,7 +349,7 @@ fn expected(run: &RunImage) -> Vec<ExpectedContainer> {
     all.push(ExpectedContainer {
         container: run.key.container.clone(),
         recorded,
-        // An executor may live on when its tasks are over.
+        // An executor may live longer than its tasks.
         over: run.executor.is_none() && run.tasks.iter().all(|task| is_over(&task.log)),
         demand: demand_of_run(run),
         own_limits: true,
@@ -356,14 +357,14 @@ fn expected(run: &RunImage) -> Vec<ExpectedContainer> {
     all
 }
 
-/// Whether a task of a group has groups of its own (`share_cgroups`).
+/// Whether a task of a group has its own cgroups (`share_cgroups`).
 pub(super) fn has_own_limits(task: &pb::TaskInfo) -> bool {
     let container = task.container.as_ref();
     let linux = container.and_then(|container| container.linux_info.as_ref());
     linux.is_some_and(|linux| !linux.share_cgroups())
 }
 
-/// The claims of a run's own container; what is nested in it has none.
+/// The inspection limits of a run's own container; nested containers have none.
 fn inspection_limits_of(
     run: &RunImage,
     expected: &ExpectedContainer,
@@ -380,7 +381,7 @@ fn inspection_limits_of(
     InspectionLimits::of_messages(&messages, containerizer.layout())
 }
 
-/// Whether its last word was said.
+/// Whether the log contains a terminal update.
 fn is_over(log: &[LogEntry]) -> bool {
     log.iter()
         .any(|entry| matches!(entry, LogEntry::Update(status) if is_terminal(status.state)))
@@ -441,11 +442,11 @@ mod tests {
         let boot = BootId::from_text("b");
         let rebooted = |recorded, began| was_rebooted(&image(recorded, began), &boot, false);
         assert!(rebooted(Some("a"), "a"));
-        // Whatever the records say, what lives says more.
+        // A running container proves more than any record.
         assert!(!was_rebooted(&image(Some("a"), "a"), &boot, true));
         assert!(!rebooted(Some("a"), "b"));
         assert!(!rebooted(Some("b"), "b") && !rebooted(Some("b"), "a"));
-        // A record that was lost says nothing; processes of another boot are none of this one's.
+        // A lost record proves nothing; processes of another boot cannot run in this boot.
         assert!(!rebooted(None, "a"));
     }
     fn demand(mem_bytes: u64) -> Demand {
@@ -455,8 +456,8 @@ mod tests {
         }
     }
 
-    /// Found by kills while tasks came to an executor: the resize that takes the memory of a task back which was never
-    /// begun reached the table before the container did, and was lost; the limit of before stayed.
+    /// Regression: a resize took back the memory of a task that never began. It reached the table before its container,
+    /// and was lost, so that the earlier limit stayed.
     #[test]
     fn what_the_core_asks_for_at_once_meets_the_containers_of_before() {
         let container = key().container;
@@ -494,7 +495,7 @@ mod tests {
         };
         assert_eq!(now.demand, demand(64));
         assert!(matches!(table.get(&gone), Some(Entry::Ending)));
-        // What is attended to later takes nothing back.
+        // Entering the containers does not consume them: they are attended later.
         assert_eq!((adopted.alive.len(), adopted.ended.len()), (1, 1));
     }
 }

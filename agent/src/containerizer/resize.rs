@@ -1,6 +1,7 @@
-//! Gives running containers other limits and volumes.
+//! Changes the limits and volumes of running containers.
 //!
-//! Invariant: of several resizes the newest holds in the end; a hard memory limit is lowered once what runs fits below it.
+//! Invariant: of several resizes the newest takes effect in the end. A hard memory limit is lowered once the usage is
+//! below the new limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,18 +22,18 @@ use crate::core::Input;
 use crate::failure::Failure;
 use crate::spec::volumes;
 
-/// How often a resize is tried, and the pause between: that the agent was short of something, or that a disk failed, says
-/// nothing of the tasks that would end with it.
+/// Attempts at a resize, and the pause between them. A shortage in the agent or a disk error is no fault of the tasks,
+/// which a failed resize would end.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How often a hard memory limit is tried again below which what runs does not fit.
+/// The interval between attempts to lower a hard memory limit below the current usage.
 const SHRINK_AGAIN: Duration = Duration::from_secs(5);
-/// How long the end of a task waits for its memory to be taken back.
+/// The longest time that the end of a task waits for its memory to be taken back.
 const SHRINK_WAIT: Duration = Duration::from_secs(1);
 
 impl Containerizer {
-    /// Gives a container what it is to have from now on.
+    /// Sets the demand of a container from now on.
     pub(super) fn resize(
         &self,
         container: ContainerId,
@@ -57,8 +58,8 @@ impl Containerizer {
         tried_again(container, attempt).await
     }
 
-    /// Waits for as long as data of destroyed volumes is left at the places of those that a container that runs is to
-    /// have further, or their disks do not answer: what runs in it already is not to end for that.
+    /// Waits while data of destroyed volumes remains at the places of the container's new volumes, or their disks are
+    /// silent: this must not end the tasks already running in the container.
     async fn wait_for_volumes(&self, container: &ContainerId) {
         let settings = &self.inner.options.settings;
         while let Some(further) = self.further_volumes_of(container).await {
@@ -71,7 +72,7 @@ impl Containerizer {
         }
     }
 
-    /// The volumes that a container that runs is to have and has not yet.
+    /// The volumes that a running container is to get in addition.
     async fn further_volumes_of(&self, container: &ContainerId) -> Option<Vec<pb::Resource>> {
         let live = match self.inner.table().get(container) {
             Some(Entry::Running(live)) => live.clone(),
@@ -81,12 +82,11 @@ impl Containerizer {
         Some(beyond(&live.change_lock.lock().await.volumes, wanted))
     }
 
-    /// Brings a container to what it is to have by now: of several resizes at once each finds what the
-    /// last one wants.
+    /// Applies the current request to a container: of several concurrent resizes each applies the newest request.
     async fn resize_now(&self, container: &ContainerId) -> Result<(), Failure> {
         let change_lock = match self.inner.table().get(container) {
             Some(Entry::Running(live)) => live.change_lock.clone(),
-            // What ends has no use for limits.
+            // An ending container needs no limits.
             _ => return Ok(()),
         };
         let mut applied = change_lock.lock().await;
@@ -101,11 +101,11 @@ impl Containerizer {
         let has_some = !volumes_requested.is_empty();
         let further = beyond(&applied.volumes, &volumes_requested);
         let taken = beyond(&volumes_requested, &applied.volumes);
-        // If this fails it has the others for certain: no step concerns them.
+        // If this step fails, the container certainly keeps the other volumes, which no step concerns.
         applied.volumes = beyond(&taken, &applied.volumes);
         let given = volumes_requested.clone();
         let demand = live.demand;
-        // It runs without these already, and so it has been told.
+        // The container already runs without these limits, which was logged.
         let missing = applied.missing_limits.clone();
         let asked = name.clone();
         let updated = blocking(move || {
@@ -136,13 +136,13 @@ impl Containerizer {
         applied.may_have_volumes = has_some;
         applied.volumes = given;
         let attempted = self.shrink(container.clone(), name, demand);
-        // The end of a task is not held up for as long as the kernel may need to write pages back.
+        // The end of a task does not wait until the kernel has written all pages back.
         let _ = tokio::time::timeout(SHRINK_WAIT, attempted).await;
         Ok(())
     }
 
-    /// Lowers a container's hard memory limit as far as what runs fits below it: now, or as soon as it
-    /// does. What is returned ends with the first attempt.
+    /// Lowers a container's hard memory limit now, or as soon as the usage is below it. The returned receiver completes
+    /// after the first attempt.
     pub(super) fn shrink(
         &self,
         container: ContainerId,
@@ -168,7 +168,7 @@ impl Containerizer {
             let (inner, asked) = (this.inner.clone(), name.clone());
             let shrunk = blocking(move || inner.containers.shrink_memory(&asked, &demand)).await;
             if let Some(newer) = this.demand_of(&container).filter(|now| *now != demand) {
-                // More was given meanwhile, and may just have been taken away again.
+                // The limit was raised meanwhile, and this step may have lowered it again.
                 let (inner, asked) = (this.inner.clone(), name.clone());
                 let _ = blocking(move || inner.containers.update(&asked, &newer)).await;
                 return;
@@ -183,13 +183,13 @@ impl Containerizer {
                     }
                 }
                 Ok(Ok(Shrink::Done { .. } | Shrink::NotLower)) | Err(_) => return,
-                // It began under other isolators, or is gone.
+                // The container began under other isolators, or is gone.
                 Ok(Err(ContainerError::Unknown(_))) => return,
                 Ok(Err(error)) => {
                     return warn!(container_id = %container, error = %chain(&error), "a memory limit is higher than it should be");
                 }
             }
-            // Nobody's end waits for this.
+            // The exit of the agent does not wait for this task.
             let others = Arc::downgrade(&this.inner);
             drop(this);
             tokio::time::sleep(SHRINK_AGAIN).await;
@@ -200,7 +200,7 @@ impl Containerizer {
         }
     }
 
-    /// What a container that runs is to have.
+    /// The requested demand of a running container.
     pub(super) fn demand_of(&self, container: &ContainerId) -> Option<Demand> {
         match self.inner.table().get(container) {
             Some(Entry::Running(live)) => Some(live.demand),
@@ -209,7 +209,7 @@ impl Containerizer {
     }
 }
 
-/// Those of the second volumes that are not among the first.
+/// The volumes of `second` that are not in `first`.
 fn beyond(first: &[pb::Resource], second: &[pb::Resource]) -> Vec<pb::Resource> {
     let first: BTreeSet<_> = first.iter().map(pb::Resource::encode_to_vec).collect();
     let second = second.iter();
@@ -217,7 +217,7 @@ fn beyond(first: &[pb::Resource], second: &[pb::Resource]) -> Vec<pb::Resource> 
     beyond.cloned().collect()
 }
 
-/// Takes up what a container is to have from now on.
+/// Records the requested demand and volumes of a container.
 pub(super) fn note_request(
     table: &mut BTreeMap<ContainerId, Entry>,
     container: &ContainerId,
@@ -233,7 +233,7 @@ pub(super) fn note_request(
     }
 }
 
-/// What the last of [`ATTEMPTS`] gives, or the first that does not fail.
+/// Returns the first success, or the result of the last of [`ATTEMPTS`].
 async fn tried_again<F: Future<Output = Result<(), Failure>>>(
     container: &ContainerId,
     mut attempt: impl FnMut() -> F,
@@ -255,7 +255,8 @@ mod tests {
     use super::*;
     use crate::checkpoint::{Layout, silent_disk};
 
-    /// It waited for ever, with the ends of its tasks, once the disk of a volume that it had hung.
+    /// Regression: when the disk of an existing volume hung, the container waited for ever, and so did the ends of its
+    /// tasks.
     #[tokio::test(start_paused = true)]
     async fn a_container_waits_for_the_disks_of_further_volumes_alone() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -269,13 +270,13 @@ mod tests {
         assert!(resized(&had, &had).await);
         assert!(resized(&[], &had).await);
         assert!(!resized(&both, &had).await);
-        // Nothing is known of one that was found.
+        // The volumes of an adopted container are unknown.
         assert!(!resized(&had, &[]).await);
         assert_eq!(beyond(&had, &both), both[1..]);
         assert_eq!(beyond(&both, &had), []);
     }
 
-    /// Attempts made, and how it ended, where so many of them fail; and how long that took.
+    /// The number of attempts, the result, and the duration, if this number of attempts fails.
     async fn tried(failing: u32) -> (u32, Result<(), String>, Duration) {
         let container = ContainerId::new("c").expect("an id");
         let (began, mut made) = (tokio::time::Instant::now(), 0);

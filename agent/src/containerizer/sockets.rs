@@ -1,4 +1,4 @@
-//! In which container a caller's connection was opened.
+//! Finds the container that opened a caller's connection.
 
 use meseta_daemon::authentication::ContainerSockets;
 use meseta_daemon::owner::SocketOwner;
@@ -8,7 +8,7 @@ use meseta_resources::ContainerId;
 use super::{Containerizer, blocking};
 
 impl Containerizer {
-    /// The one of these containers that it was opened inside, not in one that is nested in that.
+    /// Returns the one of these containers that opened the connection itself, not through a nested container.
     pub(crate) async fn opened_in(
         &self,
         containers: Vec<ContainerId>,

@@ -1,4 +1,4 @@
-//! What the containerizer knows of each container, and the limits on its work.
+//! The state of each container, and the limits on concurrent work.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,85 +25,85 @@ use crate::failure::Failure;
 use crate::fetch::Cancel;
 use crate::spec::LaunchSettings;
 
-/// Containers destroyed at once: each holds a thread, and the kernel gains nothing by more.
+/// Containers destroyed at once: each takes a thread, and more would not make the kernel faster.
 const ENDINGS_AT_ONCE: usize = 16;
-/// Containers fetched for at once: each holds two threads, and the network gains nothing by more. Half of
-/// them are left to others by a framework whose sources send nothing.
+/// Containers with a fetch in progress: each takes two threads, and more would not make the network faster. A framework
+/// with silent sources leaves half of them to others.
 const FETCHES_AT_ONCE: PermitLimits = PermitLimits {
     all: 16,
     each: 8,
     spare: 16,
 };
-/// Probes run at once, each of which holds a thread for up to its timeout; others wait. Half of them are left to
-/// others by a framework whose checks hang.
+/// Probes run at once. Each holds a thread for up to its timeout; others wait. A framework with hanging checks leaves
+/// half of them to others.
 const PROBES_AT_ONCE: PermitLimits = PermitLimits {
     all: 128,
     each: 64,
     spare: 64,
 };
-/// Launches at once that wait for paths of the machine's, whose file systems may never answer: each holds a thread. Half
-/// of them are left to others by a framework whose volumes hang.
+/// Launches that wait for host paths at once. Their file systems may never answer, and each holds a thread. A framework
+/// with hanging volumes leaves half of them to others.
 const HOST_PATHS_AT_ONCE: PermitLimits = PermitLimits {
     all: 32,
     each: 16,
     spare: 32,
 };
-/// Threads that look up names for checks, each of which may outlive its check: as many as there are of these.
+/// Threads that look up names for checks. Each may outlive its check, so their limit is that of the probes.
 const LOOKUPS_AT_ONCE: PermitLimits = PROBES_AT_ONCE;
 
-/// How containers are run here.
+/// The options of the containerizer.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// What is the same for all containers.
+    /// The settings common to all containers.
     pub(crate) settings: LaunchSettings,
-    /// Launches under way at once.
+    /// Launches in progress at once.
     pub(crate) launches_at_once: usize,
     /// The value of `--cgroups_destroy_timeout`.
     pub(crate) destroy_timeout: Duration,
     /// The value of `--fetcher_stall_timeout`.
     pub(crate) fetcher_stall_timeout: Duration,
-    /// Whether a container's share of the disk is enforced, also while it is fetched for.
+    /// Whether the disk limit of a container is enforced, also during its fetch.
     pub(crate) enforce_disk: bool,
 }
 
-/// A container as the monitor and the operators see it.
+/// A running container, as the monitor and the operators see it.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveContainer {
-    /// The run that it belongs to.
+    /// The run that owns the container.
     pub(crate) run: Arc<RunKey>,
-    /// Which: the run's own, or one nested in that.
+    /// The id of the container: the run's own container, or a nested one.
     pub(crate) container: ContainerId,
     /// The supervisor process of the container.
     pub(crate) supervisor: ProcessIdentity,
     /// Requests and limits of resources.
     pub(crate) demand: Demand,
-    /// Whether its groups have limits of its own; what is nested may share those around it.
+    /// Whether its cgroups have their own limits; a nested container may share its parent's.
     pub(crate) own_limits: bool,
-    /// What it may hold and listen on.
+    /// The limits for disk usage and ports.
     pub(crate) inspection_limits: InspectionLimits,
-    /// The persistent volumes that it is to see; those of its launch if absent.
+    /// The requested persistent volumes; `None` means the volumes of its launch.
     pub(crate) volumes: Option<Vec<pb::Resource>>,
-    /// Serialises changes to it.
+    /// Serialises changes of the container.
     pub(crate) change_lock: Arc<tokio::sync::Mutex<Applied>>,
 }
 
-/// What a container was given last.
+/// The values last applied to a container.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Applied {
-    /// The demand that its limits were last set to.
+    /// The demand last written to its limits.
     pub(crate) demand: Demand,
-    /// Whether volumes may be mounted in it.
+    /// Whether volumes may be mounted in the container.
     pub(crate) may_have_volumes: bool,
-    /// The persistent volumes that it has for certain: none of a container that was found.
+    /// The persistent volumes that the container certainly has; empty for an adopted container.
     pub(crate) volumes: Vec<pb::Resource>,
-    /// Files of limits that were not there when it was last looked at: nothing enforces those.
+    /// Limit files missing at the last comparison: nothing enforces these limits.
     pub(crate) missing_limits: Vec<&'static str>,
-    /// What others were found to have done to its processes when these were last looked at.
+    /// The interference with its processes found at the last inspection.
     pub(crate) interference: Interference,
 }
 
 impl Applied {
-    /// Those of a container that was launched with this demand and these volumes, or found.
+    /// The values for a container launched with this demand and these volumes, or adopted.
     pub(super) fn at_first(
         demand: Demand,
         volumes: &[pb::Resource],
@@ -118,14 +118,14 @@ impl Applied {
     }
 }
 
-/// What was last measured of each container's folders; the sandbox comes first.
+/// The last measured disk usage of each container's folders; the sandbox comes first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     disks: Arc<RwLock<BTreeMap<ContainerId, Arc<[DiskUsage]>>>>,
 }
 
 impl Measured {
-    /// The folders of one container; nothing before the first look.
+    /// The folders of a container; `None` before the first measurement.
     pub(crate) fn of(&self, container: &ContainerId) -> Option<Arc<[DiskUsage]>> {
         let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner);
         disks.get(container).cloned()
@@ -136,19 +136,19 @@ impl Measured {
     }
 }
 
-/// How far a container is.
+/// The state of a container.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// Waits for a place to be launched, until it is cancelled.
+    /// The container waits for a launch permit, until it is cancelled.
     Queued {
         cancelled: CancellationToken,
     },
-    /// Is being fetched for or launched; the fetching can be stopped.
+    /// The fetch or launch is in progress; the fetch can be cancelled.
     Launching {
         fetch: Arc<Cancel>,
     },
     Running(Arc<LiveContainer>),
-    /// It is being ended for this.
+    /// The container is being ended because of this limitation.
     Limited(Arc<LiveContainer>, Limitation),
     Ending,
 }
@@ -158,12 +158,12 @@ pub(super) enum Entry {
 pub(super) struct Inner {
     pub(super) options: Options,
     pub(super) containers: Containers,
-    /// Where the containers are noted; locked while it is made anew.
+    /// The folder with the records of the containers; locked while it is restored.
     runtime_folder: Mutex<RuntimeFolder>,
     pub(super) inputs: mpsc::Sender<Input>,
     pub(super) launch_permits: Semaphore,
     pub(super) destroy_permits: Semaphore,
-    /// For descriptors that wait for what happens to a container.
+    /// Permits for descriptors that watch containers.
     pub(super) watches: Arc<Semaphore>,
     pub(super) table: Mutex<BTreeMap<ContainerId, Entry>>,
     pub(super) measured: Measured,
@@ -217,12 +217,11 @@ impl Inner {
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Entry>> {
-        // The table is consistent between any two statements, so a panic elsewhere spoils nothing.
+        // The table is consistent between any two statements, so a panic elsewhere does no harm.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before anything is launched: a runtime folder that others have removed beside the running agent is made anew.
-    /// Blocking.
+    /// Restores a runtime folder that others removed while the agent was running. Called before every launch. Blocking.
     pub(super) fn restore_runtime_folder(&self) -> Result<(), Failure> {
         let mut folder = self
             .runtime_folder
@@ -240,7 +239,7 @@ impl Inner {
     }
 
     pub(super) async fn tell(&self, input: Input) {
-        // The core is gone only when the process is about to be.
+        // The core is gone only when the process is about to end.
         let _ = self.inputs.send(input).await;
     }
 }
@@ -251,12 +250,12 @@ impl Containerizer {
         &self.inner.containers
     }
 
-    /// Makes the folder anew that containers are noted in, if others have removed it. Blocking.
+    /// Restores the runtime folder, if others have removed it. Blocking.
     pub(crate) fn restore_runtime_folder(&self) -> Result<(), Failure> {
         self.inner.restore_runtime_folder()
     }
 
-    /// What containers' folders hold.
+    /// The measured disk usage of containers.
     pub(crate) fn measured(&self) -> &Measured {
         &self.inner.measured
     }
@@ -266,7 +265,7 @@ impl Containerizer {
         &self.inner.options.settings.layout
     }
 
-    /// Permit for a descriptor that stays open while a container runs; `None` at the limit.
+    /// Returns a permit for a descriptor that stays open while a container runs; `None` at the limit.
     pub(super) fn watch_permit(&self) -> Option<OwnedSemaphorePermit> {
         self.inner.watches.clone().try_acquire_owned().ok()
     }
@@ -275,33 +274,33 @@ impl Containerizer {
         &self.inner.throttle_writer
     }
 
-    /// Destroys that left something, counted per attempt.
+    /// The number of incomplete destroys, counted per attempt.
     pub(crate) fn destroy_errors(&self) -> u64 {
         let errors = &self.inner.destroy_errors;
         errors.load(Ordering::Relaxed)
     }
 
-    /// How often limits of a container were not what was asked for, and were set again.
+    /// The number of times that changed limits of a container were set again.
     pub(crate) fn limits_restored(&self) -> u64 {
         self.inner.limits_restored.load(Ordering::Relaxed)
     }
 
-    /// How often limits of a container were found to be gone with their group.
+    /// The number of times that limits of a container were found missing with their group.
     pub(crate) fn limits_lost(&self) -> u64 {
         self.inner.limits_lost.load(Ordering::Relaxed)
     }
 
-    /// How often others were found to have stopped a supervisor, or moved a process out of its container's groups.
+    /// The counters of stopped supervisors and of processes moved out of their container's groups.
     pub(crate) fn interference(&self) -> &InterferenceCounters {
         &self.inner.interference
     }
 
-    /// Whether nothing runs, begins or ends.
+    /// Whether no container runs, begins or ends.
     pub(crate) fn is_idle(&self) -> bool {
         self.inner.table().is_empty()
     }
 
-    /// Those that run now.
+    /// The containers that run now.
     pub(crate) fn live(&self) -> Vec<Arc<LiveContainer>> {
         let running = |entry: &Entry| match entry {
             Entry::Running(live) | Entry::Limited(live, _) => Some(live.clone()),
@@ -310,17 +309,17 @@ impl Containerizer {
         self.inner.table().values().filter_map(running).collect()
     }
 
-    /// What is the same for all containers.
+    /// The settings common to all containers.
     pub(crate) fn settings(&self) -> &LaunchSettings {
         &self.inner.options.settings
     }
 
-    /// Whether there is a container of that id, whatever becomes of it: an executor's or a task's own.
+    /// Whether a container with this id exists in any state, for an executor or a task.
     pub(crate) fn has(&self, container: &ContainerId) -> bool {
         self.inner.table().contains_key(container)
     }
 
-    /// Who keeps a container that runs.
+    /// The supervisor of a running container.
     pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
         match self.inner.table().get(container) {
             Some(Entry::Running(live)) => Some(live.supervisor.clone()),
@@ -328,7 +327,7 @@ impl Containerizer {
         }
     }
 
-    /// Containers whose fetches succeeded, and failed.
+    /// The numbers of successful and failed fetches of containers.
     pub(crate) fn fetches(&self) -> (u64, u64) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (

@@ -1,8 +1,8 @@
-//! Waiting for the end of a container's supervisor.
+//! Waits for the end of a container's supervisor.
 //!
-//! Invariant: nothing but the kernel's word that it ended is taken for its end. A supervisor that cannot be
-//! watched, because this process is short of descriptors or memory, is taken to live and asked for again; one
-//! for which there is no descriptor to spare is asked for now and then.
+//! Invariant: only the kernel's report counts as the end of a supervisor. A supervisor that cannot be watched, because
+//! this process lacks descriptors or memory, counts as alive and is queried again. Without a permit for a descriptor
+//! the supervisor is polled.
 
 use std::io;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use tracing::{error, info};
 use super::Containerizer;
 use super::readiness::readable;
 
-/// Pauses between attempts; they double from the first up to the second.
+/// The pauses between attempts; they double from the first to the second.
 pub(crate) const AGAIN_MIN: Duration = Duration::from_millis(200);
 pub(crate) const AGAIN_MAX: Duration = Duration::from_secs(5);
-/// How often a supervisor is asked for that nobody watches.
+/// The polling interval for a supervisor without a watch.
 const UNWATCHED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Completes when the supervisor has ended.

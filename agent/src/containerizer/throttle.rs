@@ -1,9 +1,9 @@
 //! Throttles and freezes revocable containers.
 //!
-//! A part of [`Containerizer`]. The kernel's files take no time to speak of, but each is written from a thread that
-//! may block. Invariants: the newest request is written last; no container is frozen while a task, a nested container or
-//! a session is launched in it, since what joins a frozen group never gets to its exec. The command of a check is not waited
-//! for: what it tells of a container that stood still counts for nothing.
+//! A part of [`Containerizer`]. Writing the kernel's files is fast, but each is written from a thread that may block.
+//! Invariants: the newest request is written last. No container is frozen while a task, a nested container or a session
+//! is launched in it, since a process that joins a frozen group never reaches its exec. A freeze does not wait for the
+//! command of a check: the result of a check of a frozen container does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,29 +17,29 @@ use tracing::{debug, warn};
 use super::Containerizer;
 use crate::core::{Input, LaunchPlan};
 
-/// Between two attempts at a thaw.
+/// The pause between two attempts at a thaw.
 const THAW_AGAIN: Duration = Duration::from_secs(1);
 
-/// Requested and not yet written.
+/// Requests that are not written yet.
 #[derive(Debug, Default)]
 struct PendingThrottle {
-    /// Whether a container is to stand still.
+    /// Whether each container is to be frozen.
     frozen: BTreeMap<ContainerId, bool>,
     /// Thousandths of a processor and bytes for all revocable containers.
     limits: Option<(Option<u64>, Option<u64>)>,
-    /// Containers that were frozen when they were written last.
+    /// Containers frozen by the last write.
     still: BTreeSet<ContainerId>,
-    /// How many launches are under way in a container. It is frozen once there are none.
+    /// The number of launches in progress in a container. A freeze waits until there are none.
     launches: BTreeMap<ContainerId, usize>,
 }
 
 impl PendingThrottle {
-    /// A thaw that failed is to be written again, unless something newer was asked for meanwhile.
+    /// Queues a failed thaw again, unless a newer request exists.
     fn thaw_again(&mut self, container: &ContainerId) {
         self.frozen.entry(container.clone()).or_insert(false);
     }
 
-    /// Takes what may be written now: a freeze waits for the launches in its container.
+    /// Takes the requests that are due now: a freeze waits for the launches in its container.
     fn take_due(&mut self) -> BTreeMap<ContainerId, bool> {
         let requested = std::mem::take(&mut self.frozen);
         let is_put_off = |(container, frozen): &(ContainerId, bool)| {
@@ -50,7 +50,7 @@ impl PendingThrottle {
         due
     }
 
-    /// Takes note of what was written.
+    /// Records the result of a write.
     fn note_written(&mut self, container: &ContainerId, frozen: bool) {
         match frozen {
             true => self.still.insert(container.clone()),
@@ -58,19 +58,19 @@ impl PendingThrottle {
         };
     }
 
-    /// Whether the container has to be thawed for this launch.
+    /// Marks a launch as begun. Returns whether the container must be thawed for it.
     fn begin_launch(&mut self, container: &ContainerId) -> bool {
         *self.launches.entry(container.clone()).or_default() += 1;
         self.still.contains(container)
     }
 
-    /// The container was thawed for a launch, and is frozen again after it unless something newer was asked for.
+    /// Records a thaw for a launch. The container is frozen again afterwards, unless a newer request exists.
     fn thawed_for_launch(&mut self, container: &ContainerId) {
         self.still.remove(container);
         self.frozen.entry(container.clone()).or_insert(true);
     }
 
-    /// Whether a freeze has waited for this launch.
+    /// Marks a launch as ended. Returns whether a freeze has waited for it.
     fn end_launch(&mut self, container: &ContainerId) -> bool {
         let launches = self.launches.get_mut(container);
         let left = launches.map_or(0, |launches| {
@@ -92,14 +92,14 @@ pub(super) struct ThrottleWriter {
     retries: Mutex<Retries>,
 }
 
-/// Whether what failed is being tried again. Whoever writes holds it.
+/// The state of the retries. The writer holds its lock.
 #[derive(Debug, Default)]
 struct Retries {
     under_way: bool,
 }
 
 impl Retries {
-    /// Notes how a write went; whether the writer is to try again, which one of them does at a time.
+    /// Records the result of a write. Returns whether the writer must try again; only one writer at a time does so.
     fn note(&mut self, is_retry: bool, failed: bool) -> bool {
         let is_due = failed && (is_retry || !self.under_way);
         if is_retry || failed {
@@ -119,25 +119,25 @@ impl ThrottleWriter {
     }
 }
 
-/// What came of writing.
+/// The result of a round of writes.
 #[derive(Debug, Default)]
 struct Written {
-    /// Whether the writer is to try again.
+    /// Whether the writer must try again.
     is_again: bool,
-    /// Containers that were to stand still, and do not.
+    /// Containers that could not be frozen.
     not_frozen: Vec<ContainerId>,
 }
 
-/// What came of one write to the freezer.
+/// The result of one write to the freezer.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum FreezerWrite {
     Done,
-    /// The container is gone by now: there is nothing to hold.
+    /// The container is gone: there is nothing to freeze.
     Gone,
     Failed,
 }
 
-/// A launch in a container, which does not stand still until this is dropped.
+/// A launch in a container. The container stays thawed until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LaunchInside {
     containerizer: Containerizer,
@@ -151,7 +151,7 @@ impl Drop for LaunchInside {
             .throttle_writer()
             .pending()
             .end_launch(&self.container);
-        // Without a runtime the agent ends, and has thawed all that it had frozen.
+        // Without a runtime the agent is ending, and has thawed all frozen containers.
         if is_due && tokio::runtime::Handle::try_current().is_ok() {
             self.containerizer.write_throttle();
         }
@@ -159,15 +159,15 @@ impl Drop for LaunchInside {
 }
 
 impl Containerizer {
-    /// Begins the launch of a container in that of an executor, which goes on while that takes; none for the executor's own.
-    /// Blocking.
+    /// Begins the launch of a nested container, and thaws its executor's container for that time. `None` for the
+    /// executor's own container. Blocking.
     pub(crate) fn launch_inside(&self, plan: &LaunchPlan) -> Option<LaunchInside> {
         let outer = &plan.run.container;
         if plan.container == *outer {
             return None;
         }
         let throttle_writer = self.throttle_writer();
-        // Whatever is being written was asked for before.
+        // Waits for a write in progress, which was requested earlier.
         let _written = throttle_writer.retries();
         let is_still = throttle_writer.pending().begin_launch(outer);
         let launch = LaunchInside {
@@ -180,14 +180,14 @@ impl Containerizer {
         Some(launch)
     }
 
-    /// A container is gone.
+    /// Drops the requests for a container that is gone.
     pub(super) fn forget_throttle(&self, container: &ContainerId) {
         let mut pending = self.throttle_writer().pending();
         pending.frozen.remove(container);
         pending.still.remove(container);
     }
 
-    /// Stops a container where it is, or lets it go on.
+    /// Freezes or thaws a container.
     pub(super) fn freeze(&self, container: ContainerId, frozen: bool) {
         self.throttle_writer()
             .pending()
@@ -196,7 +196,7 @@ impl Containerizer {
         self.write_throttle();
     }
 
-    /// Holds all revocable containers back together, or lets go.
+    /// Limits all revocable containers together, or removes the limits.
     pub(super) fn throttle_revocable(
         &self,
         cpus_millis: Option<u64>,
@@ -224,7 +224,7 @@ impl Containerizer {
         });
     }
 
-    /// Writes what is still to be written, once.
+    /// Writes the pending requests, once.
     pub(crate) async fn flush_throttle(&self) {
         self.write_pending(false).await;
     }
@@ -237,7 +237,7 @@ impl Containerizer {
 
     fn write_pending_now(&self, is_retry: bool) -> Written {
         let throttle_writer = self.throttle_writer();
-        // One after the other, each with the newest requests.
+        // The writers run one after the other, each with the newest requests.
         let mut retries = throttle_writer.retries();
         let (due, limits) = {
             let mut pending = throttle_writer.pending();
@@ -302,7 +302,7 @@ impl Containerizer {
         if let Err(error) = containers.limit_revocable_memory(memory_ceiling_bytes) {
             warn!(error = %chain(&error), "failed to set the memory limit of revocable containers");
         }
-        // Their own limits may have been lowered with an earlier throttle, and come back now.
+        // Their own limits may have been lowered by an earlier throttle, and are restored now.
         for live in self.live() {
             let Ok(name) = ContainerName::new(live.container.as_str()) else {
                 continue;
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(pending.frozen, [(still, false), (held, true)].into());
     }
 
-    /// A launch into a container that was frozen meanwhile hung until its time was up.
+    /// Regression: a launch into a container frozen meanwhile hung until its timeout.
     #[test]
     fn a_container_is_frozen_once_nothing_is_launched_in_it() {
         let container = ContainerId::new("c").unwrap();
@@ -353,7 +353,7 @@ mod tests {
         assert!(!pending.end_launch(&container), "there is another");
         assert!(pending.end_launch(&container));
         assert_eq!(written(&mut pending), [true]);
-        // What is asked for during a launch waits for its end, and a thaw is newer than what the launch has put off.
+        // A request during a launch waits for its end, and a thaw replaces the freeze that the launch delayed.
         assert!(pending.begin_launch(&container));
         pending.thawed_for_launch(&container);
         pending.frozen.insert(container.clone(), false);
@@ -369,7 +369,7 @@ mod tests {
     fn one_writer_at_a_time_tries_again() {
         let mut retries = Retries::default();
         assert!(retries.note(false, true));
-        // Another request while the first is tried again, which fails as well, and one that does not.
+        // Two other requests during the retry of the first: one fails as well, and one succeeds.
         assert!(!retries.note(false, true));
         assert!(!retries.note(false, false));
         assert!(retries.note(true, true));

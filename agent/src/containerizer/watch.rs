@@ -1,4 +1,4 @@
-//! Watches a running container: for the end of its supervisor, and for a memory limit that it runs into.
+//! Watches a running container: for the end of its supervisor, and for a reached memory limit.
 
 use std::io;
 use std::sync::Arc;
@@ -18,36 +18,36 @@ use super::{Containerizer, blocking, limitation_file};
 use crate::checkpoint::Limitation;
 use crate::core::Input;
 
-/// How an event of the kernel's is answered.
+/// The pace at which events of the kernel are handled.
 #[derive(Clone, Copy, Debug)]
 struct EventPace {
-    /// How often its counters are read for one.
+    /// The number of times that the counters are read for one event.
     looks: u32,
     between_looks: Duration,
-    /// Until the next one is taken.
+    /// The pause before the next event is taken.
     pause: Duration,
 }
 
-/// Version 1 speaks when memory has run out, and counts once a process was killed for that.
+/// Version 1 reports that memory has run out, and counts only after a process was killed.
 const PACE_V1: EventPace = EventPace {
     looks: 20,
     between_looks: Duration::from_millis(25),
     pause: Duration::ZERO,
 };
 
-/// Version 2 speaks once it has counted; but also, up to a hundred times a second for ever, where files are read or written in
-/// a container whose page cache has reached its limit, as any does in time.
+/// Version 2 reports after counting. It also reports up to a hundred times a second, without an end, while a container
+/// at its limit of page cache reads or writes files, as most do in time.
 const PACE_V2: EventPace = EventPace {
     looks: 1,
     between_looks: Duration::ZERO,
     pause: Duration::from_millis(250),
 };
 
-/// How often limits are looked at that nobody watches for want of descriptors.
+/// The polling interval for limits without a watch, for lack of descriptors.
 const UNWATCHED_LIMIT_PAUSE: Duration = Duration::from_secs(5);
 
-/// Looks whether a container ran into a limit until it has: at once, and at each event. Where there are no events, or none
-/// any more, it looks again and again.
+/// Checks the limitation at once and at each event, until the container reaches a limit. Without events, or after their
+/// end, it polls.
 async fn until_limit<L, E, Looking, Event>(
     pace: EventPace,
     mut look: L,
@@ -105,20 +105,20 @@ impl Containerizer {
                 }
             }
         }
-        // Apart, so that what waits for years has no room for what the end needs.
+        // Runs separately, so that this future, which may wait for years, does not hold the memory that the end needs.
         let supervisor = Some(live.supervisor.clone());
         Box::pin(self.end(container, supervisor, live.demand)).await;
     }
 
-    /// Completes when the container ran into a limit although its first process goes on: the kernel
-    /// killed a child of it, say, now or while no agent watched. The whole container ends then.
+    /// Completes when the container has reached a limit although its first process continues: for example, the kernel
+    /// killed a child, now or while no agent was watching. Then the whole container must end.
     async fn over_a_limit(&self, live: &LiveContainer) -> Limitation {
         let container = &live.container;
         let name = ContainerName::new(container.as_str()).ok();
         let Some(name) = name else {
             return std::future::pending().await;
         };
-        // What shares the limits of what is around it is watched with that.
+        // A container that shares the limits of its parent is watched with the parent.
         if !self.has_own_memory_limit(&name).await {
             return std::future::pending().await;
         }
@@ -140,7 +140,7 @@ impl Containerizer {
         memory_limitation(limitation)
     }
 
-    /// Whether a container has a memory limit of its own, once that can be read.
+    /// Whether a container has its own memory limit; waits until that can be read.
     async fn has_own_memory_limit(&self, name: &ContainerName) -> bool {
         loop {
             let (inner, asked) = (self.inner.clone(), name.clone());
@@ -152,7 +152,7 @@ impl Containerizer {
         }
     }
 
-    /// What tells that a container may have run into a limit; once there are descriptors for it.
+    /// The events of a reached limit; waits until there are descriptors for them.
     async fn limit_events(
         &self,
         container: &ContainerId,
@@ -181,8 +181,7 @@ impl Containerizer {
         }
     }
 
-    /// Ends a container that runs beyond a limit; the first limit is the one that is told, by a later life of
-    /// the agent too.
+    /// Ends a container beyond a limit. The first limitation counts, also after a restart of the agent.
     pub(crate) fn limit(&self, container: &ContainerId, limitation: Limitation) {
         let supervisor = if let Some(entry) = self.inner.table().get_mut(container)
             && let Entry::Running(live) = entry
@@ -204,7 +203,7 @@ impl Containerizer {
         });
     }
 
-    /// Reads how a container ended, destroys what is left of it and tells the core.
+    /// Reads the ending of a container, destroys the rest and notifies the core.
     pub(super) async fn end(
         self,
         container: ContainerId,
@@ -215,7 +214,7 @@ impl Containerizer {
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
-        // What was read while it lived says more than what is left of its group.
+        // A limitation read while the container lived is better than the rest of its group.
         let known = match before {
             Some(Entry::Limited(_, limitation)) => Some(limitation),
             _ => None,
@@ -234,7 +233,7 @@ impl Containerizer {
 mod tests {
     use super::*;
 
-    /// How often it looks in so long where there is no limit, and the kernel speaks every ten milliseconds.
+    /// The number of looks within this time without a limit, while the kernel reports every ten milliseconds.
     async fn looks_within(within: Duration, pace: EventPace, is_watched: bool) -> u32 {
         let mut looks = 0;
         let look = || {
@@ -255,7 +254,7 @@ mod tests {
     async fn a_container_at_its_limit_costs_a_few_looks_a_second() {
         let second = Duration::from_secs(1);
         assert_eq!(looks_within(second, PACE_V2, true).await, 4);
-        // The first, and those for two events.
+        // The first look, and the looks for two events.
         assert_eq!(looks_within(second, PACE_V1, true).await, 41);
         assert_eq!(looks_within(second, PACE_V2, false).await, 1);
     }

@@ -1,7 +1,7 @@
-//! The order to run a task or a group of them: checked ([`checks`]), made durable, on its way.
+//! Handles the request to run a task or a task group: validates it ([`checks`]), makes it durable and launches it.
 //!
-//! What cannot be run is answered with a terminal update that says why; nothing is dropped in silence
-//! but a repetition of what runs already. Invariant: of a group all tasks are taken, or none.
+//! A task that cannot be run is answered with a terminal update and the reason. Only a repeated request for a running
+//! task is dropped silently. Invariant: the agent accepts all tasks of a group, or none.
 
 mod checks;
 
@@ -37,7 +37,7 @@ const NOT_ACKNOWLEDGED: &str = "The framework has too many tasks on this agent t
      it has not acknowledged; its tasks are taken again when it has";
 const ENDING: &str = "The agent is about to end, once its tasks have";
 
-/// A task that may be run.
+/// A validated task.
 struct Checked {
     stream: StreamKey,
     info: pb::TaskInfo,
@@ -46,8 +46,8 @@ struct Checked {
 }
 
 impl AgentCore {
-    /// Whether a request of a master's is carried out, or refused with a reason. An agent whose tasks are to end before it
-    /// does, which may take long, says that it runs no others, and can be told to kill those sooner.
+    /// Whether a request from the master is handled, or refused with a reason. An agent that waits for the end of its
+    /// tasks before its exit, which may take long, refuses other tasks, and accepts kills.
     pub(super) fn is_answered(&self, request: &FromMaster) -> bool {
         match request {
             FromMaster::RunTask(_) | FromMaster::RunTaskGroup(_) | FromMaster::KillTask(_) => {
@@ -86,7 +86,7 @@ impl AgentCore {
         }
     }
 
-    /// Why no task is taken at present, whatever it asks for.
+    /// The reason why the agent accepts no task at present.
     fn refused_for_now(&self, framework: &pb::FrameworkInfo) -> Option<Rejection> {
         let refusal = self.ending_refusal().or_else(|| self.drain_refusal());
         let refusal = refusal.or_else(|| self.disk_refusal());
@@ -104,7 +104,7 @@ impl AgentCore {
         Some((Reason::ContainerLaunchFailed, ENDING))
     }
 
-    /// A task whose intent cannot be written would wait, and nobody would know for what.
+    /// The refusal while the disk is unusable: a task whose intent cannot be written would wait for an unknown reason.
     fn disk_refusal(&self) -> Option<(Reason, &'static str)> {
         let message = match self.disk {
             DiskCondition::Writable => return None,
@@ -116,7 +116,8 @@ impl AgentCore {
         Some((Reason::ContainerLaunchFailed, message))
     }
 
-    /// What has ended pays with no resources for the memory and the disk that it takes until it is acknowledged.
+    /// The refusal for a framework with a large backlog: ended tasks use no resources, but take memory and disk until
+    /// their updates are acknowledged.
     fn unacknowledged_refusal(
         &self,
         framework: &pb::FrameworkId,
@@ -129,7 +130,7 @@ impl AgentCore {
     fn is_here(&self, stream: &StreamKey) -> bool {
         let here = self.find_task(stream).is_some();
         if here {
-            // Answering would end the one that runs.
+            // A refusal would end the running task.
             warn!(
                 framework_id = %stream.framework, task_id = %stream.task,
                 "dropped the order to run a task that is here already"
@@ -150,8 +151,8 @@ impl AgentCore {
         self.answer_for_absent(now, stream, status, Default::default());
     }
 
-    /// The same of a task without an executor. The one that is made up for it takes no other's place, also not that of
-    /// one that has ended and of which something is still to be acknowledged.
+    /// Validates a task without an executor. The executor made for it must not have the id of another executor, not
+    /// even of an ended executor with unacknowledged updates.
     fn check_command_task(
         &self,
         stream: &StreamKey,
@@ -169,7 +170,7 @@ impl AgentCore {
         self.check(&run.task, true, &run.framework)
     }
 
-    /// A task without an executor: one is made up for it, and named after it.
+    /// Accepts a task without an executor: the agent makes an executor named after the task.
     fn take_command(
         &mut self,
         now: Now,
@@ -209,7 +210,7 @@ impl AgentCore {
         self.launch(&key);
     }
 
-    /// A task of an executor of the framework's own.
+    /// Accepts a task of an executor from the framework.
     fn take_for_executor(
         &mut self,
         now: Now,
@@ -275,7 +276,7 @@ impl AgentCore {
         }
     }
 
-    /// Takes tasks for one executor, which is launched if it is new.
+    /// Accepts tasks for one executor, and launches a new executor.
     fn take_all(
         &mut self,
         now: Now,
@@ -318,7 +319,8 @@ impl AgentCore {
                     .try_for_each(|one| executor.container.check_cpus(&one.demand));
                 placed.map_err(Rejection::invalid)?;
                 if kind == ExecutorKind::Custom {
-                    // It has to hear of the task. What the agent launches in it is let in by the containerizer.
+                    // A frozen executor must receive the task. For launches by the agent itself the containerizer thaws
+                    // the container.
                     self.thaw(&executor.key.container);
                 }
                 executor.key.clone()
@@ -346,7 +348,7 @@ impl AgentCore {
         Ok(key)
     }
 
-    /// The master's idea of the executor is not ours.
+    /// The master and the agent disagree about the executor.
     fn no_executor(
         &mut self,
         framework: &pb::FrameworkInfo,
@@ -451,7 +453,7 @@ impl AgentCore {
         self.containers.insert(key.container.clone(), owner);
     }
 
-    /// Writes the intent and puts the task with its executor.
+    /// Writes the intent and adds the task to its executor.
     fn take_task(
         &mut self,
         now: Now,
@@ -466,7 +468,7 @@ impl AgentCore {
             resources,
             demand,
         } = checked;
-        // Not kept: an executor that is shared is copied with all its tasks when one is put with it.
+        // The reference is not kept: adding a task to a shared executor copies it with all its tasks.
         let Some((kind, user, had_one)) = self.executor_at(key).map(|executor| {
             let had_one = executor.has_task(&stream.task);
             (executor.kind, executor.user.clone(), had_one)
@@ -489,7 +491,7 @@ impl AgentCore {
             info,
             framework: match kind {
                 ExecutorKind::Command => framework.clone(),
-                // Once in the executor's record, whatever number of tasks it has.
+                // Saved once in the executor's record, for all its tasks.
                 ExecutorKind::Default | ExecutorKind::Custom => pb::FrameworkInfo::default(),
             },
             accepted_unix_ns: unix_ns(now),
@@ -526,7 +528,7 @@ impl AgentCore {
             ended_bytes: 0,
         };
         if had_one {
-            // The log of an earlier task of this id says that it is over.
+            // The log of an earlier task with this id shows a terminal state.
             let key = task_key.clone();
             self.persist(Write::RetireTask { key });
         }
@@ -554,7 +556,7 @@ fn is_partition_aware(framework: &pb::FrameworkInfo) -> bool {
 }
 
 impl Executor {
-    /// Whether it can be given tasks.
+    /// Whether the executor accepts tasks.
     fn takes_tasks(&self, kind: ExecutorKind) -> bool {
         self.kind == kind
             && self.is_live()

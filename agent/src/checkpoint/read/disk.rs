@@ -1,7 +1,7 @@
-//! Reading what may not be there, without taking trouble of ours for damage.
+//! Reads entries that may be missing, and does not mistake the agent's own shortages for damage.
 //!
-//! [`RetryBudget`] asks again while we are short of descriptors or memory, for as long as that takes, and a few
-//! times where the disk says that it failed. What is no plain file is not opened for reading: it might wait.
+//! [`RetryBudget`] retries without a limit while the agent lacks descriptors or memory, and a few times after errors of
+//! the disk. Only plain files are opened for reading: others might block.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -15,16 +15,16 @@ use tracing::warn;
 
 /// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Attempts that a disk which fails is given, in one reading of everything.
+/// Attempts granted to a failing disk during one reading of all checkpoints.
 const FAILURES_MAX: u32 = 50;
 
-/// Where checkpoints are read from.
+/// The source of the checkpoints.
 pub(super) trait Disk {
-    /// All bytes of a plain file.
+    /// Reads all bytes of a plain file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    /// The names of the folders in a folder.
+    /// Lists the names of the folders in a folder.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
-    /// Where a link points.
+    /// Returns the target of a link.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
     fn pause(&self, pause: Duration);
 }
@@ -69,7 +69,7 @@ impl Disk for LocalDisk {
     }
 }
 
-/// What is left of the attempts that a failing disk is given.
+/// The remaining attempts for a failing disk.
 #[derive(Debug)]
 pub(super) struct RetryBudget {
     failures_left: u32,
@@ -86,7 +86,7 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// What `read` gives once it gives a word about what is read.
+    /// Returns the result of `read`, and retries while the error may be temporary.
     pub(super) fn read<T>(
         &mut self,
         disk: &dyn Disk,

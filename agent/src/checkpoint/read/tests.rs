@@ -1,4 +1,4 @@
-//! A disk that fails, and a machine that is short of descriptors: no record is taken for damaged.
+//! A failing disk and a machine without descriptors: the agent takes no record for damaged.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::*;
 use crate::checkpoint::tests::{framework, identity, intent};
 use crate::checkpoint::{Store, TaskRecord, Write};
 
-/// The machine's disk, on which some calls fail so many times before they do not.
+/// The machine's disk, on which the first calls fail.
 struct Failing {
     errno: i32,
     left: RefCell<BTreeMap<PathBuf, u32>>,
@@ -118,8 +118,8 @@ fn a_disk_that_fails_for_good_keeps_no_agent_away() {
     assert!(*disk.pauses.borrow() < 1_000);
 }
 
-/// Found by damages under tasks that live: without record and log of its executor, one of two tasks was told as over and
-/// the other never.
+/// Regression: without record and log of their executor, one of two live tasks was reported as ended and the other
+/// never.
 #[test]
 fn tasks_without_their_executor_are_no_command_tasks() {
     let (_dir, layout) = written();
@@ -146,7 +146,7 @@ fn tasks_without_their_executor_are_no_command_tasks() {
     assert_eq!(damaged, [&layout.run(&run).join(EXECUTOR_INFO)]);
 }
 
-/// Records of earlier versions tell it with each task of a group.
+/// Records of earlier versions contain the framework in each task of a group.
 #[test]
 fn a_framework_is_read_once_however_many_records_tell_it() {
     for with_record in [true, false] {

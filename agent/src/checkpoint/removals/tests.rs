@@ -1,4 +1,4 @@
-//! Disks that are ill: a file in the place of a disk's folder fails every call there, whoever we are.
+//! Failing disks: with a file in the place of a disk's folder every call fails, also for root.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use super::super::holdings::tests::{Disk, holdings_of, volume_on};
 use super::super::{Image, Store, Write, read};
 use super::*;
 
-/// More than any removal takes.
+/// An upper bound for any removal.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A work directory, and a disk beside it.
@@ -53,13 +53,13 @@ impl Fixture {
         volume_path(&self.layout, volume).expect("a path")
     }
 
-    /// Every call to the disk fails from now on.
+    /// Makes every call to the disk fail from now on.
     fn falls_ill(&self) {
         fs::rename(&self.disk, self.disk.with_extension("well")).expect("moved");
         fs::write(&self.disk, "no folder").expect("written");
     }
 
-    /// At once: a disk that is not there for a moment has nothing to be removed.
+    /// Repairs the disk atomically: a disk that is missing for a moment would have nothing to remove.
     fn recovers(&self) {
         let well = self.disk.with_extension("well");
         let exchange = rustix::fs::RenameFlags::EXCHANGE;
@@ -80,7 +80,7 @@ impl Fixture {
         image.holdings.map_or(0, |record| record.destroyed.len())
     }
 
-    /// Waits until the thread has removed all that there is.
+    /// Waits until the thread has removed all data.
     fn removed(&self) {
         let removals = self.store.removals();
         let waits = |state: &mut State| state.removals.iter().any(|one| !one.is_done);
@@ -89,7 +89,7 @@ impl Fixture {
         assert!(!waited.expect("no panic").1.timed_out(), "{removals:?}");
     }
 
-    /// Another agent is started, once nothing of this one runs.
+    /// Starts another agent, after the end of this one.
     fn restart(&mut self) -> Image {
         let image = read(&self.layout).expect("readable");
         let before = self.store.removals().clone();
@@ -106,7 +106,7 @@ impl Fixture {
     }
 }
 
-/// The data of a volume, which is there when this returns.
+/// Writes data into a volume. The data exists when this returns.
 fn write_data(path: &Path) -> PathBuf {
     let file = path.join("folder/file");
     fs::create_dir_all(path.join("folder")).expect("made");
@@ -131,7 +131,7 @@ fn a_volume_on_a_disk_of_its_own_is_removed_beside_the_checkpoints() {
         fixture.removed();
         assert!(!data.exists());
         assert_eq!(path.exists(), disk == Disk::Mount, "a whole disk stays");
-        // Nobody is let there before the next start could not remove what they wrote.
+        // The volume is not released before the next start could no longer remove its data.
         let removals = fixture.store.removals();
         assert!(removals.is_left(&path));
         fixture
@@ -155,7 +155,7 @@ fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() 
         let data = write_data(&path);
         fixture.falls_ill();
         fixture.destroy(&volume);
-        // Another role is given the disk, and the agent is started again.
+        // Another role gets the disk, and the agent starts again.
         let next = fixture.volume(disk, "b");
         fixture.create(&next);
         assert_eq!(fixture.recorded(), 1);
@@ -172,7 +172,7 @@ fn a_disk_that_fails_stops_no_checkpoint_and_is_tried_again_by_the_next_start() 
         assert!(!data.exists(), "{disk:?}");
         assert_eq!(fixture.recorded(), 0);
         assert!(!fixture.store.removals().is_left(&path));
-        // What is written from now on is nobody's to remove.
+        // Data written from now on must never be removed.
         let next = fixture.path(&next);
         let data = write_data(&next);
         fixture.restart();
@@ -232,7 +232,7 @@ fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
     let waiting = removals.now().waiting;
     assert_eq!(waiting.len(), REMOVALS_MAX);
     assert_eq!((&waiting[0], &waiting[1]), (&mount, &paths[3]));
-    // Nor is one whose data goes at the moment given up, and one that was has nothing removed any more.
+    // A removal in progress is not abandoned either, and an abandoned removal removes nothing.
     let begun = removals.todo(dir.path()).expect("some").0.remove(0);
     assert!(removals.begin(&begun));
     removals.add(&layout, [&volume_on(Disk::Path, dir.path(), "later")]);
@@ -244,12 +244,12 @@ fn of_very_many_volumes_those_that_are_whole_disks_are_kept() {
     let data = write_data(&given_up.path);
     assert!(removals.remove(&given_up));
     assert!(data.exists());
-    // The same place once more is none more.
+    // Adding the same place again adds no removal.
     removals.add(&layout, [&mount]);
     assert_eq!(removals.now().waiting.len(), REMOVALS_MAX);
 }
 
-/// Where one disk hangs, or has very many files, what was on another is removed nevertheless.
+/// A hung or very full disk does not prevent removals on another disk.
 #[test]
 fn each_disk_has_a_thread_of_its_own() {
     let dir = tempfile::tempdir().expect("a directory");

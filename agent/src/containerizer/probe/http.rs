@@ -1,7 +1,7 @@
-//! A check by HTTP: a GET, of whose answer the status counts.
+//! HTTP checks: a GET whose status decides.
 //!
-//! Invariants: the check is over when its task is; names, which an answer may lead to, are looked up by threads of which
-//! there are so many, and each framework has its part of them.
+//! Invariants: the check ends with its task. Names, which a redirect may contain, are looked up by a bounded number of
+//! threads, of which each framework has its share.
 
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -20,14 +20,14 @@ use crate::containerizer::fair_semaphore::FairSemaphore;
 use crate::core::ProbeResult;
 use crate::task_connection::{NoLook, TaskConnector, TaskLife, is_no_look, until};
 
-/// Answers that lead elsewhere are followed so often, as curl does it for Mesos.
+/// The most redirects that a check follows, as curl does for Mesos.
 const REDIRECTS_MAX: u32 = 10;
-/// The most of such an answer's body that is read.
+/// The most bytes of a redirect's body to read.
 const REDIRECT_BODY_BYTES_MAX: u64 = 64 * 1024;
-/// Addresses of one name that are tried.
+/// The most addresses of a name to try.
 const ADDRESSES_MAX: usize = 16;
 
-/// Where names are looked up for the checks of a framework.
+/// The lookups for the checks of a framework.
 #[derive(Clone, Debug)]
 pub(super) struct Lookups {
     pub(super) permits: FairSemaphore,
@@ -40,7 +40,7 @@ pub(super) fn by_http(
     life: &TaskLife,
     lookups: Lookups,
 ) -> ProbeResult {
-    // As Mesos, which asks curl not to look at certificates: the task is on this machine.
+    // As in Mesos, which disables certificate checks in curl: the task is on this machine.
     let tls = ureq::tls::TlsConfig::builder()
         .disable_verification(true)
         .build();
@@ -66,7 +66,8 @@ pub(super) fn by_http(
     }
 }
 
-/// Asks, and goes where answers lead. An answer that says no place is the last, as for curl, whatever its status.
+/// Sends the request and follows redirects. A redirect without a location is the final answer, as for curl, whatever
+/// its status.
 fn follow(agent: &ureq::Agent, url: &str, timeout: Duration) -> Result<ProbeResult, ureq::Error> {
     let began = Instant::now();
     let mut url = url.to_owned();
@@ -87,7 +88,7 @@ fn follow(agent: &ureq::Agent, url: &str, timeout: Duration) -> Result<ProbeResu
         let Some(next) = resolve(&page, &place) else {
             return Ok(ProbeResult::NoAnswer(format!("it leads to {place:?}")));
         };
-        // Read, so that the next question may go over the same connection; one that is long is not worth it.
+        // Reads the body, so that the next request may reuse the connection; a long body is not worth that.
         let mut body = answer
             .into_body()
             .into_reader()
@@ -99,8 +100,8 @@ fn follow(agent: &ureq::Agent, url: &str, timeout: Duration) -> Result<ProbeResu
     Ok(ProbeResult::NoAnswer(text))
 }
 
-/// Takes an address as it is; a name is looked up by a thread that can be abandoned, and counts until it ends. Without memory
-/// for a thread ureq would panic.
+/// Resolves an address directly, and a name with a thread that can be abandoned and counts until it ends. Ureq's own
+/// resolver would panic without memory for a thread.
 #[derive(Debug)]
 struct TaskResolver {
     names: DefaultResolver,
@@ -148,7 +149,7 @@ impl TaskResolver {
     ) -> Result<Vec<SocketAddr>, ureq::Error> {
         let permit = self.lookups.permits.try_take(&self.lookups.framework);
         let permit = permit.ok_or_else(|| io::Error::other(NoLook::TooManyNames))?;
-        // Told by the end of it: the thread has nothing else to write.
+        // Closing the pipe signals the end: the thread writes nothing else to it.
         let (ended, ends) = io::pipe()?;
         let found = Arc::new(Mutex::new(None));
         let of_thread = found.clone();
@@ -176,10 +177,10 @@ mod tests {
     use super::*;
     use crate::containerizer::fair_semaphore::PermitLimits;
 
-    /// More than anything takes that does not hang.
+    /// Longer than any operation that does not hang.
     const LONG: Duration = Duration::from_secs(600);
 
-    /// A life that ends when the other end is dropped.
+    /// A task that lives until the other end of the pipe is dropped.
     fn life() -> (TaskLife, io::PipeWriter) {
         let (ended, ends) = io::pipe().expect("a pipe");
         (TaskLife::of(OwnedFd::from(ended)), ends)
@@ -203,7 +204,7 @@ mod tests {
         (listener, format!("http://127.0.0.1:{port}/"))
     }
 
-    /// Takes one request and answers it.
+    /// Accepts one request and answers it.
     fn answer(listener: &TcpListener, answer: &str) {
         let (mut stream, _) = listener.accept().expect("a check");
         reply(&mut stream, answer);
@@ -236,7 +237,7 @@ mod tests {
         server.join().expect("no panic");
     }
 
-    /// The check of a task behind a login page failed: `302` without a place is an answer.
+    /// Regression: the check of a task behind a login page failed. `302` without a location is an answer.
     #[test]
     fn an_answer_that_leads_nowhere_counts_by_its_status() {
         for (sent, status) in [
@@ -277,7 +278,7 @@ mod tests {
         server.join().expect("no panic");
     }
 
-    /// A server may serve one connection at a time.
+    /// A server may serve only one connection at a time.
     #[test]
     fn an_answer_that_leads_to_the_same_server_is_followed_on_the_same_connection() {
         let (listener, url) = listening();
@@ -295,7 +296,7 @@ mod tests {
         server.join().expect("no panic");
     }
 
-    /// As Mesos, which looks at no certificate of a task.
+    /// As in Mesos, which checks no certificate of a task.
     #[test]
     fn an_answer_over_tls_counts_whoever_has_signed_the_certificate() {
         let key = rcgen::KeyPair::generate().expect("a key");
@@ -326,7 +327,7 @@ mod tests {
         server.join().expect("no panic");
     }
 
-    /// It held its place for up to its timeout.
+    /// Regression: the check blocked its slot for up to its timeout.
     #[test]
     fn a_check_that_gets_no_answer_is_over_with_its_task() {
         let (listener, url) = listening();
@@ -346,7 +347,7 @@ mod tests {
         assert!(matches!(seen, ProbeResult::NoAnswer(_)), "{seen:?}");
     }
 
-    /// Threads that look names up were abandoned without a bound.
+    /// Regression: the number of abandoned lookup threads was not bounded.
     #[test]
     fn a_name_is_looked_up_where_there_is_room_for_that() {
         let (listener, url) = listening();
@@ -364,7 +365,7 @@ mod tests {
         server.join().expect("no panic");
     }
 
-    /// Found by ENOMEM at the clone of a thread: the check's thread panicked.
+    /// Regression: ENOMEM at the clone of a thread made the check's thread panic.
     #[test]
     fn no_thread_is_needed_to_look_up_an_address() {
         let config = ureq::Agent::config_builder().build();
@@ -373,7 +374,7 @@ mod tests {
             life: life().0,
             lookups: lookups(0),
         };
-        // No thread answers in no time at all.
+        // A lookup with a thread could not answer in zero time.
         let at_once = NextTimeout {
             after: UreqDuration::Exact(Duration::ZERO),
             ..NextTimeout::default()

@@ -1,8 +1,8 @@
-//! Where an answer leads: `Location` against the URL that was asked for (RFC 3986, section 5.2).
+//! The target of a redirect: resolves `Location` against the requested URL (RFC 3986, section 5.2).
 
 use ureq::http::Uri;
 
-/// The URL that a reference means on a page.
+/// Resolves a reference against the URL of a page.
 pub(super) fn resolve(page: &Uri, reference: &str) -> Option<String> {
     let reference = reference.split('#').next().unwrap_or_default().trim();
     let (scheme, authority) = (page.scheme_str()?, page.authority()?);
