@@ -1,4 +1,4 @@
-//! Which agents may join, by ACLs, certificate and domain, and which of them may be offered.
+//! Admission: checks by ACLs, certificate and domain which agents may join and which may be offered.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

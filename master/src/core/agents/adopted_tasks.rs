@@ -1,8 +1,8 @@
-//! Takes the tasks that a returning agent reports on the books.
+//! Adopts the tasks that a reregistering agent reports.
 //!
-//! Entered through [`MasterCore::adopt_tasks`]. After a failover all agents come back at once with all their tasks, so
-//! what is the same for many of them is done once: tables are looked up once for a task, equal resources are converted
-//! once for an agent, and the allocator is told of each framework once.
+//! Entered through [`MasterCore::adopt_tasks`]. After a failover all agents return at once with all their tasks, so
+//! work common to many tasks happens once: the code looks up each table once per task, converts equal resources once
+//! per agent, and informs the allocator once per framework.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,14 +34,14 @@ const NOT_LAUNCHED: &str = "it was not launched there, and is ended";
 
 /// Resources as tasks have them, with what follows from them.
 struct Conversion {
-    /// As reported: each a message.
+    /// The reported resources, each an encoded message.
     reported: Vec<Vec<u8>>,
-    /// The role of what is allocated to none.
+    /// The role for unallocated resources.
     fallback: Role,
     role: Role,
-    /// Allocated to the role.
+    /// The parsed resources, allocated to the role.
     resources: Resources,
-    /// What they take on the wire.
+    /// The encoded size of the resources.
     bytes: usize,
     counted: ResourceQuantities,
 }
@@ -103,16 +103,16 @@ impl Conversions {
     }
 }
 
-/// What adopting changes beside the agent and its frameworks.
+/// The effects of adopting tasks outside the agent and its frameworks.
 #[derive(Default)]
 struct AdoptedTasks {
-    /// New on the books; kept only if somebody watches.
+    /// New tasks; recorded only if somebody watches.
     added: Option<Vec<(FrameworkId, TaskId)>>,
-    /// On the books already, and over by the agent's word.
+    /// Known tasks that have ended according to the agent.
     ended: Vec<(FrameworkId, TaskId, TaskState)>,
-    /// What the new ones hold; kept only if the allocator knows the agent.
+    /// The resources of new tasks; recorded only if the allocator knows the agent.
     held: Option<BTreeMap<FrameworkId, Resources>>,
-    /// Bytes of the history that are free: lost tasks are back.
+    /// Bytes of the history that became free, because unreachable tasks are back.
     history_bytes: usize,
 }
 
@@ -132,7 +132,7 @@ impl AdoptedTasks {
     }
 }
 
-/// What decides which of an agent's tasks are taken.
+/// The data that decide which of an agent's tasks are adopted.
 struct TaskAdoption<'a> {
     frameworks: &'a mut CachedViewMap<FrameworkId, Framework, FrameworkView>,
     finished: &'a BTreeSet<FrameworkId>,
@@ -141,7 +141,7 @@ struct TaskAdoption<'a> {
     books: Books<'a>,
 }
 
-/// What a task that is taken is put on.
+/// The tables that record an adopted task.
 struct Books<'a> {
     agent: &'a mut Agent,
     budget: &'a mut AdoptionBudget,
@@ -289,7 +289,7 @@ impl Books<'_> {
         });
         if let Some(lost) = lost {
             record.is_launched = true;
-            // What the framework said of it, and not the agent.
+            // The description from the framework, not from the agent.
             record.description.clone_from(&lost.description);
         }
         if self.budget.reported.fit_task(&mut record, resources.bytes) == Fit::LeftOut {

@@ -1,8 +1,8 @@
 //! Adopts the frameworks, tasks and executors that an agent reports when it reregisters.
 //!
-//! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: what is adopted is charged
-//! once, here and in the allocator, and with no more than its agent has; it is bounded in bytes for all agents of a
-//! host; no agent says anything of a task that another agent was given by this master.
+//! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: an adopted record is charged once, here
+//! and in the allocator, and within the agent's total; the records are limited in bytes for all agents of a host; no
+//! agent can report a task that this master launched on another agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use crate::core::state::task::{self, ExecutorRecord};
 use crate::core::timers::Timer;
 use crate::core::wire;
 
-/// Unsubscribed frameworks that one agent may report: more than it has executors.
+/// The number of unsubscribed frameworks that one agent may report: more than an agent has executors.
 const FRAMEWORKS_PER_AGENT_MAX: usize = 2_048;
 
-/// Frameworks that may be recovered from agents; the rest of the limit is left for those that subscribe.
+/// The number of frameworks that may be recovered from agents; the rest of the limit is for subscribing frameworks.
 const RECOVERED_FRAMEWORKS_MAX: usize = crate::core::config::FRAMEWORKS_MAX / 10 * 9;
 
-/// What the master knew of an agent that reregisters.
+/// The master's former knowledge of an agent that reregisters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum ReregistrationKind {
-    /// It is one that the registry had when this master started.
+    /// The registry contained the agent when this master started.
     Expected,
-    /// It was lost, or is one that nobody expected.
+    /// The agent was lost, or was never expected.
     Unexpected,
-    /// This master has it on its books, and all that it gave it.
+    /// This master has a record of the agent, and of everything sent to it.
     Registered,
 }
 
-/// Total and charged resources of an agent, without revocable resources and shared volumes. An agent may have very
-/// many names, and tell of very many records: of each record only its own names are looked at.
+/// The total and charged resources of an agent, without revocable resources and shared volumes. An agent may have
+/// very many resource names and report very many records, so each check reads only the names of one record.
 pub(super) struct ChargedResources {
     used: BTreeMap<ResourceName, Scalar>,
     total: BTreeMap<ResourceName, Scalar>,
@@ -67,7 +67,7 @@ impl ChargedResources {
         }
     }
 
-    /// Whether the agent has so much beside what is charged.
+    /// Whether the uncharged resources of the agent suffice.
     fn has(&self, more: &ResourceQuantities) -> bool {
         let of = |amounts: &BTreeMap<ResourceName, Scalar>, name: &ResourceName| {
             amounts.get(name).copied().unwrap_or_default()
@@ -97,12 +97,12 @@ impl ChargedResources {
     }
 }
 
-/// What counts of resources, see [`ChargedResources`].
+/// The resources that count for [`ChargedResources`].
 pub(super) fn counted(resources: &Resources) -> ResourceQuantities {
     resources.unrevocable().unshared().scalar_quantities()
 }
 
-/// What may still be taken over of an agent, in resources and in bytes.
+/// The resources and bytes that may still be adopted from an agent.
 pub(super) struct AdoptionBudget {
     pub(super) charged: ChargedResources,
     pub(super) reported: ReportedBudget,
@@ -180,7 +180,8 @@ impl MasterCore {
         finished
     }
 
-    /// How many frameworks may still come to be on an agent's word: one that lies must not fill the table.
+    /// The number of frameworks that the agent may still add by a report: an agent with false reports must not fill
+    /// the table.
     fn framework_slots_left(&self, id: &AgentId) -> usize {
         let told = self.frameworks.values().filter(|framework| {
             framework.link == Link::Recovered && framework.told_by.as_ref() == Some(id)
@@ -197,7 +198,7 @@ impl MasterCore {
         is_expected: bool,
         framework_slots: &mut Option<usize>,
     ) -> Result<(), Invalid> {
-        // Counted once for an agent, and only for one that tells of a new framework.
+        // Counted once per agent, and only for an agent that reports a new framework.
         let slots_left = framework_slots.unwrap_or_else(|| self.framework_slots_left(agent));
         *framework_slots = Some(slots_left);
         if slots_left == 0 {
@@ -304,8 +305,8 @@ impl MasterCore {
         self.charge_allocator(agent_id, &framework_id, &resources);
     }
 
-    /// Tells the allocator of what is held on an agent that it knows already; of one that it does
-    /// not know yet it is told all at once.
+    /// Charges resources held on an agent in the allocator, if the allocator already knows the agent. Otherwise they
+    /// are charged when the agent is added.
     pub(super) fn charge_allocator(
         &mut self,
         agent: &AgentId,

@@ -1,8 +1,8 @@
-//! Makes the registry's epoch a higher one where an agent has obeyed a higher one.
+//! Raises the registry's epoch above the epoch that an agent has obeyed.
 //!
-//! Such an agent obeys this master no more: the registry was restored from a copy that is older. Entered from
-//! [`registration`](super::registration), when an agent comes back. Invariant: an agent that tells what it has obeyed
-//! is answered only once an epoch above that is durable.
+//! Such an agent no longer obeys this master: the registry was restored from an older copy. Entered from
+//! [`registration`](super::registration) when an agent reregisters. Invariant: an agent that reports an obeyed epoch
+//! gets its answer only once a higher epoch is durable.
 
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use crate::core::state::pending::Pending;
 use crate::core::state::persisted::Mutation;
 use crate::core::state::rejection::Rejection;
 
-/// From one rise to the next, because each makes all agents write: an agent that makes epochs up must not keep them busy.
+/// The shortest time between two raises. Each raise makes all agents write to disk, and an agent with invented epochs
+/// must not keep them busy.
 const EPOCH_RISE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl MasterCore {
-    /// The epoch that this master needs to be obeyed by an agent; nothing if it has that.
+    /// The epoch that this master needs for the agent to obey it; `None` if the current one suffices.
     pub(super) fn epoch_needed(
         &self,
         register: &meseta::Register,
@@ -87,9 +88,9 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Says why the epoch is made a higher one. An agent that this master had registered itself, and that has obeyed another
-    /// one since, tells that the other one runs, or ran a moment ago, on a copy of the registry. Agents are taken back
-    /// all the same: which of the two is the right one they cannot tell, and one that was started by mistake and stopped
+    /// Logs the reason for raising the epoch. An agent that this master registered and that has since obeyed another
+    /// epoch shows that another master runs, or ran a moment ago, on a copy of the registry. Agents are accepted
+    /// nevertheless: they cannot know which master is the right one, and a master started by mistake and stopped
     /// again must not keep them.
     fn log_rise(&self, agent: &AgentId, to: u64, obeyed: Option<&meseta::ObeyedEpoch>) {
         let other = obeyed.and_then(|obeyed| obeyed.master_id.as_deref());

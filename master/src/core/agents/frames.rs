@@ -1,4 +1,4 @@
-//! What registered agents say: updates, exits, messages, pongs.
+//! Messages of registered agents: updates, exits, framework messages, pongs.
 
 use std::sync::Arc;
 
@@ -153,8 +153,8 @@ impl MasterCore {
         self.event(&framework, update(status));
     }
 
-    /// Whether an agent may say something of a task that it has not: one that nobody has. What it says of another
-    /// agent's is acknowledged to it if that one has it from this master, so that it does not go on.
+    /// Whether an agent may report a task that it does not have: only a task that no agent has. If this master
+    /// launched the task on another agent, the master acknowledges the update, so that the agent stops repeating it.
     fn may_speak_of_what_it_has_not(
         &mut self,
         agent: &AgentId,
@@ -173,13 +173,13 @@ impl MasterCore {
             }
             return false;
         }
-        // Of a framework from before this master's start it could be a task of an agent that is not back yet.
-        // The agent repeats what is not acknowledged.
+        // The task of a framework from before this master's start could be on an agent that is not back yet. The
+        // agent repeats unacknowledged updates.
         let may_speak = self.recovered_agents.is_empty() || self.is_own_framework(framework);
         may_speak && self.admit_unknown_task_update(agent, framework, task, status)
     }
 
-    /// A task has ended on its agent: what it held is free at once, whatever is still unacknowledged.
+    /// Releases the resources of an ended task at once, even if its updates are unacknowledged.
     pub(super) fn task_ended(
         &mut self,
         agent_id: &AgentId,
@@ -282,7 +282,7 @@ impl MasterCore {
         agent.is_some_and(|agent| agent.has_executor(framework, executor))
     }
 
-    /// A new estimate of what is revocable replaces the old; offers made of the old are void.
+    /// Replaces the estimate of revocable resources, and rescinds offers made from the old estimate.
     fn agent_update(&mut self, id: &AgentId, message: &meseta::AgentUpdate) {
         self.counters.agent_frame("agent_update");
         let Some(oversubscribed) = &message.oversubscribed else {

@@ -1,6 +1,6 @@
-//! The descriptions of agents and the number of agents of one host, held to their limits.
+//! Limits on the descriptions of agents and on the number of agents of one host.
 //!
-//! What is counted, and what the limits are: `state/agent_info_usage.rs`.
+//! `state/agent_info_usage.rs` has the counts and the limits.
 
 use meseta_proto::Invalid;
 use meseta_resources::{AgentId, Change};
@@ -16,25 +16,25 @@ use crate::core::state::pending::Pending;
 use crate::core::state::rejection::Rejection;
 
 impl MasterCore {
-    /// Where the agent on a connection comes from, as far as that is proven.
+    /// The proven origin of the agent on a connection.
     pub(super) fn origin_of(&self, connection: ConnectionId, hostname: &str) -> Origin {
         Origin::of(self.agent_callers.get(&connection), hostname)
     }
 
-    /// Whether the host that the agent on a connection names is proven.
+    /// Whether the hostname of the agent on a connection is proven.
     pub(super) fn is_of_proven_host(&self, connection: ConnectionId) -> bool {
         let caller = self.agent_callers.get(&connection);
         caller.is_some_and(|caller| caller.certificate.is_some())
     }
 
-    /// What the registry has of an agent, which an earlier master may have taken with a larger budget.
+    /// The size of the agent's info in the registry. An earlier master may have accepted it with a larger budget.
     fn known_info_bytes(&self, id: &AgentId) -> usize {
         let here = self.agents.get(id).map(|agent| agent.profile.info_bytes);
         let expected = || Some(self.recovered_agents.get(id)?.encoded.len());
         here.or_else(expected).unwrap_or_default()
     }
 
-    /// Refuses an agent that says more of itself than may be kept, of one or of all.
+    /// Refuses an agent whose description exceeds the limit of one agent or of all.
     pub(super) fn check_description(
         &self,
         connection: ConnectionId,
@@ -125,7 +125,7 @@ impl MasterCore {
         })
     }
 
-    /// How many agents of a host are here, are expected or wait for the registry.
+    /// The number of agents of a host that are registered, expected or waiting for the registry.
     pub(in crate::core) fn agents_of_host(&self, hostname: &str) -> usize {
         let name = host_of(hostname);
         let expected = self.recovered_agents.values();
@@ -173,7 +173,8 @@ impl MasterCore {
             .set(&profile.id, origin, profile.bytes);
     }
 
-    /// What a registered agent says anew, and waits for the registry: the larger of both counts.
+    /// Counts a registered agent's new description that waits for the registry: the larger of the old and the new
+    /// size.
     pub(super) fn keep_larger_description(
         &mut self,
         connection: ConnectionId,
@@ -215,7 +216,7 @@ impl MasterCore {
         }
     }
 
-    /// What a registered agent said anew is not taken over: what it said before counts.
+    /// Counts the former description of a registered agent again, because the new one was not accepted.
     pub(in crate::core) fn keep_former_description(&mut self, id: &AgentId) {
         let former = self.agents.get(id);
         let former = former.map(|agent| agent.profile.bytes + agent.oversubscribed_bytes);
@@ -226,12 +227,12 @@ impl MasterCore {
         }
     }
 
-    /// Nothing is kept of an agent any more.
+    /// Stops counting an agent's description.
     pub(super) fn drop_description(&mut self, id: &AgentId) {
         self.agent_info_usage.remove(id);
     }
 
-    /// What is kept of all agents.
+    /// The memory of all agent descriptions.
     #[cfg(test)]
     pub(in crate::core) fn described_bytes(&self) -> usize {
         self.agent_info_usage.all

@@ -1,4 +1,4 @@
-//! How agents are lost: disconnected, unreachable, removed.
+//! The loss of agents: disconnected, unreachable, removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::views::operator_event::OperatorEvent;
 
-/// Why an agent's tasks are lost.
+/// The reason for the loss of an agent's tasks.
 #[derive(Clone, Copy)]
 enum Loss {
     Unreachable { since: Duration },
@@ -112,7 +112,7 @@ impl MasterCore {
         }
     }
 
-    /// Tells frameworks that what was thought unreachable is gone.
+    /// Informs frameworks that their unreachable tasks are gone.
     fn unreachable_tasks_gone(&mut self, id: &AgentId) {
         let frameworks: Vec<FrameworkId> = self.frameworks.keys().cloned().collect();
         for framework_id in frameworks {
@@ -179,7 +179,7 @@ impl MasterCore {
         Some(agent)
     }
 
-    /// Tells the frameworks what they lost: tasks, offers, the agent; in Mesos's order.
+    /// Informs the frameworks of their losses: tasks, offers, the agent, in the order of Mesos.
     fn lose(&mut self, agent: Agent, loss: Loss) {
         let hostname = agent.profile.info.hostname.escape_debug().to_string();
         for task in agent.tasks.values() {
@@ -259,7 +259,7 @@ impl MasterCore {
         self.send_status(&framework_id, status);
     }
 
-    /// An agent thought lost has come back: its tasks are what they are, and in the health that the agent told last.
+    /// Sends the current state and last health of each task of an agent that was considered lost and came back.
     pub(super) fn tell_tasks_are_back(&mut self, id: &AgentId) {
         self.paced_messages.cancel_failure(id);
         let Some(agent) = self.agents.get(id) else {

@@ -1,17 +1,17 @@
-//! How agents come, report, come back and are lost.
+//! Registration, reports, reregistration and loss of agents.
 //!
-//! - `admission`: which agents may join, and which may be offered
-//! - `adopted_tasks`: takes the reported tasks on the books
-//! - `adoption`: takes over what an agent reports when it reregisters
-//! - `epochs`: a higher epoch for agents that have obeyed one
-//! - `frames`: what registered agents say
-//! - `info_usage`: descriptions of agents, held to their limits
+//! - `admission`: checks which agents may join, and which may be offered
+//! - `adopted_tasks`: adopts the reported tasks
+//! - `adoption`: adopts the report of a reregistering agent
+//! - `epochs`: a higher epoch for agents that have obeyed another master
+//! - `frames`: messages of registered agents
+//! - `info_usage`: limits on descriptions of agents
 //! - `loss`: agents disconnected, unreachable, removed
-//! - `partial_reregistrations`: reregistrations in parts, taken and completed
-//! - `predecessors`: earlier connections of an agent, and earlier agents where it is
-//! - `profile`: an agent as it describes itself
-//! - `registration`: how agents come and come back
-//! - `reported_budget`: memory limit of what agents report
+//! - `partial_reregistrations`: reregistrations in parts, collected and completed
+//! - `predecessors`: earlier connections of an agent, and earlier agents at its location
+//! - `profile`: an agent's description of itself
+//! - `registration`: registration and reregistration
+//! - `reported_budget`: memory limit of the records that agents report
 
 pub(super) mod admission;
 pub(super) mod adopted_tasks;

@@ -1,9 +1,9 @@
 //! Assembles reregistrations that agents send in parts.
 //!
-//! The first part names the agent and is rejected if that agent is not admitted; the Reregister message comes last and
-//! completes the parts. Invariants: what is gathered has a limit in bytes as they are in memory, for the agents of one
-//! host or address and for all together; an agent has one return at a time; nothing of it outlives its connection, and
-//! none that is slow keeps another agent out.
+//! The first part names the agent and is rejected if that agent is not admitted; the Reregister message comes last
+//! and completes the parts. Invariants: the collected parts are limited by their size in memory, for the agents of
+//! one host or address and for all together; an agent has one pending reregistration; its parts never outlive the
+//! connection; and no slow reregistration keeps another agent out.
 
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::schema;
@@ -114,7 +114,7 @@ impl MasterCore {
         self.refuse_agent(connection, Rejection::for_now(text));
     }
 
-    /// A return with all that was told before it.
+    /// Merges a Reregister message with all parts before it.
     pub(super) fn complete_reregistration(
         &mut self,
         connection: ConnectionId,
@@ -143,7 +143,7 @@ impl MasterCore {
         report
     }
 
-    /// Forgets what a connection has told.
+    /// Drops the parts received on a connection.
     pub(super) fn forget_partial_reregistration(&mut self, connection: ConnectionId) {
         self.partial_reregistrations.take(connection);
     }

@@ -1,8 +1,8 @@
-//! What an agent was before: earlier connections of it, and earlier agents where it is now.
+//! Predecessors of an agent: its earlier connections, and earlier agents at its location.
 //!
-//! Two agents cannot listen at one address of one host, so that one which comes takes the place of those that are away.
-//! Invariant: what was said on a connection that an agent has given up is never taken for newer than what it has said
-//! since.
+//! Two agents cannot listen at one address of one host, so a new agent replaces the disconnected ones at that
+//! address. Invariant: a message on a connection that the agent has abandoned never counts as newer than its later
+//! messages.
 
 use meseta_resources::AgentId;
 
@@ -16,9 +16,9 @@ use crate::core::state::persisted::Mutation;
 use crate::core::state::rejection::Rejection;
 
 impl MasterCore {
-    /// Sends away what was on its way on an earlier connection while its agent came back on another. Connections are
-    /// numbered as they are accepted, so that of an agent's, or of those of a process that took its place, the newest is
-    /// the present one.
+    /// Refuses a message on an earlier connection of an agent that has since returned on another. Connections are
+    /// numbered in the order of their accept, so the newest connection of an agent, or of its successor at the
+    /// location, is the current one.
     pub(super) fn check_is_newest<'a>(
         &self,
         connection: ConnectionId,
@@ -30,15 +30,15 @@ impl MasterCore {
         }
     }
 
-    /// An agent that registers where one was admitted that has said nothing since is that one: it ended
-    /// before the id that it was given was on its disk.
+    /// Finds an admitted agent at the same location that has never sent anything: the registering agent is that one,
+    /// because it ended before it stored its id.
     pub(super) fn silent_predecessor(&self, profile: &AgentProfile) -> Option<AgentId> {
         let silent = |agent: &&Agent| !agent.keeps_id && agent.connection.is_none();
         let found = self.agents_at(profile).find(silent);
         found.map(|agent| agent.id().clone())
     }
 
-    /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
+    /// Removes a disconnected agent at the location of a newly registering one, which has forgotten its former id.
     pub(super) fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
         let lost = |agent: &&Agent| agent.connection.is_none() && !agent.removal_pending;
         let found = self.agents_at(profile).find(lost);

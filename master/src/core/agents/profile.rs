@@ -19,14 +19,14 @@ use crate::core::wire;
 /// Longest frame for an agent, in bytes, also if the agent takes longer ones.
 const FRAME_BYTES_MAX: u64 = 64 << 20;
 
-/// What an agent says of itself, understood.
+/// Parses an agent's description of itself.
 pub(in crate::core) fn profile(
     id: AgentId,
     mut register: meseta::Register,
 ) -> Result<AgentProfile, Invalid> {
-    /// The longest name that a host can have.
+    /// The longest possible hostname.
     const HOSTNAME_BYTES_MAX: usize = 255;
-    // An agent that comes back says its id, too: it counts from the beginning.
+    // A returning agent includes its id as well, so the id counts in the size from the first registration on.
     register.agent_info.id = Some((&id).into());
     let message_bytes = schema::bytes_of(&register);
     let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
@@ -102,7 +102,7 @@ pub(super) fn check_sums(total: &Resources) -> Result<(), Invalid> {
     }
 }
 
-/// What the registry keeps of an agent.
+/// The registry's record of an agent.
 pub(in crate::core) fn record(profile: &AgentProfile) -> AgentRecord {
     AgentRecord {
         agent_id: profile.id.to_string(),

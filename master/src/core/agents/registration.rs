@@ -1,8 +1,8 @@
-//! How agents come and come back.
+//! Registration and reregistration of agents.
 //!
-//! An agent identifies itself by the first frame of a connection. It is admitted once the
-//! registry has it, and told so after. Invariants: an agent id belongs to one live connection; no id is
-//! taken that this master is still to give.
+//! An agent identifies itself by the first frame of a connection. The master admits the agent once the registry has
+//! stored it, and answers only then. Invariants: an agent id belongs to one live connection; an agent cannot bring an
+//! id that this master has yet to assign.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -139,10 +139,10 @@ impl MasterCore {
         if self.is_future_agent(&id) {
             return Err(Rejection::permanent(NOT_GIVEN));
         }
-        // An agent that is somebody else's must not learn what became of it.
+        // An agent without the right certificate must not learn the fate of the agent with this id.
         self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
         if self.gone_agents.contains_key(&id) {
-            // One that obeys only higher epochs would not obey this either.
+            // An agent that obeys only higher epochs would ignore this shutdown too.
             if let Some(epoch) = self.epoch_needed(&report.register)? {
                 return self.raise_epoch(&id, epoch, connection, report);
             }
@@ -152,7 +152,7 @@ impl MasterCore {
             self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
             return Err(Rejection::permanent("the agent was marked gone"));
         }
-        // Admitted now, it would be back after it was told to be gone.
+        // An agent admitted now would be back after frameworks learned that it is gone.
         if self.operator.going.contains(&id) {
             return Err(Rejection::for_now("the agent is being marked gone"));
         }
@@ -334,7 +334,7 @@ impl MasterCore {
         true
     }
 
-    /// Gives the allocator a new entry and tells the agent that it is in.
+    /// Adds the agent to the allocator and sends the agent its registration.
     fn announce_agent(&mut self, id: &AgentId, unknown: Vec<meseta::TaskToReconcile>) {
         let Some(agent) = self.agents.get(id) else {
             return;
@@ -508,7 +508,7 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(id) else {
             return;
         };
-        // One that is on no books here is ended by this one word: its end is not told to anybody.
+        // A kill for a task without a record is sent only once, because nobody gets a status of its end.
         let sent = agent.kills.clone();
         let tasks = agent.tasks.clone();
         agent.kills.retain(|key, _| tasks.contains_key(key));

@@ -1,8 +1,9 @@
 //! Memory limit for records that agents report and this master did not create.
 //!
-//! After a restart of the master it is agents that tell what there is: tasks, executors, operations. Entered where
-//! these are taken over. Invariant: what is kept on the word of the agents of a host that is proven has a bound; so
-//! has each agent of others. Beyond it what only readers need is left away, and beyond that the whole record.
+//! After a restart of the master, agents report the tasks, executors and operations. Entered where the core adopts
+//! them. Invariant: the reported records of all agents of a proven host have one limit, and those of each agent of an
+//! unproven host another. Above the limit a record loses the parts that only readers need; above a further limit the
+//! whole record is skipped.
 
 use std::sync::Arc;
 
@@ -18,11 +19,11 @@ use crate::core::state::operation::{
 use crate::core::state::task::{ExecutorRecord, TaskRecord};
 use crate::core::wire::{self, Format};
 
-/// What became of a record.
+/// The outcome for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum Fit {
     Complete,
-    /// Without what only readers need.
+    /// The record without the parts that only readers need.
     Reduced,
     LeftOut,
 }
@@ -57,7 +58,7 @@ impl ReportedBudget {
         fits
     }
 
-    /// What is necessary has a quarter more.
+    /// Takes the record's size from the budget. Essential parts get a quarter more.
     fn fit<T>(
         &mut self,
         record: &mut T,
@@ -76,7 +77,7 @@ impl ReportedBudget {
         Fit::LeftOut
     }
 
-    /// `resources` is what the task's resources, as the agent tells them, take on the wire.
+    /// Fits a task. `resources` is the encoded size of its reported resources.
     pub(super) fn fit_task(&mut self, record: &mut TaskRecord, resources: usize) -> Fit {
         let bytes = |record: &TaskRecord| memory_of_task(record).saturating_add(resources);
         self.fit(record, bytes, |record| {
@@ -145,7 +146,7 @@ fn memory_of_operation(record: &OperationRecord) -> usize {
 }
 
 impl Agent {
-    /// What is kept on its word.
+    /// The memory of the records that the agent alone reports.
     pub(in crate::core) fn reported_bytes(&self) -> usize {
         let text = |resources| encoded(&wire::to_wire(resources, Format::PostRefinement));
         let tasks = self.tasks.values().filter(|task| !task.is_launched);

@@ -85,7 +85,7 @@ impl MasterCore {
                 ids,
                 filters,
             } => self.answer_inverse_offers(id, &ids, filters.as_ref(), answer),
-            // The allocator offers what there is, whatever is asked for.
+            // The allocator offers all available resources, whatever the framework requests.
             Action::Request => Answer::Accepted,
             Action::AcknowledgeOperationStatus {
                 agent_id,
@@ -207,7 +207,7 @@ impl MasterCore {
     }
 
     fn shutdown_executor(&mut self, id: &FrameworkId, call: call::Shutdown) -> Answer {
-        // What cannot be an executor's id is none, and is not sent to anybody.
+        // An invalid executor id goes to no agent.
         let is_id = ExecutorId::new(&call.executor_id.value).is_ok();
         let agent = self.connected_agent(&call.agent_id.value);
         if let Some(agent) = agent.filter(|_| is_id) {
@@ -226,7 +226,7 @@ impl MasterCore {
         Some(agent.id().clone())
     }
 
-    /// Passes an acknowledgement on. The acknowledged end of a task ends the master's record of it.
+    /// Forwards an acknowledgement. The acknowledged end of a task ends the master's record of it.
     fn acknowledge(
         &mut self,
         id: &FrameworkId,

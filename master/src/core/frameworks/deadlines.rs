@@ -1,8 +1,8 @@
-//! Until when frameworks that are away may be so, across restarts of the master.
+//! Deadlines of disconnected frameworks, across restarts of the master.
 //!
-//! A framework's deadline is written when its stream ends and removed when it is back or ended. A new
-//! master goes on counting: nobody gains time by the master's restart but what everybody is given
-//! to find the new one. Invariant: what is noted here is in the registry, or on its way there.
+//! The master writes a framework's deadline when its stream ends, and removes it when the framework returns or ends.
+//! A new master continues the same deadlines: a restart of the master gives nobody more time, except the time that
+//! everybody gets to find the new master. Invariant: every deadline here is in the registry, or on its way there.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::core::state::pending::Pending;
 use crate::core::state::persisted::{DeadlineRecord, Mutation};
 
 impl MasterCore {
-    /// How long a framework that agents tell of may still be away: what is left of its own time, but at
-    /// least as long as agents are given.
+    /// The time that a framework reported by agents may still be disconnected: the rest of its own time, but at least
+    /// the reregistration timeout of agents.
     pub(in crate::core) fn time_to_return(&self, id: &FrameworkId, own: Duration) -> Duration {
         let left = match self.deadlines.get(id) {
             Some(deadline) => deadline.saturating_sub(self.now.unix),
@@ -51,7 +51,7 @@ impl MasterCore {
         }
     }
 
-    /// Drops deadlines that have passed of frameworks that no agent tells of any more.
+    /// Drops expired deadlines of frameworks that no agent reports any more.
     pub(in crate::core) fn forget_old_deadlines(&mut self) {
         let grace = self.config.registry_max_agent_age;
         let now = self.now.unix;

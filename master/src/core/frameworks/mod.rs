@@ -1,9 +1,9 @@
-//! How frameworks come, what they call, to whom their ids belong, and how they end.
+//! Subscriptions, calls, ownership of ids, and the end of frameworks.
 //!
 //! - `calls`: the calls of a subscribed scheduler
-//! - `deadlines`: until when frameworks may be away
-//! - `ownership`: to whom framework ids belong
-//! - `subscribe`: subscriptions: new, again, in another's place
+//! - `deadlines`: the deadlines of disconnected frameworks
+//! - `ownership`: the owners of framework ids
+//! - `subscribe`: subscriptions: new, repeated, or in place of another scheduler
 //! - `teardown`: the end of a framework
 
 pub(super) mod calls;

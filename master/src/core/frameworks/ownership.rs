@@ -1,11 +1,10 @@
-//! To whom framework ids belong, across restarts of the master.
+//! The owners of framework ids, across restarts of the master.
 //!
-//! A framework's principal, or the user of this machine that it runs as if nobody has proven a name, is in the
-//! registry before the framework is told its id, and until the framework is
-//! removed; what was removed is remembered, too. An id that the registry does not know, as after an upgrade,
-//! may be claimed while agents of the registry are still expected, but the claim gives way to what the first
-//! of these says. Invariant: an id that the registry knows is given to its principal only, and no agent that
-//! the registry does not know takes an id from anybody.
+//! The registry stores a framework's principal, or its local user without a proven principal, before the framework
+//! gets its id and until the framework is removed; removals are stored too. While agents of the registry are still
+//! expected, an id unknown to the registry, as after an upgrade, may be claimed, but the claim yields to the report
+//! of the first of these agents. Invariant: an id in the registry goes to its principal only, and no agent outside
+//! the registry takes an id from anybody.
 
 use std::time::Duration;
 
@@ -28,8 +27,8 @@ use crate::core::validation::call;
 /// Each principal is kept in the registry; a longer one is a mistake.
 pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
 
-/// So much of a principal says whose a removed framework was. Owners whose principals begin alike have one share of what
-/// is remembered.
+/// The stored length of a removed framework's principal in bytes. Owners whose principals share this prefix share one
+/// part of the limit of removals.
 const REMOVED_PRINCIPAL_BYTES_MAX: usize = 255;
 
 const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
@@ -37,8 +36,8 @@ const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed."
 const NOT_ITS_USER: &str = "The framework id is that of a framework of another user of this machine: \
     subscribe as that user, or as root";
 
-/// Whether a scheduler without a proven name may take the place of one that runs as `owner` on this machine. Nobody
-/// but the kernel tells one from the other there; root is believed, and other machines have no users of this one.
+/// Whether a scheduler without a proven name may replace one that runs as `owner` on this machine. On this machine
+/// only the kernel distinguishes users; root is trusted, and schedulers on other machines have no user here.
 fn is_its_user(owner: Option<u32>, caller: Option<LocalUser>) -> bool {
     match (owner, caller) {
         (Some(owner), Some(LocalUser::Id(user))) => user == owner || user == 0,
@@ -160,7 +159,7 @@ impl MasterCore {
         self.disown_if_unused(&id);
     }
 
-    /// Takes back what the registry was told of a framework that never came to be.
+    /// Removes the registry's record of a framework that never subscribed successfully.
     fn disown_if_unused(&mut self, id: &FrameworkId) {
         let owner = self.ownership.owners.get(id);
         let is_tentative = owner.is_some_and(|owner| owner.is_tentative);
@@ -212,15 +211,15 @@ impl MasterCore {
         }
     }
 
-    /// Whether what an agent runs under an id is that of the framework which this master knows by it. `told`
-    /// is the principal that the agent knows; `is_expected` says that the agent is one of the registry.
+    /// Whether the tasks that an agent reports under an id belong to the framework with this id. `told` is the
+    /// principal known to the agent; `is_expected` marks an agent of the registry.
     pub(in crate::core) fn is_its_owners(
         &mut self,
         id: &FrameworkId,
         told: Option<&str>,
         is_expected: bool,
     ) -> bool {
-        // Agents know no principal of what came to them before there was one.
+        // Agents know no principal for tasks from before the framework had one.
         let Some(told) = told else {
             return true;
         };

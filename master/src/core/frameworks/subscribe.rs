@@ -1,7 +1,7 @@
-//! Subscriptions: new, again, and in another's place.
+//! Subscriptions: new, repeated, or in place of another scheduler.
 //!
-//! What is wrong with a subscription's meaning is told as one ERROR event on an open stream, as
-//! Mesos does. Invariant: a framework id has at most one live stream.
+//! An invalid subscription gets one ERROR event on an open stream, as in Mesos. Invariant: a framework id has at most
+//! one live stream.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -20,10 +20,10 @@ use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::views::operator_event::OperatorEvent;
 use crate::core::views::snapshot::FrameworkView;
 
-/// Why a framework is removed.
+/// The reason for removing a framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) enum RemovalReason {
-    /// Its own call TEARDOWN, or its owner's as an operator.
+    /// The framework's own call TEARDOWN, or that of its owner as an operator.
     OwnTeardown,
     OperatorTeardown,
     FailoverTimeout,
@@ -85,7 +85,7 @@ impl MasterCore {
         self.keep_framework(FrameworkView::of(&framework, true));
     }
 
-    /// The same, but for remembering.
+    /// Ends everything that a framework has, without recording the removal.
     pub(super) fn end_framework(
         &mut self,
         id: &FrameworkId,
@@ -125,7 +125,7 @@ impl MasterCore {
         Some(framework)
     }
 
-    /// Where a framework has tasks or executors.
+    /// The agents with tasks or executors of the framework.
     pub(in crate::core) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
         let framework = self.frameworks.get(id);
         let agents = framework.map(|framework| framework.agents().keys());
@@ -171,8 +171,8 @@ impl MasterCore {
         }
     }
 
-    /// The nearest word that there is for a task that ends with its framework. Readers of the history look at
-    /// its last status, so there is one; the framework is not there to be told.
+    /// Adds the closest matching final status to a task that ends with its framework. Readers of the history need a
+    /// last status; the framework itself is no longer connected.
     fn end_with_framework(&mut self, task: &mut TaskRecord) {
         let state = TaskState::TaskKilled;
         let status = self.status(MasterTaskStatus {

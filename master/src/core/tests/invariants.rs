@@ -1,4 +1,4 @@
-//! What must hold after every input: master and allocator agree on all allocations.
+//! Invariants after every input: master and allocator agree on all allocations.
 
 use meseta_resources::OfferId;
 
@@ -8,10 +8,10 @@ use crate::core::state::operation_memory::OperationMemory;
 use crate::core::state::pending::Pending;
 
 impl World {
-    /// All that can be looked at, counters apart.
+    /// The whole visible state except counters.
     pub(super) fn digest(&mut self) -> String {
         let snapshot = self.core.snapshot();
-        // What is only counted may grow by what is refused.
+        // Counters may grow with refused calls.
         let uncounted = |views: &[Arc<FrameworkView>]| -> Vec<FrameworkView> {
             let views = views.iter().map(|view| FrameworkView {
                 counters: Arc::default(),
@@ -140,7 +140,7 @@ impl World {
 }
 
 impl MasterCore {
-    /// What operations take, counted anew.
+    /// Compares the memory of operations with a recount.
     fn check_operation_memory(&self) {
         let mut counted = OperationMemory::default();
         let agents = self.agents.values();
@@ -150,7 +150,7 @@ impl MasterCore {
         assert_eq!(self.operation_memory, counted);
     }
 
-    /// What is kept, counted anew: the sums have to agree.
+    /// Compares the sums of descriptions with a recount.
     pub(super) fn check_descriptions(&self) {
         let expected = self.recovered_agents.iter();
         let mut known: BTreeMap<&AgentId, usize> =
@@ -182,7 +182,7 @@ impl MasterCore {
         assert_eq!(kept.all, kept.by_origin.values().sum::<usize>());
     }
 
-    /// What is remembered, counted anew: the sum that is kept has to agree.
+    /// Compares the sum of the history with a recount.
     pub(super) fn check_history(&self) {
         let live: usize = self
             .frameworks
@@ -226,7 +226,7 @@ impl MasterCore {
         self.inverse_offers.iter().len() == 0
     }
 
-    /// Whether its tables agree, and all that is outstanding is with somebody who is there.
+    /// Checks that the tables of inverse offers agree, and that each outstanding one is with a connected framework.
     fn check_inverse_offers(&self) {
         let kept = &self.inverse_offers;
         let mut answered: BTreeMap<FrameworkId, BTreeSet<AgentId>> = BTreeMap::new();

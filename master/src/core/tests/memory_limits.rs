@@ -1,4 +1,4 @@
-//! What one node or framework cannot fill: descriptions, returns, records, events, frames.
+//! Memory limits for one agent or framework: descriptions, reregistrations, records, events, frames.
 
 use super::*;
 use crate::core::tests::agents::malicious::{described, part, refused};
@@ -383,7 +383,8 @@ fn of_executors_those_go_that_a_returning_agent_does_not_name() {
     ]));
     let all = [pair("old-f", "a"), pair("old-f", "b"), pair("old-g", "a")];
     assert_eq!(held(&world), all);
-    // One of the same name in another framework is another one, and one of no framework is none.
+    // An executor with the same id in another framework is a different one, and an executor without a framework is
+    // invalid.
     let nameless = v1::ExecutorInfo {
         framework_id: None,
         ..executor("old-f", "a")

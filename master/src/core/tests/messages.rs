@@ -49,7 +49,7 @@ pub(super) fn plain() -> v1::FrameworkInfo {
     framework("f", &["dev"])
 }
 
-/// The same once it has its id.
+/// The framework's info with its id.
 pub(super) fn info_of(scheduler: &Scheduler) -> v1::FrameworkInfo {
     World::with_id(plain(), &scheduler.id)
 }
@@ -267,7 +267,7 @@ pub(super) fn offers_in(events: Vec<Event>) -> Vec<v1::Offer> {
     offers.flat_map(|offers| offers.offers).collect()
 }
 
-/// What the first event that has it says.
+/// The field of the first event that has it.
 pub(super) fn first<T>(events: &[Event], of: impl Fn(&Event) -> Option<&T>) -> &T {
     events.iter().find_map(of).unwrap()
 }
@@ -279,7 +279,7 @@ pub(super) fn total(offers: &[v1::Offer]) -> Resources {
         .fold(Resources::new(), |sum, resources| sum + resources)
 }
 
-/// Why an operator's request was refused.
+/// The reason for refusing an operator's request.
 pub(super) fn rejection(answer: Answer) -> String {
     match answer {
         Answer::BadRequest(message) => message,
@@ -287,7 +287,7 @@ pub(super) fn rejection(answer: Answer) -> String {
     }
 }
 
-/// What there is of it is not there, or is in use.
+/// The message of a conflict: the resources are missing or in use.
 pub(super) fn conflict(answer: Answer) -> String {
     match answer {
         Answer::Conflict(message) => message,

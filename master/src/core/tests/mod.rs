@@ -1,6 +1,6 @@
 //! The core in virtual time, with agents and frameworks played by the tests.
 
-/// What was sent on a connection of one kind of frame.
+/// The messages of one kind sent on a connection.
 macro_rules! taken {
     ($world:expr, $connection:expr, $kind:ident) => {{
         let frames = $world.take_frames($connection).into_iter();
@@ -68,9 +68,9 @@ struct World {
     closed: BTreeSet<ConnectionId>,
     answers: BTreeMap<ReplyId, Answer>,
     notes: Vec<OperatorEvent>,
-    /// What came of operators' operations.
+    /// The outcomes of operators' operations.
     outcomes: Vec<(OperationUuid, v1::OperationStatus)>,
-    /// The operator's operation that was taken last.
+    /// The operator's last accepted operation.
     applied: OperationUuid,
     /// Mutations that are not yet durable.
     unwritten: Vec<(Lsn, Mutation)>,
@@ -79,11 +79,11 @@ struct World {
     next: u64,
     /// Each call that is refused is checked to have changed nothing.
     refusals_change_nothing: bool,
-    /// Who speaks for the frameworks and agents that come now.
+    /// The caller of new frameworks and agents.
     caller: Caller,
 }
 
-/// A framework as the tests know it.
+/// A framework in the tests.
 #[derive(Clone)]
 struct Scheduler {
     connection: ConnectionId,
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// The master dies; another one starts with what was durable.
+    /// Kills the master and starts another from the durable state.
     fn restart(self) -> Self {
         let mut config = config();
         config.identity.id = "m2".to_owned();
@@ -248,7 +248,7 @@ impl World {
         self.input(Input::Tick);
     }
 
-    /// The master is stopped for so long; what is due comes before all that others sent meanwhile.
+    /// Stops the master for this time. The step afterwards precedes all input sent meanwhile.
     fn pause(&mut self, time: Duration) {
         self.jump(self.now.moment + time);
         self.input(Input::Tick);

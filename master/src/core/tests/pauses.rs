@@ -72,7 +72,7 @@ fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
     assert_eq!(snapshot.agents[0].tasks.len(), 1);
     assert!(snapshot.completed_frameworks.is_empty());
     world.live(60 * SECOND, &[&node]);
-    // One that stays away has what it had left, once the master has read what came meanwhile.
+    // A framework that stays away keeps the rest of its time, once the master has read the input of the pause.
     world.lose_stream(&again);
     world.live(40 * SECOND, &[&node]);
     world.pause(10 * SECOND);

@@ -7,7 +7,7 @@ use super::*;
 use crate::core::tests::tasks::groups::{accept_all, executor, group};
 use meseta_allocator::InverseAnswer;
 
-/// One thing that may happen; numbers choose among what there is at that moment.
+/// A random event; its numbers choose among the objects that exist at that moment.
 #[derive(Clone, Debug)]
 enum Step {
     Register(u8),
@@ -109,7 +109,7 @@ fn nonsense_calls(name: &str) -> Vec<Action> {
     ]
 }
 
-/// Frames of a registered agent about what is not there.
+/// Frames of a registered agent about unknown objects.
 fn nonsense_frames(name: &str) -> Vec<AgentMessage> {
     let framework_id = framework_id(name);
     let executor_id = executor_id(name);
@@ -202,7 +202,7 @@ impl Participants {
         self.schedulers.iter().find(owns).cloned()
     }
 
-    /// Who takes an offer: mostly its owner, sometimes somebody else.
+    /// The framework that accepts an offer: usually its owner, sometimes another.
     fn taker(&self, number: u8, offer: &v1::Offer) -> Option<Scheduler> {
         let scheduler = self.scheduler(number)?;
         let owner = self.owner(&offer.framework_id);
@@ -215,7 +215,7 @@ impl Participants {
         self.nodes.iter().find(is_here).cloned()
     }
 
-    /// Notes what is offered by now.
+    /// Records the current offers.
     fn read(&mut self, world: &mut World) {
         for event in world.events.values().flatten() {
             let offers = event.offers.iter().flat_map(|event| &event.offers);
@@ -269,7 +269,7 @@ fn come_back(world: &mut World, all: &mut Participants, node: &Node, with_tasks:
     }
 }
 
-/// Does what a step says; about what is not there nothing is done.
+/// Carries out a step; skips a step about a missing object.
 fn play(world: &mut World, all: &mut Participants, step: Step) -> Option<()> {
     match step {
         Step::Register(port) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a master reads of the records in which this is stored.
+/// The state that a master reads from the records written for this state.
 pub(super) fn through_records(registry: Recovered) -> Recovered {
     let epoch = registry.epoch;
     let maintenance = [Mutation::PutMaintenance(Arc::new(registry.maintenance))].into_iter();

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// For what the books need not agree about while it lasts.
+    /// Applies an input without checking invariants, for a state in which tables may disagree.
     pub(super) fn input_unchecked_on(&mut self, connection: ConnectionId, message: AgentMessage) {
         let message = Box::new(message);
         self.carry_out(Input::AgentFrame {
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// How many agents are unreachable.
+    /// The number of unreachable agents.
     pub(super) fn lost(&mut self) -> usize {
         self.core.snapshot().unreachable_agents.len()
     }

@@ -1,9 +1,9 @@
-//! Frameworks and operators, played: what they ask, and what they are told.
+//! Simulated frameworks and operators: their calls, and the answers.
 
 use super::*;
 
 impl World {
-    /// A new master, an agent, and a framework that is offered all of it.
+    /// A new master, an agent, and a framework with an offer of the whole agent.
     pub(super) fn with_offer(
         info: v1::FrameworkInfo,
         resources: &str,
@@ -77,7 +77,7 @@ impl World {
 
     pub(super) fn call_as(&mut self, id: &str, stream: Option<&str>, action: Action) -> Answer {
         let before = self.refusals_change_nothing.then(|| {
-            // What is due anyway.
+            // Carries out due work first.
             self.input(Input::Tick);
             self.digest()
         });
@@ -128,14 +128,14 @@ impl World {
         assert_eq!(self.administer(request), Answer::Done);
     }
 
-    /// What an operator is answered, once it is durable.
+    /// The answer to an operator's request, once durable.
     pub(super) fn administer(&mut self, request: Administration) -> Answer {
         let reply = ReplyId(self.number());
         self.administer_as(reply, request);
         self.answers.remove(&reply).unwrap()
     }
 
-    /// What an operator asks; the answer may come later.
+    /// Sends an operator's request; the answer may come later.
     pub(super) fn administer_as(&mut self, reply: ReplyId, request: Administration) {
         let approver = self.caller.approver.clone();
         let administration = Box::new(request);
@@ -146,7 +146,7 @@ impl World {
         self.input(Input::Request { reply, request });
     }
 
-    /// Asks for what is answered at once.
+    /// Sends a request that gets its answer at once.
     pub(super) fn ask(&mut self, request: Request) -> Answer {
         let reply = ReplyId(self.number());
         self.input(Input::Request { reply, request });
@@ -166,7 +166,7 @@ impl World {
         events
     }
 
-    /// How many offers were taken back.
+    /// The number of rescinded offers.
     pub(super) fn rescinded(&mut self, scheduler: &Scheduler) -> usize {
         let events = self.take_events(scheduler.connection).into_iter();
         events.filter(|event| event.rescind.is_some()).count()

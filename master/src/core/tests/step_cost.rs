@@ -1,6 +1,4 @@
-//! What an event costs goes with what it is about, and not with the cluster: entries looked at, counted.
-//!
-//! Offers that follow an event are made for all events of a burst together, and are not counted here.
+//! The cost of an event depends on its objects, not on the cluster: the tests count the entries that the core reads.
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapability;
 use meseta_proto::mesos::v1::maintenance::Schedule;
@@ -41,7 +39,7 @@ fn registration(number: usize, resources: &str) -> meseta::Register {
     register
 }
 
-/// A task on what is reserved for a role.
+/// A task on resources reserved for a role.
 fn reserved_task(node: &Node, id: &str, role: &str) -> v1::TaskInfo {
     task(node, id, &format!("cpus({role}):0.01;mem({role}):1"))
 }
@@ -104,7 +102,7 @@ impl Cluster {
         self.world.carry_out(Input::Tick);
     }
 
-    /// What is looked at when an input is taken in.
+    /// The number of entries read for an input.
     fn cost(&mut self, input: Input) -> u64 {
         self.settle();
         let before = entries_counted();
@@ -188,7 +186,7 @@ impl Cluster {
     }
 }
 
-/// What each kind of event costs in a cluster of so many agents, in which everything else grows with it.
+/// The cost of each kind of event in a cluster with this many agents, in which everything else grows in proportion.
 fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     let mut cluster = Cluster::of(agents);
     let mut costs = BTreeMap::new();
@@ -233,7 +231,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     let input = cluster.request(down(plan[..3].to_vec()));
     costs.insert("three machines down", cluster.cost(input));
 
-    // From now on most of the cluster is scheduled, and a part of it is down.
+    // Schedules most of the cluster, with a part of it down.
     let all: Vec<MachineId> = (agents / 5..agents).map(host).collect();
     let windows = all.chunks(50).map(|some| window(some.to_vec())).collect();
     let input = cluster.request(Administration::UpdateSchedule(Box::new(Schedule {

@@ -1,10 +1,10 @@
-//! What it costs when agents are away: one for some time, all of them at once, or most after a failover.
+//! Absent agents: one for some time, all of them at once, or most after a failover.
 
 use meseta_allocator::Quota;
 
 use super::*;
 
-/// What a framework was told of its tasks since it was asked last.
+/// The task states that a framework has got since the last call.
 fn told(world: &mut World, scheduler: &Scheduler) -> Vec<TaskState> {
     states(&world.updates(scheduler))
 }
@@ -34,7 +34,7 @@ fn an_agent_that_is_away_costs_nothing_for_a_minute_and_is_unreachable_until_it_
     assert_eq!(world.lost(), 0);
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
 
-    // For good: it is unreachable once, and told of once.
+    // A permanent absence: the agent becomes unreachable once, with one update.
     world.lose_agent(&node);
     world.advance(900 * SECOND);
     assert_eq!(told(&mut world, &scheduler), [TaskState::TaskUnreachable]);

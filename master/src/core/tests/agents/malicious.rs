@@ -93,7 +93,7 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
     let (mut world, honest, scheduler, malicious_agent) = begin();
     world.update(&malicious_agent, &scheduler, "t", TaskState::TaskFailed, 7);
     assert_eq!(states(&world.updates(&scheduler)), []);
-    // It is told that it need not go on.
+    // The master acknowledges the update, so that the agent stops repeating it.
     let frames = world.take_frames(malicious_agent.connection);
     assert!(
         frames
@@ -365,14 +365,14 @@ fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
     let still = world.handshake(part(&nodes[0], true, 1_000_000));
     let first = world.handshake(part(&nodes[1], true, 700_000));
     assert!(world.closed.is_empty());
-    // A moment later another one finds room, for the first has told nothing since.
+    // A moment later there is room for another agent, because the first has sent nothing since.
     world.advance(3 * SECOND);
     world.say_on(first, part(&nodes[1], false, 100_000));
     let second = world.handshake(part(&nodes[2], true, 600_000));
     assert!(world.closed.contains(&still));
     assert!(!refused(&mut world, still).unwrap().permanent);
     assert!(!world.closed.contains(&first) && !world.closed.contains(&second));
-    // Small parts are no progress.
+    // Small parts count as no progress.
     for _ in 0..10 {
         world.advance(3 * SECOND);
         world.say_on(first, part(&nodes[1], false, 10));
@@ -461,7 +461,7 @@ fn a_framework_without_a_proven_name_is_its_users() {
             assert!(subscription_error(&mut world, refused).contains("another user"));
         }
         assert!(!world.closed.contains(&scheduler.connection));
-        // Root, and a scheduler on another machine, which is told apart by its name alone.
+        // Root may, and so may a scheduler on another machine, which only its principal identifies.
         for other in [Some(LocalUser::Id(0)), None, Some(alice)] {
             world.caller = at(other);
             assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);

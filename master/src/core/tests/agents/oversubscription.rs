@@ -1,4 +1,4 @@
-//! What is oversubscribed: its total by agent, who is offered it, and what may not be done with it.
+//! Oversubscription: the total of revocable resources by agent, their offers, and the limits of their use.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn allocated_revocable(offers: &[v1::Offer]) -> Vec<f64> {
     offers.iter().map(of).filter(|cpus| *cpus > 0.0).collect()
 }
 
-/// As in Mesos: RescindRevocableOfferWithIncreasedRevocable and its decreased twin.
+/// From Mesos: RescindRevocableOfferWithIncreasedRevocable and its decreased twin.
 #[test]
 fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
     for (old, new) in [(1.0, 3.0), (2.0, 1.0)] {
@@ -53,7 +53,7 @@ fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
     }
 }
 
-/// As in Mesos: UpdateAllocatorOnSchedulerFailover.
+/// From Mesos: UpdateAllocatorOnSchedulerFailover.
 #[test]
 fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resources() {
     let (mut world, node, first) = World::with_framework(plain(), "cpus:4;mem:1024");
@@ -67,7 +67,7 @@ fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resource
     assert_eq!(allocated_revocable(&world.offers(&second)), [2.0]);
 }
 
-/// As in Mesos: RemoveCapabilitiesOnSchedulerFailover.
+/// From Mesos: RemoveCapabilitiesOnSchedulerFailover.
 #[test]
 fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
@@ -81,7 +81,7 @@ fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it()
     assert_eq!(allocated_revocable(&offers), Vec::<f64>::new());
 }
 
-/// What is nonsense changes nothing, and what is not revocable adds nothing to what is promised.
+/// An invalid estimate changes nothing, and resources that are not revocable add nothing to the total.
 #[test]
 fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");

@@ -1,4 +1,4 @@
-//! Agents cut off from the master: what happens meanwhile, and what is true when they are back.
+//! Agents cut off from the master: the events meanwhile, and the state after their return.
 
 use super::*;
 
@@ -299,10 +299,10 @@ fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
     let (mut world, mut node, scheduler) = World::with_running_task(partition_aware());
     let info = own_info(&mut world);
     let mut world = world.restart();
-    // One that is as it was needs no write.
+    // An unchanged agent needs no write.
     node.register.agent_info.hostname = "moved.example".to_owned();
     let again = world.subscribe(info.clone());
-    // What the registry has of it is to be replaced.
+    // The registry's record of the agent has to be replaced.
     node.register.agent_info.port = Some(6_000);
     let ask = |world: &mut World, agent: Option<&str>| {
         world.take_events(again.connection);

@@ -1,8 +1,8 @@
-//! Agents where others were: what is taken off the registry, and what is not.
+//! Agents at the location of others: the records that the registry drops, and those that it keeps.
 
 use super::*;
 
-/// How often it is being taken off the registry.
+/// The number of pending removals of the agent from the registry.
 fn removals(world: &World, id: &str) -> usize {
     let is_removal = |mutation: &Mutation| match mutation {
         Mutation::RemoveAgent { agent_id } => agent_id == id,
@@ -14,7 +14,7 @@ fn removals(world: &World, id: &str) -> usize {
         .count()
 }
 
-/// A master after a restart that knows the agent, and has not heard of it.
+/// A restarted master that knows the agent, before the agent's return.
 fn expecting() -> (World, Node) {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:4;mem:1024");
@@ -43,7 +43,7 @@ fn an_agent_whose_return_is_being_written_is_no_predecessor_of_another() {
     assert!(known.any(|agent| agent.agent_id == node.id));
 }
 
-/// It tries again and again while the disk of the registry hangs.
+/// The agent tries again and again while the registry's disk hangs.
 #[test]
 fn a_predecessor_is_removed_once_however_often_another_takes_its_place() {
     let (mut world, node) = expecting();

@@ -187,7 +187,7 @@ fn a_newer_connection_replaces_the_older_and_an_impostor_is_refused() {
     assert!(world.core.snapshot().agents[0].connected);
 }
 
-/// It gave the connection up while its registration was on the way, came back on another, and ended its task.
+/// The agent abandoned the connection during its registration, returned on another, and ended its task.
 #[test]
 fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
     let (mut world, node, scheduler) = begin_running();
@@ -216,7 +216,7 @@ fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
     assert_eq!(connected(&world), Some(again.connection));
 }
 
-/// What it said first waits for the registry, because it is news; what it said last does not.
+/// The first description waits for the registry, because it has changed; the last one does not.
 #[test]
 fn of_two_returns_of_an_agent_the_one_on_the_newer_connection_counts() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
@@ -326,13 +326,13 @@ fn agent_with_silent_disk_is_not_offered() {
     assert_eq!(world.rescinded(&scheduler), 1, "{offer:?}");
     world.advance(Duration::from_secs(30));
     assert!(world.offers(&scheduler).is_empty());
-    // An agent whose disk answers says nothing of it, like an older one.
+    // An agent with a working disk omits the field, like an older agent.
     pong(&mut world, None);
     world.advance(Duration::from_secs(5));
     assert_eq!(world.offers(&scheduler).len(), 1);
 }
 
-/// It was killed before the id that it had been given was on its disk.
+/// The agent was killed before it stored its new id.
 #[test]
 fn an_agent_that_never_kept_its_id_is_given_it_again() {
     let (mut world, node, scheduler, offer) = World::with_offer(aware(plain()), "cpus:4;mem:1024");
@@ -352,18 +352,18 @@ fn an_agent_that_never_kept_its_id_is_given_it_again() {
         let again = world.handshake(AgentMessage::Register(node.register.clone()));
         let registered = world.registered(again);
         assert_eq!(registered.agent_id.value, node.id);
-        // It cannot have the task, and is asked about it.
+        // The agent cannot have the task, so the master requests its state.
         let asked = registered.unknown_tasks.iter();
         let asked: Vec<_> = asked.map(|task| task.task_id.value.as_str()).collect();
         assert_eq!(asked, ["t"]);
     }
     assert_eq!(world.registry.agents.len(), 1);
-    // From another address it is another agent.
+    // An agent at another address is another agent.
     assert_ne!(world.agent(5052, "cpus:4;mem:1024").id, node.id);
 }
 
-/// Its master was stopped while it tried again and again, gave it an id for each try, and was succeeded before it could
-/// take them back.
+/// The master was stopped while the agent tried again and again, gave it an id for each try, and was replaced before
+/// it could remove them.
 #[test]
 fn ids_that_an_agent_never_learnt_are_taken_back_when_it_comes() {
     for has_an_id in [false, true] {
@@ -430,7 +430,7 @@ fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
 }
 
-/// How many agents are on their way to the registry, known and unreachable.
+/// The number of pending writes of known agents, and of unreachable agents.
 fn agents_being_written(world: &World) -> (usize, usize) {
     let count = |is: fn(&Mutation) -> bool| {
         let mutations = world.unwritten.iter();
@@ -458,7 +458,7 @@ fn agents_that_come_back_as_the_registry_has_them_are_not_written_again() {
     }
     assert_eq!(agents_being_written(&world), (0, 0));
     assert_eq!(world.registry.agents.len(), 10);
-    // One that is not as it was is.
+    // A changed agent is written again.
     let mut changed = nodes[8].clone();
     changed.register.agent_info.hostname = "moved.example".to_owned();
     let back = world.return_empty(&changed);
@@ -466,7 +466,7 @@ fn agents_that_come_back_as_the_registry_has_them_are_not_written_again() {
     assert!(world.take_frames(back.connection).is_empty());
     world.write();
     assert_eq!(world.registered(back.connection).agent_id.value, changed.id);
-    // So is one that the registry is just being told to be unreachable.
+    // So is an agent whose unreachable record is pending.
     returned.push(back);
     let returned: Vec<_> = returned.iter().collect();
     world.live(601 * SECOND, &returned);

@@ -1,4 +1,4 @@
-//! How fast agents are given up, and when none is.
+//! The rate at which silent agents are removed, and the cases in which none is.
 
 use super::*;
 use crate::core::timers::Timer;
@@ -84,7 +84,7 @@ fn a_master_that_almost_nobody_answers_suspects_itself() {
     let living: Vec<&Node> = nodes[..4].iter().collect();
     world.live(3_600 * SECOND, &living);
     assert_eq!(world.lost(), 0);
-    // Those that answer again are none the worse; what is left is a failure like any other.
+    // Agents that answer again stay; the others fail like any agent.
     let living: Vec<&Node> = nodes[..11].iter().collect();
     world.live(120 * SECOND, &living);
     assert!((1..9).contains(&world.lost()));
@@ -92,7 +92,7 @@ fn a_master_that_almost_nobody_answers_suspects_itself() {
     assert_eq!(world.lost(), 9);
 }
 
-/// A master without a limit of its rate, and twenty agents.
+/// A master without a rate limit, and twenty agents.
 fn with_twenty() -> (World, Vec<Node>) {
     let mut world = World::with_config(|config| config.agent_removal_interval = Duration::ZERO);
     let nodes = (0..20)
@@ -101,7 +101,7 @@ fn with_twenty() -> (World, Vec<Node>) {
     (world, nodes)
 }
 
-/// The same after all were silent, and the first twelve were heard for a minute.
+/// The same cluster after a silence of all agents, and a minute in which the first twelve answered.
 fn mended() -> (World, Vec<Node>) {
     let (mut world, nodes) = with_twenty();
     world.advance(600 * SECOND);
@@ -126,7 +126,7 @@ fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first()
         world.pong(node);
     }
     all_live_on(&mut world, &nodes);
-    // Nothing is left of it for one that falls silent later.
+    // No extra time remains for an agent that falls silent later.
     let others: Vec<&Node> = nodes[1..].iter().collect();
     world.live(91 * SECOND, &others);
     assert_eq!(world.lost(), 1);
@@ -185,7 +185,7 @@ fn expecting(agents: i32) -> World {
     World::with(config, recovered)
 }
 
-/// These of them come back.
+/// Returns the agents with these numbers.
 fn come_back(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> {
     let back = |number: i32| {
         world.return_empty(&Node {

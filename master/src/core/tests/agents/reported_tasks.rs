@@ -1,4 +1,4 @@
-//! What agents claim to run, and say of tasks that nobody knows.
+//! Tasks that agents claim to run, and their updates for unknown tasks.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What frameworks and agents may do by the ACLs.
+//! Rights of frameworks and agents by the ACLs.
 
 use meseta_access::{Acls, Authorizer};
 use meseta_proto::mesos::v1::task_status::Reason;
@@ -7,7 +7,7 @@ use super::*;
 use crate::core::tests::operations::{list, reserved};
 use crate::core::tests::tasks::groups::{accept_all, executor, group};
 
-/// Somebody who is held to these ACLs and has proven that name.
+/// A caller with these ACLs and a proven principal.
 pub(in crate::core::tests) fn caller(acls: &str, principal: Option<&str>) -> Caller {
     let authorizer = Authorizer::new(Acls::parse(acls).unwrap(), true);
     Caller {
@@ -16,7 +16,7 @@ pub(in crate::core::tests) fn caller(acls: &str, principal: Option<&str>) -> Cal
     }
 }
 
-/// What a subscription that is refused is told.
+/// The error message of a refused subscription.
 pub(in crate::core::tests) fn subscription_error(
     world: &mut World,
     connection: ConnectionId,
@@ -99,7 +99,7 @@ fn a_task_runs_as_a_user_that_its_framework_may_use() {
     world.check();
 }
 
-/// What becomes of an agent's first frame.
+/// The answer to an agent's first frame.
 fn joins(world: &mut World, caller: Caller, first: AgentMessage) -> Result<(), meseta::Refused> {
     let connection = ConnectionId(world.number());
     world.core.agent_connected(connection, caller);
@@ -228,15 +228,15 @@ fn each_step_of_a_move_is_authorized() {
     let refined = |by: &str| reserved(&ads("ops"), "ads/x", Some(by));
     let evil = || reserved(&plain(), "evil", Some("eve"));
     for (source, target, allowed) in [
-        // Of the source, all that is popped counts, and not only what is on top.
+        // All removed reservations of the source count, not only the top one.
         (ads("ops"), evil(), false),
         (refined("eve"), evil(), false),
         (reserved(&ads("eve"), "ads/x", Some("eve")), evil(), true),
         (refined("ops"), ads("ops"), false),
-        // Of the target, all that is pushed.
+        // All added reservations of the target count.
         (plain(), reserved(&ads("eve"), "ads/x", Some("eve")), false),
         (plain(), evil(), true),
-        // What both have stays as it is.
+        // The common reservations stay.
         (ads("ops"), refined("eve"), true),
         (refined("eve"), refined("eve"), true),
         (ads("ops"), ads("ops"), false),

@@ -215,7 +215,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
             if is_told_of {
                 let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
                 let mut told = claimed.clone();
-                // What a false node says of it keeps its owner from nothing.
+                // A false agent's report of the framework does not keep its owner out.
                 if principal.is_none() {
                     told.principal = Some("mallory".to_owned());
                 }
@@ -223,7 +223,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
             }
             let thief = world.try_subscribe(claimed.clone());
             assert!(subscription_error(&mut world, thief).contains("another user"));
-            // Root may take its place, and makes it nobody else's.
+            // Root may replace the scheduler, which gives the framework to nobody else.
             for caller in [0, user] {
                 world.caller = local(caller);
                 assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
@@ -292,7 +292,8 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
     }
 }
 
-/// An owner may be allowed to call as an operator, and would make forgotten what others tore down of it.
+/// An owner may have the right to call as an operator, and would then push other operators' teardowns of its
+/// frameworks out of the list.
 #[test]
 fn what_an_owner_tears_down_as_an_operator_is_its_own_teardown() {
     let named = |principal: &str| Caller {
@@ -357,7 +358,7 @@ fn a_removed_framework_is_nobodys_where_only_an_agent_has_said_whose_it_is() {
 #[test]
 fn a_long_principal_is_remembered_by_its_beginning() {
     let mut world = World::new();
-    // The letter of two bytes is across the end of what is kept.
+    // The two-byte character crosses the length limit.
     let scheduler = world.subscribe(owned(&format!("{}\u{e4}...", "x".repeat(254))));
     world.call_accepted(&scheduler, Action::Teardown);
     let removed = &world.registry.removed_frameworks[0];

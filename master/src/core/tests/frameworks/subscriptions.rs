@@ -186,8 +186,8 @@ fn a_framework_has_its_failover_timeout_to_come_back() {
     assert!(world.closed.contains(&third));
 }
 
-/// What was not acknowledged waits for up to ten minutes between two repeats; an agent that hears of
-/// the framework repeats it at once.
+/// An unacknowledged update waits up to ten minutes between two repetitions; an agent that learns of the framework
+/// repeats it at once.
 #[test]
 fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");

@@ -1,4 +1,4 @@
-//! Inverse offers: who is asked to leave, when again, what operators see of the answers.
+//! Inverse offers: their receivers, their repetition, and the answers as operators see them.
 
 use meseta_proto::mesos::v1::maintenance::Schedule;
 
@@ -61,7 +61,7 @@ impl World {
             .collect()
     }
 
-    /// What operators are shown of the answers about an agent.
+    /// The answers about an agent as operators see them.
     fn replies(&mut self, node: &Node) -> Vec<(String, bool, Duration)> {
         let snapshot = self.core.snapshot();
         let mut agents = snapshot.agents.iter();

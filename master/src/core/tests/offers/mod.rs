@@ -1,10 +1,10 @@
-//! Offers: what is asked of frameworks before maintenance.
+//! Offers and inverse offers.
 
 mod inverse;
 
 use super::*;
 
-/// What a framework that does not know of it would send back is not what it was offered.
+/// A framework without reservation refinement would return other resources than those offered.
 #[test]
 fn a_static_reservation_with_a_principal_is_offered_to_those_who_can_say_it() {
     let reserved = r#"[{"name": "cpus", "type": "SCALAR", "scalar": {"value": 1},

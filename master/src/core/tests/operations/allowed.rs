@@ -1,5 +1,4 @@
-//! Operations of frameworks that the ACLs allow or not: what may not be done is not, and the rest of the
-//! call is.
+//! Operations of frameworks under ACLs: the master skips those without the right, and applies the rest of the call.
 
 use super::*;
 use crate::core::tests::frameworks::authorization::caller;
@@ -33,7 +32,7 @@ fn begin_as(
     (world, node, scheduler, offer)
 }
 
-/// Nothing was done, and the framework was told why.
+/// Asserts that nothing was applied, and that the framework got the reason.
 fn refused(world: &mut World, node: &Node, scheduler: &Scheduler, id: &str) {
     let told = world.operation_events(scheduler);
     let status = told.iter().find(|status| {

@@ -1,4 +1,4 @@
-//! Who is told what became of an operation, lost ones and bad ones included.
+//! Feedback of operations, including lost and invalid ones.
 
 use super::*;
 
@@ -56,7 +56,7 @@ fn feedback_reaches_the_framework_until_it_acknowledges() {
     world.call(&scheduler, ask("r", &node.id));
     let gone = world.operation_events(&scheduler).pop().unwrap();
     assert_eq!(gone.state(), OperationState::OperationUnknown);
-    // A late repetition is acknowledged here, and told to nobody.
+    // The master acknowledges a late repetition, and forwards it to nobody.
     world.tell(&node, &apply, OperationState::OperationFinished, 9);
     assert!(world.operation_events(&scheduler).is_empty());
     assert_eq!(world.take_frames(node.connection).len(), 1);

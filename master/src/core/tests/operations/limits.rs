@@ -1,4 +1,4 @@
-//! How much one ACCEPT and one operation may ask for, and into how many resources an agent's are divided.
+//! Limits of one ACCEPT and one operation, and of the number of resources of an agent.
 
 use super::*;
 use crate::core::state::operation::{
@@ -22,9 +22,9 @@ fn numbered(to: &str, number: usize) -> Resources {
     labelled(&parse("cpus:0.001"), to, &number.to_string())
 }
 
-/// Divides an agent that has cpus and mem into so many resources.
+/// Divides an agent with cpus and mem into `count` resources.
 fn divide(world: &mut World, node: &Node, count: usize) {
-    // With what is left of cpus, and mem, these are all.
+    // Together with the rest of cpus, and mem, these make `count`.
     let numbers: Vec<usize> = (2..count).collect();
     for numbers in numbers.chunks(RESOURCES_PER_OPERATION_MAX) {
         let pieces = numbers.iter().map(|number| numbered("ads", *number));
@@ -87,7 +87,7 @@ fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
     assert_says(told[0].message(), "at most 4096");
     assert_eq!(world.agent_total(&node).len(), RESOURCES_PER_AGENT_MAX);
 
-    // What is there may have more, and what is undone makes room.
+    // An existing reservation may grow, and an undone one makes room.
     let known = numbered("ads", 2);
     world.operate_accepted(&node, reserve(&known));
     let undone = unreserve(&numbered("ads", 3));
@@ -113,7 +113,7 @@ fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
     let lacks = |status: &OperationStatus| status.message().contains("does not contain");
     assert!(others.iter().all(lacks), "{:?}", others.last());
     assert_says(last.message(), "with a later offer");
-    // Each is told an excerpt.
+    // Each reason is truncated.
     assert!(others.iter().all(|status| status.message().len() < 4_096));
 }
 
@@ -160,7 +160,8 @@ fn with_memory_for_operations(bytes: usize) -> (World, [Node; 3], [Scheduler; 2]
     (world, [first, second, third], [dev, ops])
 }
 
-/// Reserves and unreserves so often on what a framework is offered of an agent; gives what it was told.
+/// Reserves and unreserves `count` times on a framework's offer of an agent. Returns the statuses that the framework
+/// got.
 fn reserve_again_and_again(
     world: &mut World,
     scheduler: &Scheduler,
@@ -204,7 +205,7 @@ fn operations_on_all_agents_whose_end_a_framework_does_not_acknowledge_take_so_m
     assert!(told.is_empty(), "{told:?}");
     let small = reserved(&parse("mem:1"), "dev", None);
     world.operate_accepted(second, reserve(&small));
-    // What is acknowledged makes room.
+    // Acknowledged operations make room.
     for number in 0..8 {
         let acknowledge = Action::AcknowledgeOperationStatus {
             agent_id: first.id.clone(),
@@ -217,13 +218,13 @@ fn operations_on_all_agents_whose_end_a_framework_does_not_acknowledge_take_so_m
     world.advance(SECOND);
     let told = reserve_again_and_again(&mut world, &dev, (first, "dev"), 2);
     assert!(told.is_empty(), "{told:?}");
-    // What is lost with its agent counts no more.
+    // The operations of a lost agent no longer count.
     world.advance(200 * SECOND);
     assert!(world.core.agents.is_empty());
     assert_eq!(world.core.operation_memory, OperationMemory::default());
 }
 
-/// What an agent tells of so many operations of a framework.
+/// An agent's report of these operations of a framework.
 fn told_of(node: &Node, framework: &Scheduler, numbers: std::ops::Range<u8>) -> AgentMessage {
     let mine = reserved(&parse("cpus:0.01"), "dev", None);
     let told = |number: u8| {

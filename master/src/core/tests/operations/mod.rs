@@ -23,14 +23,14 @@ pub(super) fn role(name: &str) -> Role {
     Role::new(name).unwrap()
 }
 
-/// The same, reserved one level further.
+/// The resources, reserved one level deeper.
 pub(super) fn reserved(resources: &Resources, to: &str, principal: Option<&str>) -> Resources {
     resources
         .push_reservation(&Reservation::dynamic(role(to), principal))
         .unwrap()
 }
 
-/// The same under a label.
+/// The resources, reserved under a label.
 pub(super) fn labelled(resources: &Resources, to: &str, value: &str) -> Resources {
     let mut reservation = Reservation::dynamic(role(to), None);
     let (key, value) = ("k".to_owned(), Some(value.to_owned()));
@@ -190,7 +190,7 @@ impl World {
         applies.len()
     }
 
-    /// What is offered next, with its only offer.
+    /// The framework's only offer in the next cycle.
     pub(super) fn next_offer(&mut self, scheduler: &Scheduler) -> v1::Offer {
         self.advance(SECOND);
         let offers = self.offers(scheduler);

@@ -1,4 +1,4 @@
-//! RESERVE and UNRESERVE: what is offered afterwards, refinement, principals, labels, what is refused.
+//! RESERVE and UNRESERVE: the offers afterwards, refinement, principals, labels, refusals.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! CREATE, DESTROY, GROW_VOLUME and SHRINK_VOLUME: who may have the volume, and share it.
+//! CREATE, DESTROY, GROW_VOLUME and SHRINK_VOLUME: the owners of volumes, and sharing.
 
 use super::*;
 
@@ -167,7 +167,7 @@ fn begin_shared() -> (World, Node, Scheduler, Resource) {
 }
 
 impl World {
-    /// Everything that a framework is offered by now, some of it in several offers.
+    /// All offers that a framework holds now.
     fn all_offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {
         self.advance(2 * SECOND);
         self.take_events(scheduler.connection);

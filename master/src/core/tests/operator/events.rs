@@ -1,4 +1,4 @@
-//! What operators who watch are told.
+//! Events for operators that watch.
 
 use super::*;
 

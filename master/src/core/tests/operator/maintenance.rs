@@ -1,5 +1,5 @@
-//! Maintenance and draining: what operators may ask for, what agents and frameworks see of it, and that it
-//! outlives the master.
+//! Maintenance and draining: requests of operators, their effects on agents and frameworks, and their survival of a
+//! master's end.
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapability;
 use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
@@ -151,7 +151,7 @@ fn two_windows_that_are_added_at_once_are_both_scheduled() {
     let mut world = World::new();
     let [one, other] = ["one", "other"].map(|name| window(vec![machine(name, "")]));
     let add = |window: &Window| Administration::AddWindow(Box::new(window.clone()));
-    // Neither is in the registry yet when the other is asked for.
+    // The registry has neither window when the other is requested.
     world.writes_at_once = false;
     world.administer_as(ReplyId(101), add(&one));
     world.administer_as(ReplyId(102), add(&other));
@@ -343,7 +343,7 @@ fn drain_waits_for_running_task() {
     assert_eq!(drain_state(&mut world, &node), Some(true));
 }
 
-/// Its framework may keep it for as long as it likes.
+/// The framework may keep its executor as long as it likes.
 #[test]
 fn an_executor_without_tasks_keeps_no_agent_from_being_drained() {
     for mark_gone in [false, true] {
@@ -453,7 +453,7 @@ fn an_agent_marked_gone_takes_its_tasks_for_good() {
     let updates = world.updates(&precise);
     assert_eq!(states(&updates), [TaskState::TaskGoneByOperator]);
     assert_eq!(updates[0].reason(), Reason::AgentRemovedByOperator);
-    // Again is no error, and who was never there is one.
+    // A repetition succeeds, and an unknown agent is an error.
     world.administer_done(gone(&node));
     let nobody = Administration::MarkAgentGone {
         agent_id: "nosuch".to_owned(),

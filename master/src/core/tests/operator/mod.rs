@@ -1,4 +1,4 @@
-//! What operators change, and what they are told.
+//! Changes by operators, and their answers.
 
 mod events;
 pub(super) mod maintenance;

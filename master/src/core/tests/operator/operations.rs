@@ -1,4 +1,4 @@
-//! The same by operators: on what is free, and on what is offered.
+//! Operations by operators: on free resources, and on offered ones.
 
 use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_resources::Resource;
@@ -84,7 +84,7 @@ fn what_is_partly_free_and_partly_offered_is_reserved() {
     let (mut world, node) = World::with_capable_agent("cpus:4;mem:1024");
     let scheduler = world.subscribe(plain());
     let offer = world.offers(&scheduler).pop().unwrap();
-    // Half of it is held by a task, a quarter comes back and is offered apart.
+    // A task takes half of the offer and ends; its resources and the rest are offered separately.
     world.launch(&scheduler, &offer, "t", "cpus:2;mem:512");
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
     world.live(6 * SECOND, &[&node]);
@@ -266,7 +266,7 @@ fn a_reservation_is_moved_with_a_source() {
     assert_says(text(&answer), "identical resource quantities");
 }
 
-/// RESERVE that takes `source` and makes `target` of it.
+/// A RESERVE that converts `source` to `target`.
 fn moved(source: &Resources, target: &Resources) -> Message {
     let mut message = reserve(target);
     message.reserve.as_mut().unwrap().source = to_wire(source, Format::PostRefinement);
@@ -287,7 +287,7 @@ fn a_static_reservation_is_neither_moved_nor_made() {
         assert!(told.contains("static reservation"), "{source}: {told}");
         world.assert_total(&node, &configured);
     }
-    // What is on top of it is another matter.
+    // A refinement of the static reservation is allowed.
     let refine = moved(&fixed, &refined);
     let answer = world.operate_as(&node.id, refine, Some("eve"));
     assert_eq!(answer, Answer::Accepted);
@@ -360,7 +360,7 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
     world.operate_accepted(&node, destroy([&data]));
     world.take_events(scheduler.connection);
     world.operate_accepted(&node, create([&data]));
-    // What was rescinded for it is offered again at once.
+    // The rescinded rest is offered again at once.
     let offers = world.offers(&scheduler);
     world.call(
         &scheduler,

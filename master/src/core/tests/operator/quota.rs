@@ -64,7 +64,7 @@ fn head() -> World {
     World::configured(config)
 }
 
-/// What the operator is told of a quota that is set all the same.
+/// The warning for a quota that the master sets nevertheless.
 fn warning(answer: Answer) -> String {
     match answer {
         Answer::Warned(message) => message,
@@ -326,7 +326,7 @@ fn a_guarantee_takes_offers_from_others() {
     let guarantee = vec![quota_config("r", &[("cpus", 1.0), ("mem", 512.0)], &[])];
     world.administer_done(update(guarantee, false));
     assert!(world.rescinded(&greedy) > 0);
-    // What is left over comes back; the guarantee stays for whoever joins the role.
+    // The excess is offered again; the guarantee stays for a framework that joins the role.
     let owed = world.subscribe(framework("owed", &["r"]));
     assert!(total(&world.offers(&owed)).cpus().unwrap().to_f64() >= 1.0);
 }
@@ -465,7 +465,7 @@ fn recovery_mode_waits_for_no_removed_agent() {
     assert!(!world.offers(&scheduler).is_empty());
 }
 
-/// A role has at least what those below it have together; what is missing is part of the refusal.
+/// A role's guarantee covers those below it together; the refusal names the missing amount.
 #[test]
 fn a_role_below_another_shares_its_quota() {
     let (mut world, _) = World::with_agent("cpus:8;mem:8192");
@@ -496,8 +496,8 @@ fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
     conflict(world.administer(set("ops", &[("cpus", 0.5)])));
 }
 
-/// The order of the quota document: a request that is not valid is told so, whoever makes it; and only a
-/// valid one is authorized, before the capacity is looked at.
+/// The order in the quota document: an invalid request is refused first, whoever sends it; a valid one is then
+/// authorized, before the check of the capacity.
 #[test]
 fn a_request_is_validated_before_it_is_authorized() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");

@@ -1,4 +1,4 @@
-//! Task groups and executors: launched as a whole, told of as a whole.
+//! Task groups and executors: launched as a whole, refused as a whole.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn a_group_is_sent_as_one_with_its_executor_in_every_task() {
 
 type Make<'a> = &'a dyn Fn(&Node) -> Vec<v1::TaskInfo>;
 
-/// What each task of a group was told that was refused whole.
+/// The messages for the tasks of a group that was refused as a whole.
 struct Refused(Vec<String>);
 
 impl Refused {
@@ -326,7 +326,7 @@ fn executors_learn_of_a_changed_framework_also_when_they_run_nothing() {
     )));
 }
 
-/// Each task of a group goes to the agent with the executor: what is short in a call may be long on its way.
+/// The master sends each task of a group with the executor: a short call may become long messages.
 #[test]
 fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
     let mut world = World::new();

@@ -113,7 +113,7 @@ fn the_latest_state_frees_resources_before_its_update_is_forwarded() {
         events[0].update.as_ref().unwrap().status.state(),
         TaskState::TaskRunning
     );
-    // What was forwarded is what reconciliation tells.
+    // Reconciliation reports the last forwarded state.
     world.call(&scheduler, reconcile(&[("t", None)]));
     assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
     world.update(&node, &scheduler, "t", TaskState::TaskRunning, 3);
@@ -393,7 +393,7 @@ fn a_kill_that_is_lost_on_its_way_is_said_again_when_the_agent_is_back() {
         kill_policy,
     });
     world.call(&scheduler, kill);
-    // What was sent on this connection has not arrived.
+    // The kill sent on this connection has not arrived.
     let report = |node: &Node| vec![running(node, &scheduler, "t", "cpus:1;mem:64", "dev")];
     for _ in 0..2 {
         let back = world.reregister(&node, report(&node), Vec::new());
@@ -430,7 +430,7 @@ fn a_kill_goes_to_the_agent_as_often_as_it_is_asked_for() {
     assert_eq!(kills(&mut world, &node), 2);
     world.call(&scheduler, kill("t", Some("elsewhere")));
     assert_eq!(kills(&mut world, &node), 0);
-    // A disconnected agent is told when it is back.
+    // A disconnected agent gets the kill when it is back.
     world.lose_agent(&node);
     world.call(&scheduler, kill("t", None));
     let node = world.return_running(&node, &scheduler, Vec::new());

@@ -1,4 +1,4 @@
-//! Tasks and task groups: launched, told of, reconciled.
+//! Tasks and task groups: launched, updated, reconciled.
 
 pub(super) mod groups;
 pub(super) mod launching;

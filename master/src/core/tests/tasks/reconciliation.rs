@@ -119,7 +119,7 @@ fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
     );
 }
 
-/// Tasks that are launched meanwhile take no answer from those that were there, and none is told of without end.
+/// Tasks launched meanwhile do not replace the answers for earlier tasks, and the answers come to an end.
 #[test]
 fn implicit_reconciliation_ends_with_the_task_that_was_the_last() {
     let mut world = World::new();
@@ -245,7 +245,7 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     let other = world.subscribe(framework("g", &["dev"]));
     assert_eq!(one(&mut world, &other, "t", None).len(), 1);
     assert_eq!(world.core.counters.calls["reconcile"], 2);
-    // What is read makes room for as much.
+    // Reading makes room for as many new answers.
     world.input(Input::AnswersRead {
         connection: scheduler.connection,
         answers: 512,
@@ -253,7 +253,7 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     world.advance(SECOND / 2);
     let more = world.events[&scheduler.connection].len();
     assert!((512..520).contains(&(more - unread)), "{more}");
-    // All of it is told in the end, each once.
+    // In the end each answer arrives exactly once.
     let mut told = 0;
     loop {
         let more = world.updates(&scheduler).len();

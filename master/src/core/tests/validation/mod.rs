@@ -1,4 +1,4 @@
-//! What is refused before anything changes.
+//! Invalid calls, refused before anything changes.
 
 mod tasks;
 

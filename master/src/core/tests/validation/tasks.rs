@@ -1,4 +1,4 @@
-//! What a task must be to be launched, and that one which is not is told why.
+//! The rules for launching a task, and the reasons for refusals.
 
 use meseta_proto::mesos::v1::check_info;
 
