@@ -69,7 +69,7 @@ pub struct AccessFlags {
 }
 
 impl AccessFlags {
-    /// `hostname` is the name that the daemon is told to others by.
+    /// Converts the flags. `hostname` is the daemon's name in messages to others.
     pub(crate) fn settings(
         &self,
         address: IpAddr,

@@ -1,8 +1,8 @@
-//! How `--memory_budget` is divided: what may wait and what is remembered, in bytes.
+//! Division of `--memory_budget` into limits in bytes for queues and for stored data.
 //!
-//! Each part is bounded for all peers together, and most for each peer as well. The parts together are at most
-//! four fifths of the whole; the rest is for what is not counted: the books themselves, answers while they are
-//! made, and what the allocator of memory keeps. Invariant: nothing here depends on how many peers there are.
+//! Each part is limited for all peers together, and most parts for each peer as well. The parts together take at most
+//! four fifths of the whole; the rest is for uncounted memory: the core's tables, answers under construction, and the
+//! overhead of the memory allocator. Invariant: no limit depends on the number of peers.
 
 use std::time::Duration;
 
@@ -14,21 +14,22 @@ use meseta_proto::budget::{Budget, Shares};
 /// beside it: with a small budget such a call never finds room and is answered 413.
 pub(crate) const MEMORY_BUDGET_MIN: u64 = 256 << 20;
 
-/// What a subscriber, an agent or a request may have whatever the others have, at most.
+/// The upper limit of the bytes guaranteed to a subscriber, an agent or a request, whatever the others use.
 const FLOOR_BYTES_MAX: usize = 64 * 1024;
 
-/// What the requests of a peer may have whatever the others have: small calls always go through.
+/// The bytes guaranteed to the requests of a peer, whatever the others use: small calls always pass.
 const PEER_FLOOR_BYTES: usize = 64 * 1024;
 
-/// After so long without progress an agent's frame makes room for another's.
+/// The time without progress after which an agent's frame makes room for another's.
 const FRAME_STALL_MAX: Duration = Duration::from_secs(2);
-/// For so long the beginning of a stream may take to be sent while others wait. How far it is is not known.
+/// The time that the first message of a stream may take while others wait. The progress of sending is unknown.
 const INITIAL_MESSAGE_STALL_MAX: Duration = Duration::from_secs(10);
-/// Frames, and beginnings, of one group that wait for room, and all together. Of agents thousands come back at once.
+/// The number of frames, or first messages, of one group that wait for room; below, those of all groups. Thousands of
+/// agents may return at once.
 const WAITING_OF_GROUP_MAX: usize = 256;
 const WAITING_MAX: usize = 16_384;
 
-/// Who sends requests: a principal, or else a user of this machine, or else a network.
+/// The sender of requests: a principal, or else a user of this machine, or else a network.
 pub(crate) type Peer = String;
 
 #[derive(Debug)]
@@ -66,48 +67,48 @@ impl Budgets {
         }
     }
 
-    /// What one subscribed scheduler may leave unread.
+    /// The limit of unread events of one subscribed scheduler.
     pub(crate) fn subscriber(&self) -> Budget {
         self.events
             .share(self.total_bytes / 64, floor(self.total_bytes))
     }
 
-    /// What one agent may leave unread.
+    /// The limit of unread frames of one agent.
     pub(crate) fn agent(&self) -> Budget {
         self.frames
             .share(self.total_bytes / 128, floor(self.total_bytes))
     }
 
-    /// What all agents have left unread.
+    /// The unread bytes of all agents.
     #[cfg(test)]
     pub(crate) fn unread_frames(&self) -> usize {
         self.frames.used()
     }
 
-    /// What one operator's stream may leave unsent.
+    /// The limit of unsent records of one operator's stream.
     pub(crate) fn stream(&self) -> Budget {
         self.records
             .share(self.total_bytes / 256, floor(self.total_bytes))
     }
 
-    /// What one request of a peer may take, of what all of the peer's may. What is more than this could never
-    /// pass, whatever the others do.
+    /// The limit of one request, within that of all requests of the peer. A larger request could never pass, whatever
+    /// the others do.
     pub(crate) fn request_of(&self, peer: Peer) -> Budget {
         let all = self.peer(peer);
         all.share(all.limit(), floor(self.total_bytes))
     }
 
-    /// What the requests of a peer may take.
+    /// The limit of all requests of a peer.
     pub(crate) fn peer(&self, peer: Peer) -> Budget {
         self.bodies.of(peer)
     }
 
-    /// What may wait for the registry.
+    /// The limits of output that waits for the registry.
     pub(crate) fn outbox(&self) -> outbox::Limits {
         outbox::Limits::of_bytes(self.total_bytes / 32)
     }
 
-    /// The newest operator events, which all who watch read from.
+    /// The limit of the newest operator events, from which all watchers read.
     pub(crate) fn watched_bytes(&self) -> usize {
         self.total_bytes / 32
     }

@@ -29,10 +29,10 @@ use crate::view_filter::EventFilter;
 const ENCODING_MAX: usize = 2;
 /// Held at a time, until their readers have them.
 const BUFFERED_MAX: usize = 16;
-/// What the first message of a stream is taken for before one was made.
+/// The assumed size of a stream's first message before one was made.
 const INITIAL_MESSAGE_BYTES_DEFAULT: usize = 64 * 1024;
 
-/// Answers of moderate length that are made at a time, whoever reads large ones.
+/// The number of moderately large answers under construction, independent of large ones.
 const MODERATE_MAX: usize = 2;
 
 /// See the module. Cheap to clone.
@@ -61,20 +61,20 @@ impl Default for BufferedResponses {
 pub(crate) struct ResponsePermit {
     encoding: Permit,
     buffered: Permit,
-    /// What the answer goes over, which is closed when its place goes to another.
+    /// The connection of the answer, closed when another answer gets its place.
     connection: Option<Connection>,
 }
 
-/// What a stream begins with.
+/// The first message of a stream.
 #[derive(Debug)]
 pub(crate) struct InitialMessage<T> {
     pub(crate) message: T,
-    /// To be kept until it is sent.
+    /// The permit to hold until the message is sent.
     pub(crate) hold: Permit,
 }
 
 impl BufferedResponses {
-    /// Places that are taken by what is buffered, and by what is encoded.
+    /// The used places of buffered answers, and of answers under construction.
     #[cfg(test)]
     pub(crate) fn used(&self) -> (usize, usize) {
         (self.buffered.used(), self.encoding.used())
@@ -98,9 +98,9 @@ impl BufferedResponses {
         self.moderate.take(caller.group().into(), 1).await
     }
 
-    /// What an event stream begins with: everything, as far as the reader may see it, made into a message or a record
-    /// of so many bytes. The stream's filter goes on from there. None if the master shuts down, or there was no room
-    /// for too long.
+    /// Makes the first message of an event stream: the whole state visible to the reader, as a message or record of
+    /// the returned size. The stream's filter continues from there. Returns `None` if the master shuts down, or if
+    /// there was no room for too long.
     pub(crate) async fn initial_message<T: Send + 'static>(
         &self,
         handle: &Handle,
@@ -167,7 +167,7 @@ impl ResponsePermit {
     }
 }
 
-/// What its reader has of an answer is on its way in the connection's buffers.
+/// Closes the connection, because its buffers hold the part of the answer that the reader already has.
 fn close(connection: Option<&Connection>) {
     tracing::debug!("stalled reader closed: its permit is needed for another");
     if let Some(connection) = connection {
@@ -175,7 +175,7 @@ fn close(connection: Option<&Connection>) {
     }
 }
 
-/// False if the reader has left or stalls.
+/// Returns false if the reader has left or stalls.
 async fn send(mut bytes: Bytes, parts: mpsc::Sender<Chunk>, buffered: &Permit) -> bool {
     while !bytes.is_empty() {
         let part = bytes.split_to(CHUNK_BYTES.min(bytes.len()));

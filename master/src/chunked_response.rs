@@ -28,51 +28,51 @@ use crate::events::STALL_MAX;
 
 /// About so much is rendered at once: large enough to be cheap.
 pub(crate) const CHUNK_BYTES: usize = 128 * 1024;
-/// The same of the first piece: small enough for a first byte at once.
+/// The size of the first chunk: small enough for a fast first byte.
 const FIRST_CHUNK_BYTES: usize = 8 * 1024;
-/// Pieces of one answer that are under way while another is sent.
+/// The number of chunks of one answer rendered ahead while another is sent.
 const CHUNKS_AHEAD: usize = 2;
-/// With more readers than this nothing is rendered ahead.
+/// The number of readers above which no chunks are rendered ahead.
 const READERS_BUFFERED_MAX: usize = 16;
-/// Answers that are read at a time: each holds a snapshot and a list of what it shows.
+/// The number of answers read at a time: each holds a snapshot and a list of its objects.
 const READERS_MAX: usize = 256;
-/// For so long a reader may take nothing while others wait for its place.
+/// The time for which a reader may read nothing while others wait for its place.
 pub(crate) const READER_STALL_MAX: Duration = Duration::from_secs(1);
-/// Those that wait to be read or made, of one group and of all.
+/// The number of answers of one group that wait for a place; below, those of all groups.
 const WAITING_OF_GROUP_MAX: usize = 256;
 const WAITING_MAX: usize = 4_096;
-/// An answer holds what it shows for as long as somebody reads it; that is enough for a slow line.
+/// The longest time that an answer may hold its snapshot; enough for a slow connection.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
-/// A row of things to be written one after another.
+/// A row of items written one after another.
 pub(crate) trait Items: Send + Sync + 'static {
     fn len(&self) -> usize;
 
-    /// What one of them takes, more or less.
+    /// The approximate size of one item.
     fn bytes_each(&self) -> usize;
 
-    /// Writes some of them, with what separates them from those before.
+    /// Writes some items, with the separator from the items before.
     fn render(&self, range: Range<usize>, out: &mut Vec<u8>);
 }
 
 pub(crate) type Row = Arc<dyn Items>;
 
 pub(crate) struct Document {
-    /// What is at hand.
+    /// The rows that are available at once.
     pub(crate) first: Vec<Row>,
-    /// What has to be found first, which may take a while.
+    /// The rows that need a longer search.
     pub(crate) rest: Option<FindRows>,
 }
 
 pub(crate) type FindRows = Box<dyn FnOnce() -> Vec<Row> + Send>;
 
 impl Document {
-    /// All of it at hand.
+    /// A document that is available at once.
     pub(crate) fn of(first: Vec<Row>) -> Self {
         Self { first, rest: None }
     }
 
-    /// The same as the argument of a function that a script named.
+    /// Wraps the document in a call of a script's function.
     pub(crate) fn with_callback(mut self, callback: Option<&str>) -> Self {
         let Some(callback) = callback else {
             return self;
@@ -94,7 +94,7 @@ impl Document {
     }
 }
 
-/// What is there already.
+/// A row with a fixed text.
 pub(crate) fn text(text: impl Into<Vec<u8>>) -> Row {
     let text = text.into();
     Arc::new(ItemsFn {
@@ -163,7 +163,7 @@ struct UnrenderedChunk {
 impl UnrenderedChunk {
     fn render(&self, pool: &Arc<BufferPool>) -> Bytes {
         let mut out = pool.take();
-        // What is expected, and some more.
+        // The expected size with a reserve.
         out.reserve(self.bytes + self.bytes / 8);
         for (row, range) in &self.parts {
             row.render(range.clone(), &mut out);
@@ -249,7 +249,7 @@ impl Chunker {
         }
     }
 
-    /// What is there is a piece, full or not.
+    /// Finishes the current chunk, full or not.
     fn finish(&mut self) {
         if !self.unrendered.parts.is_empty() {
             self.ready.push_back(std::mem::take(&mut self.unrendered));
@@ -270,16 +270,16 @@ pub(crate) struct Chunk {
 #[error("The answer could not be rendered")]
 pub(crate) struct RenderError;
 
-/// Where answers are rendered: as many pieces at a time as there are cores, in the order of their coming.
+/// Renders answers: as many chunks at a time as there are cores, in the order of arrival.
 #[derive(Clone, Debug)]
 pub(crate) struct Renderer {
     slots: Arc<Semaphore>,
-    /// For what has to be found before it is rendered.
+    /// Places for searching rows before they are rendered.
     finding: FairSemaphore,
     readers: FairSemaphore,
 }
 
-/// Places for answers while they are looked for or made, which is soon done.
+/// Places for answers during the search or construction, which is short.
 pub(crate) fn making(answers_max: usize) -> FairSemaphore {
     FairSemaphore::new(rules(answers_max, None))
 }
@@ -316,18 +316,18 @@ impl Default for Renderer {
 pub(crate) struct ReaderPermit {
     group: Group,
     permit: Permit,
-    /// What the answer goes over, which is closed when its place goes to another.
+    /// The connection of the answer, closed when another answer gets its place.
     connection: Option<Connection>,
 }
 
 impl Renderer {
-    /// Places that are taken by readers, and by what is looked for.
+    /// The used places of readers, and of searches.
     #[cfg(test)]
     pub(crate) fn used(&self) -> (usize, usize) {
         (self.readers.used(), self.finding.used())
     }
 
-    /// Waits until one more may read. Before the snapshot is taken: who waits holds nothing.
+    /// Waits for a reader's place. Called before the snapshot is taken, so that a waiting reader holds no memory.
     pub(crate) async fn admit(&self, caller: &Caller) -> Result<ReaderPermit, QueueFull> {
         let group: Group = caller.group().into();
         let permit = self.readers.take(group.clone(), 1).await?;
@@ -559,7 +559,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers, each as wide as it is told, and a count of those that were written.
+    /// Numbers of a given width, and a count of the written ones.
     fn numbers(len: usize, bytes_each: usize, written: &Arc<AtomicUsize>) -> Row {
         let written = written.clone();
         list(len, bytes_each, move |index, out| {

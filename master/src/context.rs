@@ -28,12 +28,12 @@ pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
 /// Bodies of everything else.
 pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
 
-/// What the HTTP and gRPC APIs share.
+/// The state shared by the HTTP and gRPC APIs.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) handle: Handle,
     pub(crate) identity: Identity,
-    /// The addresses of all masters of the cluster, as far as this one knows.
+    /// The known addresses of all masters of the cluster.
     pub(crate) masters: watch::Receiver<Vec<String>>,
     /// The flags in effect, as texts.
     pub(crate) flags: BTreeMap<String, String>,
@@ -45,9 +45,9 @@ pub(crate) struct Context {
     /// Files that are read for clients.
     pub(crate) file_reads: FileReads,
     pub(crate) authentication: Authentication,
-    /// What holds frameworks to their pace.
+    /// Limits the rate of frameworks' calls.
     pub(crate) call_rate_limit: CallRateLimit,
-    /// What holds schedulers to a pace of subscribing.
+    /// Limits the rate of subscriptions.
     pub(crate) subscription_rate: SubscriptionRate,
     pub(crate) verbosity: Verbosity,
     /// Files of a page for people, served at the root.
@@ -57,13 +57,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// What a request of a caller may take, of what all of its group may.
+    /// The limit of one request, within that of all requests of the caller's group.
     pub(crate) fn request_of(&self, caller: &Caller) -> Budget {
         self.handle.budgets.request_of(peer_of(caller))
     }
 }
 
-/// Whose a caller's requests are.
+/// The peer that a caller's requests count for.
 pub(crate) fn peer_of(caller: &Caller) -> Peer {
     caller.group()
 }

@@ -1,8 +1,8 @@
-//! The queues between the core and those who read what it sends: subscribed schedulers, and agents.
+//! The queues between the core and the readers of its messages: subscribed schedulers, and agents.
 //!
-//! Bounded in messages and in bytes, by what is still unread. Invariants: pushing never waits; a reader that does
-//! not read is closed with a reason and costs nobody else; what one that was given up left unread is freed at
-//! once, whatever its connection still does.
+//! The queues are limited in messages and in unread bytes. Invariants: pushing never waits; a stalled reader is
+//! closed with a reason and costs nobody else; the unread messages of a dropped reader are freed at once, whatever
+//! the state of its connection.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -22,10 +22,10 @@ use meseta_etcd::leadership::Fence;
 /// Events that may wait for one subscriber.
 pub(crate) const EVENTS_MAX: usize = 131_072;
 
-/// For how long a reader may take nothing while something waits for it.
+/// The time for which a reader may read nothing while messages wait.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// Why a reader was closed.
+/// The reason for closing a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Overflow {
     #[error("slow consumer: {0} messages unread")]
@@ -43,14 +43,14 @@ pub(crate) type Waiting<M> = (Charge, Box<M>);
 pub(crate) struct Sink<M> {
     messages: mpsc::Sender<Waiting<M>>,
     queue: Weak<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
-    /// Charged with what waits in the queue, and with what is on its way to the reader.
+    /// The budget for messages in the queue, and on the way to the reader.
     budget: Budget,
-    /// What the reader reads from.
+    /// The reader's connection.
     connection: Option<Connection>,
     _ends: DropGuard,
 }
 
-/// The stream's end. Clones read from the same queue.
+/// The reading end of the queue. Clones read from the same queue.
 #[derive(Debug)]
 pub(crate) struct Source<M> {
     fence: Fence,
@@ -82,9 +82,9 @@ pub(crate) fn queue<M>(budget: Budget, messages_max: usize) -> (Sink<M>, Source<
 }
 
 impl<M: Message> Sink<M> {
-    /// Charges a message that is to be pushed.
+    /// Charges a message before it is pushed.
     pub(crate) fn charge(&self, message: &M) -> Result<Charge, Overflow> {
-        // One who has left is no slow one.
+        // A reader that has left is not a slow reader.
         if self.messages.is_closed() {
             return Err(Overflow::Gone);
         }
@@ -92,8 +92,7 @@ impl<M: Message> Sink<M> {
         charge.map_err(Overflow::Bytes)
     }
 
-    /// Pushes a message that may be lost, if it leaves half of the reader's room to what may not. Nobody is given up
-    /// for it.
+    /// Pushes a message that may be lost, if half of the reader's room remains for other messages. Drops no reader.
     pub(crate) fn push_if_half_free(&self, message: Box<M>) -> bool {
         let bytes = waiting_bytes(&*message);
         let has_free_slots = self.messages.capacity() > self.messages.max_capacity() / 2;
@@ -114,23 +113,22 @@ impl<M: Message> Sink<M> {
 }
 
 impl<M> Sink<M> {
-    /// The same, of a reader on this connection, which is closed when the reader is given up.
+    /// Sets the reader's connection, which is closed when the reader is dropped.
     pub(crate) fn on(mut self, connection: Option<Connection>) -> Self {
         self.connection = connection;
         self
     }
 
-    /// The reader is somebody who stays: its connection is not ended for being in use for long.
+    /// Marks the reader as long-lived: the server does not close its connection for its age.
     pub(crate) fn set_long_lived(&self) {
         if let Some(connection) = &self.connection {
             connection.set_long_lived();
         }
     }
 
-    /// Gives the reader up: what is unread is freed now, and what is on its way to it as soon as its connection
-    /// is closed.
+    /// Drops the reader: frees its unread messages now, and those on the way as soon as its connection is closed.
     pub(crate) fn abandon(self) {
-        // Of one who has left the connection may have other uses.
+        // The connection of a reader that has left may have other uses.
         let has_left = self.messages.is_closed();
         if let Some(connection) = self.connection.as_ref().filter(|_| !has_left) {
             connection.close();
@@ -163,7 +161,7 @@ impl<M> Clone for Source<M> {
 }
 
 impl<M> Source<M> {
-    /// The same, of which nothing is read while the fence is closed.
+    /// Adds a fence: while the fence is closed, nothing is read.
     pub(crate) fn fenced(self, fence: &Fence) -> Self {
         let fence = fence.clone();
         Self { fence, ..self }
@@ -373,7 +371,7 @@ mod tests {
         assert_eq!(slowest(&sinks, 1, 1_000), 3);
     }
 
-    /// Its queue is empty: all that it was sent is on its way to a socket that nobody reads.
+    /// The queue is empty: all messages are on their way to a socket that nobody reads.
     #[tokio::test]
     async fn what_is_on_its_way_to_a_reader_counts_as_unread() {
         let budget = Budget::new(1 << 20);

@@ -1,6 +1,6 @@
-//! The files that the master shows: its own log, if it was told where that is.
+//! The files that the master shows: its own log, if the configuration names it.
 //!
-//! Known by names that are not paths of the machine. Invariant: nothing else can be named.
+//! The names of files are not paths of the machine. Invariant: no other file has a name here.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use meseta_proto::mesos::v1::{FileInfo, TimeInfo};
 
-/// What one read gives at most, in bytes.
+/// The largest result of one read in bytes.
 const READ_BYTES_MAX: u64 = 16 * 4_096;
 
-/// What the log is called.
+/// The name of the log.
 const LOG: &str = "/master/log";
 
 /// The files and their names.
@@ -21,7 +21,7 @@ pub(crate) struct Files {
     log: Option<PathBuf>,
 }
 
-/// Why a file was not shown.
+/// The reason for refusing a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilesError {
     #[error("there is no such file")]
@@ -52,14 +52,14 @@ impl Files {
         self.log.iter().map(|log| (LOG, log.as_path())).collect()
     }
 
-    /// Where a file lies.
+    /// The path of a file.
     pub(crate) fn path_of(&self, name: &str) -> Result<&Path, FilesError> {
         let log = self.log.as_deref();
         log.filter(|_| name.trim_end_matches('/') == LOG)
             .ok_or(FilesError::NotFound)
     }
 
-    /// What a name stands for.
+    /// The file behind a name.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<FileInfo>, FilesError> {
         let metadata =
             std::fs::metadata(self.path_of(name)?).map_err(|error| failed(name, error))?;
@@ -76,7 +76,7 @@ impl Files {
         }])
     }
 
-    /// What is there from an offset on; less than asked for at the end, and nothing behind it.
+    /// Reads from an offset on; returns less than requested at the end, and nothing beyond it.
     pub(crate) fn read(
         &self,
         name: &str,

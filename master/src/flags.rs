@@ -1,7 +1,7 @@
-//! The master's flags: Mesos's names, values and defaults, where not said otherwise.
+//! The master's flags: names, values and defaults of Mesos, unless stated otherwise.
 //!
-//! A flag is declared here once; help, reference and `/flags` derive from it. [`Flags::options`]
-//! turns texts into values and says what is wrong with them.
+//! Each flag is declared once in this file; help, reference and `/flags` derive from the declaration.
+//! [`Flags::options`] parses the values and reports invalid ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -473,7 +473,7 @@ fn removal_percent(text: &str) -> Result<u32, FlagError> {
     })
 }
 
-/// The time between two of what may happen so often.
+/// The interval between two removals at the given rate.
 fn removal_interval(text: &str) -> Result<Duration, FlagError> {
     let error = |reason: String| FlagError::new("agent_removal_rate_limit", text, reason);
     if text == "none" {
@@ -590,7 +590,7 @@ pub(crate) mod tests {
         flags: Flags,
     }
 
-    /// Those of a master that is given these.
+    /// The flags of a master with these arguments.
     pub(crate) fn flags(arguments: &[&str]) -> Flags {
         let all = ["master"].iter().chain(arguments);
         Command::try_parse_from(all).unwrap().flags
@@ -651,7 +651,7 @@ pub(crate) mod tests {
         assert_eq!(options.allocator.min_allocatable.len(), 2);
     }
 
-    /// It was taken, and meant no limit at all.
+    /// Such a rate was accepted, and meant no limit.
     #[test]
     fn a_rate_of_removal_without_time_is_refused() {
         for rate in ["1/0secs", "1000000000/1ns"] {

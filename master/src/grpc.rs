@@ -27,10 +27,10 @@ use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core::Answer;
 use crate::http::{UNPROVEN, authentication};
 
-/// One frame to an agent.
+/// The largest frame sent to an agent, in bytes.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
-/// One frame of an agent. Returns come in parts of 4 MiB, unless one thing alone is larger: an executor or a task as a
-/// scheduler gave it, with what the agent adds.
+/// The largest frame from an agent, in bytes. Reregistrations come in parts of 4 MiB, unless a single record is
+/// larger: an executor or task from a scheduler, with the agent's additions.
 const AGENT_FRAME_MAX: usize = SCHEDULER_BODY_MAX + BODY_MAX;
 
 /// The services, to be merged with the HTTP routes.
@@ -134,7 +134,7 @@ fn charge<T: WireMessage>(context: &Context, caller: &Caller, call: &T) -> Resul
     charge.map_err(|exhausted| BodyError::from(exhausted).status_of_grpc())
 }
 
-/// What the core answered, as a code and a text.
+/// Converts the core's answer to a code and a text.
 fn status_of(answer: Answer) -> Result<(), Status> {
     match answer {
         Answer::Accepted | Answer::Applied(_) | Answer::Done | Answer::Warned(_) => Ok(()),

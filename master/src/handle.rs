@@ -1,6 +1,6 @@
-//! The way in to the shell's task, for everyone else.
+//! The handle to the service task that owns the core.
 //!
-//! Invariant: a bounded queue of commands; callers wait when it is full, and are told when the master ends.
+//! Invariant: the queue of commands is bounded; callers wait while it is full, and get an error when the master ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,24 +39,25 @@ pub(crate) const FRAMES_MAX: usize = 65_536;
 pub(crate) struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
     queries: mpsc::Sender<Query>,
-    /// What this master is, which says whether the core may be asked for changes and until when anything may be shown.
+    /// The role of this master, which decides whether the core accepts changes, and the fence until which it may show
+    /// anything.
     pub(crate) standing: Standing,
     pub(crate) connections: Arc<AtomicU64>,
-    /// What may wait, in bytes.
+    /// The limits of queued bytes.
     pub(crate) budgets: Arc<Budgets>,
-    /// What callers see, if that is not everything.
+    /// The filtered views of callers that may not see everything.
     pub(crate) views: Arc<ViewCache>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// With what its message is charged until the core has taken it.
+    /// An input, with the charge of its message until the core has processed it.
     Input(Input, Option<Charge>),
     /// A scheduler's stream, and where its events go.
     Subscribe(SubscribeRequest, EventSink, Charge),
     Request {
         request: Request,
-        /// What the request is charged until the core has taken it.
+        /// The charge of the request until the core has processed it.
         charge: Option<Charge>,
         answer: oneshot::Sender<Answer>,
     },
@@ -64,18 +65,18 @@ pub(crate) enum Command {
         connection: ConnectionId,
         frames: Sink<MasterFrame>,
         caller: Caller,
-        /// With what the core leads.
+        /// The epoch that the core leads.
         answer: oneshot::Sender<LedEpoch>,
     },
 }
 
-/// The other end of [`Handle`]: what the core is told and asked.
+/// The receiving end of [`Handle`].
 #[derive(Debug)]
 pub(crate) struct Inbox {
     pub(crate) commands: mpsc::Receiver<Command>,
-    /// Apart, because they are answered while nothing else is.
+    /// A separate queue, because queries are answered even while nothing else is.
     pub(crate) queries: mpsc::Receiver<Query>,
-    /// Until when anything may be shown.
+    /// The fence until which the master may show anything.
     pub(crate) fence: Fence,
 }
 
@@ -86,23 +87,23 @@ pub(crate) enum Query {
     /// Without agents and frameworks.
     Policies(oneshot::Sender<Arc<Snapshot>>),
     Measure(oneshot::Sender<(Arc<Snapshot>, Measures)>),
-    /// What came of an operator's operation, as far as this caller may learn that.
+    /// The outcome of an operator's operation, as far as this caller may see it.
     Outcome {
         uuid: OperationUuid,
         approver: Approver,
         answer: oneshot::Sender<OperationOutcome>,
     },
-    /// The principal that a framework goes by.
+    /// The principal of a framework.
     Principal(String, oneshot::Sender<Option<String>>),
     /// The id of the cluster, where it outlives this master.
     Cluster(oneshot::Sender<Option<String>>),
-    /// Which agents the frameworks' offer constraints rule out.
+    /// The agents that the frameworks' offer constraints exclude.
     Excluded(oneshot::Sender<Vec<Excluded>>),
     Explain(
         ExplainQuery,
         oneshot::Sender<Result<Vec<Explanation>, Invalid>>,
     ),
-    /// What happens from now on, or from the event numbered `after` if that is still known.
+    /// The events from now on, or from the event numbered `after` if it is still stored.
     Watch {
         peer: Peer,
         after: Option<u64>,
@@ -110,7 +111,7 @@ pub(crate) enum Query {
     },
 }
 
-/// A view on the cluster that goes on.
+/// A continuing view of the cluster.
 #[derive(Debug)]
 pub(crate) struct WatchStart {
     /// Everything as it is; `None` if the events go on after the one that the watcher knows.
@@ -146,13 +147,13 @@ impl Handle {
         ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Tells the core something.
+    /// Sends an input to the core.
     pub(crate) async fn tell(&self, input: Input) -> Result<(), Closed> {
         self.send(Command::Input(input, None)).await
     }
 
-    /// Asks the core for something, and waits for its answer. A master that may not act at the moment says so, also
-    /// to those who wait already.
+    /// Sends a request to the core, and waits for its answer. A master that may not act now returns an error, also to
+    /// callers that already wait.
     pub(crate) async fn ask(
         &self,
         request: Request,
@@ -208,7 +209,7 @@ impl Handle {
         self.send(Command::Input(input, Some(charge))).await
     }
 
-    /// What metrics for a caller are made of.
+    /// The data for a caller's metrics.
     pub(crate) async fn measured(&self, caller: &Caller) -> Result<Measured, Closed> {
         let (all, measures) = self.query(Query::Measure).await?;
         let (views, approver) = (&self.views, &caller.approver);

@@ -1,7 +1,7 @@
-//! What the cluster had, allocated and used over the last hour, for the page.
+//! The total, allocated and used resources of the cluster over the last hour, for the web page.
 //!
-//! Entered through [`History::keep`], which takes a sample from time to time, and [`History::view`]. Invariant: at most
-//! [`SAMPLES_MAX`] samples, however long the master runs; a master that begins to lead has none of before.
+//! Entered through [`History::keep`], which takes samples regularly, and [`History::view`]. Invariant: at most
+//! [`SAMPLES_MAX`] samples, however long the master runs; a new leader has no earlier samples.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use crate::core::{Snapshot, Usage};
 use crate::handle::{Handle, Query};
 use crate::metrics::{self, ResourceTotals};
 
-/// From one sample to the next.
+/// The interval between samples; [`SAMPLES_MAX`] of them make an hour.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// An hour of them.
+/// The number of samples in an hour.
 const SAMPLES_MAX: usize = 240;
 const MEGABYTE: f64 = 1_048_576.0;
 
@@ -67,7 +67,7 @@ impl History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A column for each figure, with what was sampled later than `since` (seconds since the Unix epoch).
+    /// A column for each figure, with the samples after `since` (seconds since the Unix epoch).
     pub(crate) fn view(&self, since: f64) -> Value {
         let samples = self.samples();
         let later = samples.iter().filter(|one| one.at.as_secs_f64() > since);

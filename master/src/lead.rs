@@ -21,10 +21,10 @@ use crate::registry::Registry;
 use crate::registry::etcd;
 use crate::service::Service;
 
-/// Why a master that shares its cluster with others ended.
+/// The reason for the end of a master that shares its cluster with others.
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
-    /// The service manager starts it again, and then it follows.
+    /// The service manager starts the master again as a follower.
     #[error("this master leads no more: {0}")]
     Lost(String),
     #[error(transparent)]
@@ -39,7 +39,7 @@ impl From<Lost> for LeadError {
     }
 }
 
-/// What a core starts with once its master leads.
+/// The state with which a core starts once its master leads.
 pub(crate) struct Start {
     pub(crate) recovered: Recovered,
     pub(crate) registry: Box<dyn Registry>,
@@ -47,19 +47,19 @@ pub(crate) struct Start {
     pub(crate) inbox: Inbox,
 }
 
-/// A master among others.
+/// A master among several.
 pub(crate) struct Lead {
     pub(crate) candidate: Candidate,
     pub(crate) keys: Keys,
     pub(crate) cluster: Cluster,
     pub(crate) role: watch::Sender<Role>,
-    /// What is shown while there is no core.
+    /// The snapshot to show without a core.
     pub(crate) nothing: Arc<Snapshot>,
 }
 
 impl Lead {
-    /// Follows until this master is elected, then leads until `shutdown` or until it leads no more. One of another cluster
-    /// does not follow: it could not lead where it is needed.
+    /// Follows until this master is elected, then leads until `shutdown` or until it loses the leadership. A master
+    /// of another cluster does not follow: it could never lead.
     pub(crate) async fn run(
         self,
         mut inbox: Inbox,
@@ -213,7 +213,7 @@ mod tests {
         (lead, handle, inbox)
     }
 
-    /// Found by giving one of three masters another `--cluster`: it ended when the other two were gone.
+    /// Found by giving one of three masters another `--cluster`: that master ended when the other two were gone.
     #[tokio::test(start_paused = true)]
     async fn a_master_of_another_cluster_ends_before_it_is_elected() {
         for is_led in [true, false] {

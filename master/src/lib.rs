@@ -1,8 +1,8 @@
 //! Meseta's master daemon.
 //!
-//! `core` decides, `registry` remembers, `service` owns both and executes the effects; `http` and `grpc` serve the
-//! APIs. Entered through [`run`] with [`Flags`]. Invariant: nothing that a client or agent has been told about the
-//! registry is lost by a crash.
+//! `core` decides, `registry` stores, `service` owns both and carries out the effects; `http` and `grpc` serve the
+//! APIs. Entered through [`run`] with [`Flags`]. Invariant: a crash loses no registry state that a client or agent
+//! has learned of.
 
 mod access_flags;
 mod budgets;

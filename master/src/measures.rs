@@ -1,6 +1,6 @@
-//! What the shell measures: how long things took, how long its queues are.
+//! Measurements of the shell: durations, and lengths of its queues.
 //!
-//! Owned by the shell, which copies it for whoever asks. Invariant: bounded, whatever happens.
+//! The shell owns the measurements and copies them for readers. Invariant: their size is bounded.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,14 +16,14 @@ const KEPT_MAX: usize = 1_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window(VecDeque<f64>);
 
-/// What a window amounts to.
+/// Statistics of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) last: f64,
     pub(crate) count: usize,
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// With their names (`p50`).
+    /// The percentiles with their names (`p50`).
     pub(crate) percentiles: [(&'static str, f64); 6],
 }
 
@@ -35,12 +35,12 @@ impl Window {
         self.0.push_back(took.as_secs_f64() * 1e3);
     }
 
-    /// As many times, of things that take none.
+    /// A window of zeros with the same number of samples.
     pub(crate) fn of_nothing(&self) -> Self {
         Self(self.0.iter().map(|_| 0.0).collect())
     }
 
-    /// `None` if nothing was measured yet.
+    /// Returns the statistics; `None` without samples.
     pub(crate) fn summary(&self) -> Option<Summary> {
         const WANTED: [(&str, f64); 6] = [
             ("p50", 0.5),
@@ -113,18 +113,18 @@ pub(crate) struct Measures {
     pub(crate) allocations: Window,
     /// Durations of the allocations since the start.
     pub(crate) allocation_times: Histogram,
-    /// From a mutation to its being durable.
+    /// The times until a mutation was durable.
     pub(crate) stores: Window,
-    /// Answers that were made from a snapshot which another reader had taken.
+    /// The number of answers made from another reader's snapshot.
     pub(crate) shared_snapshots: u64,
-    /// Commands that wait for the core.
+    /// The number of commands that wait for the core.
     pub(crate) commands_waiting: usize,
     /// The number of subscribed operators.
     pub(crate) watchers: usize,
     pub(crate) roles: Vec<RoleGauges>,
-    /// What the containers of all connected agents use.
+    /// The resource usage of the containers of all connected agents.
     pub(crate) usage: Usage,
-    /// Now, since the Unix epoch.
+    /// The current time, since the Unix epoch.
     pub(crate) now: Duration,
 }
 

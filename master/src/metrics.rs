@@ -48,30 +48,30 @@ const MEGABYTE: f64 = 1_048_576.0;
 /// Makes metrics of snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    /// Where the registry lies, if it is a file.
+    /// The path of the registry, if it is a file.
     pub(crate) registry: Option<PathBuf>,
-    /// What the master is; it leads if nothing is said.
+    /// The master's role; without it the master leads.
     pub(crate) role: Option<watch::Receiver<Role>>,
-    /// How long it took to read the registry at the start.
+    /// The time for reading the registry at the start.
     pub(crate) registry_read: OnceLock<Duration>,
     /// The time since the disk of an embedded registry last answered.
     pub(crate) disk_silence: DiskSilence,
-    /// What is served with, if connections are encrypted.
+    /// The served certificate, if connections are encrypted.
     pub(crate) certificate: Option<Arc<Served>>,
 }
 
-/// What metrics are made of, for one reader.
+/// The data of the metrics for one reader.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// The whole cluster: whoever may read metrics at all is told what it amounts to.
+    /// The whole cluster: every reader of metrics may see its totals.
     pub(crate) all: Arc<Snapshot>,
-    /// What of it the reader may see, for what is told of each framework.
+    /// The part of the cluster that the reader may see, for metrics by framework.
     pub(crate) seen: Arc<Snapshot>,
     pub(crate) measures: Measures,
 }
 
 impl Measured {
-    /// One snapshot, around which nothing was measured.
+    /// A snapshot without measurements.
     pub(crate) fn of(snapshot: Arc<Snapshot>) -> Self {
         Self {
             all: snapshot.clone(),
@@ -104,7 +104,7 @@ impl Metrics {
         Ok(text)
     }
 
-    /// `/metrics/snapshot`: tells `visit` the keys of Mesos, each once, and their values.
+    /// `/metrics/snapshot`: calls `visit` once for each Mesos key with its value.
     pub(crate) fn mesos(&self, measured: &Measured, visit: &mut dyn FnMut(&str, f64)) {
         mesos::visit(self, measured, visit);
         let seen = &measured.seen;
@@ -114,7 +114,7 @@ impl Metrics {
         frameworks::principals(&mut MetricWriter(visit), seen);
     }
 
-    /// The same as a page, without what is of frameworks and principals if that is not asked for.
+    /// `/metrics/snapshot` as a page, optionally without the keys of frameworks and principals.
     pub(crate) fn document(
         metrics: &Arc<Self>,
         measured: &Measured,
@@ -124,7 +124,7 @@ impl Metrics {
     }
 }
 
-/// What one snapshot amounts to, which is collected once.
+/// The families of one snapshot, collected once.
 struct SnapshotCollector(Mutex<Vec<MetricFamily>>);
 
 impl Collector for SnapshotCollector {
@@ -137,7 +137,7 @@ impl Collector for SnapshotCollector {
     }
 }
 
-/// One family under construction.
+/// Metric families under construction.
 struct Families(Vec<MetricFamily>);
 
 impl Families {
@@ -254,7 +254,7 @@ fn families(measured: &Measured, role: &Role) -> Result<Vec<MetricFamily>, prome
     Ok(families.0)
 }
 
-/// The process as every Prometheus client tells of it.
+/// The standard process metrics of every Prometheus client.
 fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
     let own = ProcessStats::read();
     let some = |value: Option<u64>| value.map(|value| (Vec::new(), to_f64(value)));

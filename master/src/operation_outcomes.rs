@@ -1,8 +1,8 @@
 //! Outcomes of operators' operations, for waiting callers and for a while after.
 //!
-//! Owned by the shell. Invariants: bounded; the oldest outcome is forgotten first, and whoever waits for what
-//! nobody knows is told so. An operation is unknown to those who neither asked for it nor may see all its roles, and
-//! they take no place among those who wait.
+//! The shell owns the outcomes. Invariants: the table is bounded; the oldest outcome is forgotten first, and a caller
+//! that waits for an unknown operation gets an error. An operation is unknown to callers that neither requested it
+//! nor may see all its roles, and such callers use no place among the waiting ones.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,24 +20,24 @@ const KEPT_MAX: usize = 10_000;
 /// Operations that somebody waits for.
 const AWAITED_MAX: usize = 10_000;
 
-/// What is known of an operation.
+/// The known state of an operation.
 #[derive(Debug)]
 pub(crate) enum OperationOutcome {
     Over(Box<OperationStatus>),
-    /// Told when it is over; closed without a word if the master ends before.
+    /// Receives the final status; closed without a value if the master ends first.
     Pending(oneshot::Receiver<OperationStatus>),
-    /// Never heard of, forgotten, or hidden from the caller.
+    /// Unknown, forgotten, or hidden from the caller.
     Unknown,
     /// Too many requests wait already.
     Full,
 }
 
-/// Who may learn what comes of an operation.
+/// The callers that may learn an operation's outcome.
 #[derive(Debug)]
 struct Readers {
-    /// Who asked for it; `None` if that was nobody with a name, or it was asked of an earlier master.
+    /// The requesting principal; `None` for a request without a principal, or one to an earlier master.
     principal: Option<String>,
-    /// What others must be allowed to see; `None` if that is not known.
+    /// The roles that other callers must be allowed to see; `None` if unknown.
     roles: Option<BTreeSet<Role>>,
 }
 
@@ -115,7 +115,7 @@ impl OperationOutcomes {
         }
     }
 
-    /// What this caller may learn of an operation.
+    /// The state of an operation as far as this caller may learn it.
     pub(crate) fn of(&mut self, uuid: OperationUuid, approver: &Approver) -> OperationOutcome {
         if let Some((readers, status)) = self.over.get(&uuid) {
             return match readers.include(approver) {
@@ -222,7 +222,7 @@ mod tests {
             }
         };
         check(&mut outcomes);
-        // The last one was asked of an earlier master.
+        // An earlier master got the request for the last one.
         for uuid in 1..=3 {
             outcomes.end([uuid; 16], &reserve(), status("done"));
         }

@@ -1,8 +1,8 @@
-//! What a permission is needed for: each call, each request of an operator. What endpoints need is in their table.
+//! The permissions for each call and each request of an operator. The table of endpoints has the permissions of
+//! endpoints.
 //!
-//! One list for what is asked about the master ([`question`]), one for what is to be changed ([`request`],
-//! [`operation`]). The compiler holds them complete. Lists are not refused but filtered:
-//! see [`crate::view_filter`].
+//! One list is for queries ([`question`]), one for changes ([`request`], [`operation`]). The compiler checks that
+//! both are complete. Lists are filtered, not refused: see [`crate::view_filter`].
 
 use meseta_access::{Action, Forbidden};
 use meseta_daemon::authentication::Caller;
@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1::offer::{Operation, operation};
 
 use crate::core::{Administration, authorization};
 
-/// What a call of the operator API needs.
+/// The permission that a call of the operator API needs.
 pub(crate) fn question(kind: CallType) -> Need {
     match kind {
         CallType::Unknown

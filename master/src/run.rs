@@ -49,17 +49,17 @@ use crate::service::Service;
 use crate::subscription_rate::SubscriptionRate;
 use crate::{grpc, http, whitelist};
 
-/// What a master gets from whoever starts it.
+/// The environment that the caller gives to a master.
 pub struct RunEnv {
-    /// Which program this is.
+    /// The build of the program.
     pub build: BuildInfo,
     /// The flags in effect, for `/flags`.
     pub flags_view: BTreeMap<String, String>,
     /// Changes how much is logged, for operators.
     pub verbosity: Verbosity,
-    /// Told the address once the master listens.
+    /// Receives the address once the master listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
-    /// Told once the registry is read and the master serves.
+    /// Receives the health once the registry is read and the master serves.
     pub started: Option<oneshot::Sender<Health>>,
     /// Ends the master when it completes.
     pub shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -73,7 +73,7 @@ impl fmt::Debug for RunEnv {
     }
 }
 
-/// Why a master did not start or did not end well.
+/// The reason why a master failed to start or to end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -249,15 +249,15 @@ fn watch_files(
     tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, shutdown.clone()));
 }
 
-/// Which registry a master has.
+/// The kind of registry.
 enum RegistryOf {
-    /// One that no other master writes.
+    /// A registry that no other master writes.
     One(Kind),
-    /// In etcd, which elects one of several.
+    /// A registry in etcd, which elects one of several masters.
     Several(Box<Candidacy>),
 }
 
-/// With what a master stands for election.
+/// The parameters of an election.
 struct Candidacy {
     client: Client,
     keys: Keys,
@@ -267,7 +267,7 @@ struct Candidacy {
 /// A core in its service, from its registry to its end.
 type Core = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 
-/// What a core is made with.
+/// The parts for building a core.
 struct Cores {
     flags: Flags,
     options: Options,
@@ -431,7 +431,7 @@ async fn watch_disk(pulse: DiskPulse, silence: DiskSilence) {
     match disk_pulse::watch(pulse, silence, report).await {}
 }
 
-/// Stops the servers first, then the core, so that no answer promises what is lost.
+/// Stops the servers first, then the core, so that no answer promises a lost change.
 async fn wait_for_end(
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     mut core_task: tokio::task::JoinHandle<Result<(), RunError>>,

@@ -30,7 +30,7 @@ use meseta_daemon::clock::Clock;
 /// Commands taken in before offers are made again: some hundred microseconds' worth.
 const BURST_MAX: usize = 64;
 
-/// Where a visible effect goes.
+/// The receiver of a visible effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Destination {
     Scheduler(ConnectionId),
@@ -56,7 +56,7 @@ impl Destination {
 
 impl QueuedSize for Output {
     fn bytes(&self) -> usize {
-        /// What everything else takes, more or less.
+        /// The approximate size of all other messages.
         const SMALL: usize = 1_024;
         match self {
             Self::Event { event, .. } => waiting_bytes(&**event),
@@ -78,7 +78,7 @@ pub(crate) struct Service {
     registry: Box<dyn Registry>,
     persisted: watch::Receiver<Lsn>,
     inbox: Inbox,
-    /// What the step during which the fence closed was about to show, in its order.
+    /// The output of the step during which the fence closed, in order.
     fenced: VecDeque<Output>,
     outbox: Outbox<Destination, Output>,
     schedulers: HashMap<ConnectionId, EventSink>,
@@ -92,7 +92,7 @@ pub(crate) struct Service {
     outcomes: OperationOutcomes,
     /// Mutations on their way to being durable, and since when.
     storing: VecDeque<(Lsn, Moment)>,
-    /// Connections given up in the current step, which the core is told of next.
+    /// Connections dropped in the current step; the core learns of them next.
     lost: VecDeque<Input>,
 }
 
@@ -128,10 +128,10 @@ impl Service {
         }
     }
 
-    /// Runs until `shutdown`; what was handed to the registry is durable when it returns.
+    /// Runs until `shutdown`. When it returns, all mutations handed to the registry are durable.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Vec::with_capacity(BURST_MAX);
-        // Questions and commands take turns while there are both.
+        // Queries and commands take turns while both wait.
         let mut has_answered = false;
         loop {
             if !self.inbox.fence.is_open() {
@@ -186,8 +186,8 @@ impl Service {
         }
     }
 
-    /// While this master may not act: what is known is told, time stands still for the core, and nothing is shown.
-    /// Afterwards what was held back is. Says whether that came.
+    /// Waits while this master may not act: answers queries from the known state, stops the core's time, and shows
+    /// nothing. Afterwards sends the output held back. Returns whether the fence opened.
     async fn wait_until_open(&mut self, shutdown: &CancellationToken) -> bool {
         let fence = self.inbox.fence.clone();
         while !fence.is_open() {
@@ -338,8 +338,8 @@ impl Service {
         reply
     }
 
-    /// One input, and what it made of connections that do not keep up: those are gone for the core at
-    /// once, whatever their readers still do, so that nothing is held for them.
+    /// Processes one input, and the loss of connections that do not keep up: for the core they are gone at once,
+    /// whatever their readers still do, so that the core holds nothing for them.
     fn step(&mut self, input: Input) {
         self.step_once(input);
         while let Some(input) = self.lost.pop_front() {
@@ -483,17 +483,17 @@ impl Service {
     }
 }
 
-/// Answers who may have left.
+/// Sends an answer to a receiver that may have left.
 fn send<T>(answer: oneshot::Sender<T>, value: T) {
     let _unsent = answer.send(value);
 }
 
-/// Whether this tells an agent that it is registered.
+/// Whether the frame registers an agent.
 fn is_registration(frame: &MasterFrame) -> bool {
     matches!(frame.message, Some(master_frame::Message::Registered(_)))
 }
 
-/// Whether this is a scheduler's message to an executor, of which nobody is promised that it arrives.
+/// Whether the output is a scheduler's message to an executor, whose delivery is not guaranteed.
 fn is_message(output: &Output) -> bool {
     matches!(output, Output::Frame { frame, .. } if is_message_frame(frame))
 }

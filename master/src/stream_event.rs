@@ -1,10 +1,10 @@
-//! One event of the stream that operators read.
+//! An event of the stream that operators read.
 
 use meseta_proto::mesos::v1::master::Event;
 
 use crate::core::TaskUser;
 
-/// An event, and what decides who may hear of it that it does not say itself.
+/// An event, and the additional data that decide about its visibility.
 #[derive(Debug, Default)]
 pub(crate) struct StreamEvent {
     pub(crate) event: Event,

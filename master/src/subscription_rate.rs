@@ -1,7 +1,7 @@
-//! How often the schedulers of one principal, user or network may subscribe: each time the registry is written to.
+//! A rate limit of subscriptions by principal, user or network: each subscription writes to the registry.
 //!
-//! Entered through [`SubscriptionRate::take`]. A pure table, with time passed in, behind a lock. Invariant: no group keeps
-//! the registry of all others busy; one that waits is at its full burst again after some minutes.
+//! Entered through [`SubscriptionRate::take`]. A pure table, with time passed in, behind a lock. Invariant: no group
+//! keeps the registry busy for all others; a waiting group has its full burst again after some minutes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +41,7 @@ impl SubscriptionRate {
     }
 }
 
-/// What groups have left.
+/// The remaining allowance of each group.
 #[derive(Debug, Default)]
 struct Table(HashMap<String, Bucket>);
 

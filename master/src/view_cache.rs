@@ -1,8 +1,8 @@
-//! The cluster as each caller may see it, kept from one question to the next.
+//! A cache of the cluster as each caller may see it.
 //!
-//! Entered through [`ViewCache::view`]. What a question does not read is not made; what many ask is made once for
-//! each caller and state; what has not changed since the caller's last view is taken from that. Invariant: a view
-//! is that of the very snapshot that was given, by the rules under which the caller was authenticated.
+//! Entered through [`ViewCache::view`]. The cache builds only the parts that a query reads, builds each view once per
+//! caller and state, and reuses the unchanged parts of the caller's last view. Invariant: a view shows exactly the
+//! given snapshot, by the rules under which the caller was authenticated.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +18,10 @@ use crate::view_filter::{self, FilterCost, PreviousView};
 
 /// Callers whose last view is kept: people and programs that poll.
 const VIEWERS_MAX: usize = 16;
-/// For how long a view is kept that nobody asks for; it holds on to the state that it was made of.
+/// The time for which an unused view stays; it holds the state from which it was made.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What of the cluster a question is about.
+/// The part of the cluster that a query reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ViewScope {
     /// Quotas, weights, maintenance, and the master itself.
@@ -83,7 +83,7 @@ impl ViewCache {
         making.await.map_err(|_| Closed)
     }
 
-    /// What all views together have taken.
+    /// The total cost of all views.
     #[cfg(test)]
     pub(crate) fn cost(&self) -> FilterCost {
         *self.cost.lock().unwrap_or_else(PoisonError::into_inner)

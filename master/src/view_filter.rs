@@ -1,8 +1,8 @@
-//! The state filtered by a caller's permissions: what is hidden is left out of lists, not rejected.
+//! The state filtered by a caller's permissions: hidden objects are left out of lists, not rejected.
 //!
-//! Entered through [`cluster`] and [`policies`], with a snapshot in and a smaller one out, and through [`EventFilter`]
-//! for events; [`crate::view_cache`] keeps what is made here.
-//! Invariant: a framework that is hidden hides its tasks, executors, offers and operations.
+//! Entered through [`cluster`] and [`policies`], which turn a snapshot into a smaller one, and through
+//! [`EventFilter`] for events; [`crate::view_cache`] caches the results. Invariant: a hidden framework hides its
+//! tasks, executors, offers and operations.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -40,7 +40,7 @@ pub(crate) fn resources<'a>(all: &'a Resources, approver: &Approver) -> Cow<'a, 
     })
 }
 
-/// What is reserved to a role that somebody may see.
+/// The resources reserved to roles that the caller may see.
 pub(crate) fn reserved<'a>(all: &'a Resources, approver: &Approver) -> Cow<'a, Resources> {
     filtered(all, approver, |resource| {
         let role = resource.reservation_role();
@@ -70,12 +70,12 @@ pub(crate) fn filtered_snapshot(snapshot: &Snapshot, approver: &Approver) -> Sna
     cluster(snapshot, approver, None, &mut FilterCost::default())
 }
 
-/// What the filtering of a view cost: it grows with what has changed, not with the cluster.
+/// The cost of filtering a view: it grows with the changes, not with the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilterCost {
     /// Agents and frameworks whose parts were filtered.
     pub(crate) entries: u64,
-    /// Tasks and executors for which it was decided whether they are seen.
+    /// Tasks and executors whose visibility was decided.
     pub(crate) records: u64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct PreviousView {
     pub(crate) view: Arc<Snapshot>,
 }
 
-/// What operators have laid down, as a caller may see it, without what runs: costs nothing but that.
+/// The visible settings of operators, without running objects; the cost depends on the settings alone.
 pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     let mut maintenance = snapshot.maintenance.clone();
     if !approver.allows(Action::GetMaintenanceStatus, None)
@@ -330,7 +330,7 @@ fn agents(
     seen.collect()
 }
 
-/// An agent with what is seen of that which is there. One of which all is seen is shared.
+/// Filters an agent to the visible objects. A fully visible agent is shared.
 fn filter_agent(
     agent: &Arc<AgentView>,
     decisions: &mut ViewDecisions<'_>,
@@ -382,12 +382,12 @@ fn filter_agent(
     })
 }
 
-/// Decides what is visible; evaluates the ACLs once per user.
+/// Decides about visibility; evaluates the ACLs once per user.
 struct ViewDecisions<'a> {
     approver: &'a Approver,
-    /// The frameworks that are seen.
+    /// The visible frameworks.
     visible_frameworks: HashSet<&'a FrameworkId>,
-    /// The users of frameworks, as which their tasks run that name none.
+    /// The users of frameworks, as which tasks without a user of their own run.
     users: HashMap<&'a FrameworkId, &'a str>,
     tasks: HashMap<String, bool>,
     executors: HashMap<String, bool>,
@@ -469,7 +469,7 @@ pub(crate) fn may_view_roles(approver: &Approver, roles: &BTreeSet<Role>) -> boo
     roles.iter().all(|role| may_view_role(approver, role))
 }
 
-/// A decision about what is a user's, from those made before if it is there.
+/// Decides about a user's objects, and caches the decision.
 fn decided(
     known: &mut HashMap<String, bool>,
     approver: &Approver,
@@ -507,7 +507,7 @@ impl EventFilter {
         }
     }
 
-    /// Learns from what was shown at first.
+    /// Records the objects of the first message.
     pub(crate) fn seed(&mut self, seen: &Snapshot) {
         if self.approver.allows_everything() {
             return;
@@ -518,7 +518,7 @@ impl EventFilter {
         }
     }
 
-    /// The event as the subscriber may hear of it; `None` if it may not.
+    /// Returns the event as the subscriber may see it; `None` if the event is hidden.
     pub(crate) fn apply<'a>(&mut self, stream_event: &'a StreamEvent) -> Option<Cow<'a, Event>> {
         if self.approver.allows_everything() {
             return Some(Cow::Borrowed(&stream_event.event));

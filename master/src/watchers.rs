@@ -1,8 +1,8 @@
-//! What has lately happened in the cluster, and those who watch it.
+//! The recent events of the cluster, and their watchers.
 //!
-//! The shell writes, watchers read. Events are numbered from 1, and the newest are kept once for all: a watcher
-//! that was cut off can go on where it was, and one that reads slowly costs nothing but its place. Invariant:
-//! nobody waits for a watcher; one whose next event is no longer kept is let go.
+//! The shell writes, watchers read. Events are numbered from 1, and the newest are stored once for all watchers: a
+//! disconnected watcher can resume, and a slow watcher costs only its entry. Invariant: nobody waits for a watcher; a
+//! watcher whose next event is no longer stored is dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,22 +25,22 @@ pub(crate) struct Watchers {
     log: Arc<Mutex<EventLog>>,
     /// The number of the newest event, so that those who wait for it are woken.
     newest: watch::Sender<u64>,
-    /// One for each watcher, with whose it is; it is let go when this is dropped.
+    /// The watchers, each with its peer; dropping an entry ends the watcher.
     watchers: VecDeque<(Peer, oneshot::Sender<()>)>,
-    /// Watchers at a time; above it the oldest of whoever has most is let go.
+    /// The number of watchers at a time; above it the oldest watcher of the peer with most is dropped.
     watchers_max: usize,
 }
 
 #[derive(Debug)]
 struct EventLog {
-    /// With what each takes.
+    /// The events with their sizes.
     events: VecDeque<(Arc<StreamEvent>, usize)>,
     bytes: usize,
     bytes_max: usize,
     last: u64,
 }
 
-/// What a watcher finds at its place.
+/// The result of a lookup at a watcher's position.
 enum LogLookup {
     Event(Arc<StreamEvent>),
     NotYet,
@@ -191,8 +191,8 @@ impl Watchers {
         self.newest.send_replace(last);
     }
 
-    /// Lets all watchers go, and forgets what has happened: events were lost. They count as one, so that whoever
-    /// knows the last before them has missed something.
+    /// Drops all watchers and forgets the events, because events were lost. The lost events count as one, so that a
+    /// watcher that knows the last event before them has missed something.
     pub(crate) fn begin_anew(&mut self) {
         self.watchers.clear();
         let last = {

@@ -1,6 +1,6 @@
 //! The hosts whose agents are offered: the file of `--whitelist`, read again when it changes.
 //!
-//! Invariant: a file that cannot be read changes nothing; what was read last goes on to hold.
+//! Invariant: an unreadable file changes nothing; the last list that was read stays in force.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -39,7 +39,7 @@ impl Whitelist {
     }
 }
 
-/// Tells the core of the file's content each time that it is another one.
+/// Sends the file's content to the core each time that it changes.
 pub(crate) async fn watch(
     path: std::path::PathBuf,
     mut known: Whitelist,

@@ -40,7 +40,7 @@ fn flags(work_dir: &Path, more: &[&str]) -> Flags {
     Command::try_parse_from(all).unwrap().flags
 }
 
-/// What is waited for with patience.
+/// Waits for a future with a long timeout.
 async fn soon<T>(waiting: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap()
 }
@@ -80,7 +80,7 @@ impl Master {
     }
 }
 
-/// An agent that registers and says no more; it is there for as long as what is returned.
+/// Registers an agent that sends nothing more; it stays connected until the returned value is dropped.
 async fn register(address: SocketAddr) -> impl Sized {
     let resources = convert::parse_resources("cpus:2;mem:1024", &Role::star()).unwrap();
     let register = Register {
@@ -99,7 +99,7 @@ async fn register(address: SocketAddr) -> impl Sized {
     out.send(AgentFrame { message }).await.unwrap();
     let connected = client.connect(ReceiverStream::new(said)).await;
     let connected = connected.unwrap();
-    // It is told with what the master leads before anything else.
+    // The agent gets the master's epoch before anything else.
     let led = LedEpoch::read(connected.metadata()).unwrap();
     let mut frames = connected.into_inner();
     loop {
@@ -111,7 +111,7 @@ async fn register(address: SocketAddr) -> impl Sized {
     }
 }
 
-/// The services that reflection tells of.
+/// The services that reflection lists.
 async fn services(channel: tonic::transport::Channel) -> Vec<String> {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;

@@ -89,7 +89,8 @@ impl AgentRegistry for Agents {
 /// Frames on their way to an agent.
 struct Frames {
     frames: Source<MasterFrame>,
-    /// Of the frame that the transport has taken: it asks for another once that one is sent.
+    /// The charge of the frame that the transport has taken. The transport polls for the next frame once this frame
+    /// is sent.
     last: Option<Charge>,
 }
 

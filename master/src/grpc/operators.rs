@@ -194,7 +194,7 @@ impl Operators {
     }
 }
 
-/// All quotas, and what is consumed of them.
+/// All quotas with their consumption.
 fn quota_tree(snapshot: &Snapshot) -> QuotaTreeResponse {
     fn amounts<'a>(
         amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
@@ -227,7 +227,8 @@ type Sent = (Result<WatchEvent, Status>, Option<Permit>);
 /// Events on their way to a watcher.
 struct Events {
     events: mpsc::Receiver<Sent>,
-    /// Of the event that the transport has taken: it asks for another once that one is sent.
+    /// The permit of the event that the transport has taken. The transport polls for the next event once this event
+    /// is sent.
     last: Option<Permit>,
 }
 
@@ -319,7 +320,7 @@ async fn send(events: &mpsc::Sender<Sent>, event: WatchEvent, hold: Option<Permi
     matches!(sent, Ok(Ok(())))
 }
 
-/// What was done, as nothing or the reason why not.
+/// Converts the outcome to an empty response or an error.
 fn done(outcome: CallOutcome) -> Result<Response<Nothing>, Status> {
     match outcome {
         CallOutcome::Done(answer) => status_of(answer).map(|()| Response::new(Nothing {})),
@@ -327,7 +328,7 @@ fn done(outcome: CallOutcome) -> Result<Response<Nothing>, Status> {
     }
 }
 
-/// The name of what was taken, or the reason why not.
+/// Converts the outcome to the uuid of the accepted operation or an error.
 fn operation_taken(outcome: CallOutcome) -> Result<Response<OperationTaken>, Status> {
     let CallOutcome::Done(answer) = outcome else {
         return Err(Status::internal("the operation has no answer"));

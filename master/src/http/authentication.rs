@@ -84,7 +84,7 @@ fn counted(context: &Context, caller: &Caller, realm: Realm, body: Body) -> Body
     messages(body::charged(body, context.request_of(caller)), true)
 }
 
-/// The realm of a method's path; `None` if it is none of gRPC.
+/// The realm of a method's path; `None` if the path is not one of gRPC.
 fn grpc_realm(path: &str) -> Option<Realm> {
     let (service, _method) = path.strip_prefix('/')?.split_once('/')?;
     match service {

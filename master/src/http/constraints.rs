@@ -1,5 +1,5 @@
-//! `/hierarchical-allocator(1)/offer_constraints_debug`: which agents each framework's offer constraints
-//! rule out, as Mesos's allocator tells it.
+//! `/hierarchical-allocator(1)/offer_constraints_debug`: the agents excluded by each framework's offer constraints,
+//! in the format of Mesos's allocator.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ use crate::files::{self, Files, FilesError};
 /// The error text of Mesos.
 const PATH_MISSING: &str = "Expecting 'path=value' in query.\n";
 
-/// What is asked of a file.
+/// The kinds of requests for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRequest {
     Browse,
@@ -88,7 +88,7 @@ async fn download(context: &Context, caller: &Caller, query: &Query) -> Handled 
         let length = file.metadata()?.len();
         io::Result::Ok((file, length))
     });
-    // What is written meanwhile is not part of it.
+    // The response excludes bytes written after the opening.
     let opened = opened.await.map_err(crowded)?;
     let (file, length) = opened.map_err(|error| refused(files::failed(path, error)))?;
     let body = context.file_reads.body(file, length, caller);
@@ -129,7 +129,7 @@ fn read(files: &Files, path: &str, query: &Query) -> Result<Response, FilesError
         let message = format!("Negative length provided: {length}.\n");
         return Ok(text(StatusCode::BAD_REQUEST, message));
     }
-    // Without an offset only the size is told, as where to go on from.
+    // Without an offset, the response has only the size, as the offset for the next read.
     let Some(offset) = offset.and_then(|offset| u64::try_from(offset).ok()) else {
         let size = files.read(path, 0, Some(0))?.size;
         return Ok(output::value(query, &json!({"data": "", "offset": size})));

@@ -1,4 +1,5 @@
-//! Who leads, told to clients: a follower sends them to the leader, a suspended leader says that it may be behind.
+//! Responses about leadership: a follower redirects clients to the leader, and a suspended leader marks its answers
+//! as possibly outdated.
 
 use axum::Json;
 use axum::extract::Request;
@@ -11,10 +12,11 @@ use super::responses::text;
 use crate::context::Context;
 use crate::handle::Handle;
 
-/// Of answers of a master that may not act: what is shown may be behind what another one shows. Its value says why.
+/// A header of answers from a master that may not act now: another master's state may be newer. The value is the
+/// reason.
 const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 
-/// In how many seconds to ask again where nobody leads yet.
+/// The seconds after which a client should retry while nobody leads.
 const RETRY_AFTER: &str = "1";
 
 /// The answer while the certificate of the leader that etcd names is unproven.
@@ -70,7 +72,7 @@ pub(super) fn redirect(context: &Context) -> Response {
     }
 }
 
-/// What this master is, who leads, and which masters there are.
+/// The role of this master, the leader, and all masters.
 pub(super) fn leader(context: &Context) -> Response {
     let role = context.handle.standing.now();
     let reason = match &role {

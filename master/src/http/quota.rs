@@ -33,7 +33,7 @@ async fn remove(permitted: Permitted) -> Handled {
         request,
         ..
     } = permitted;
-    // As Mesos names it, whichever way it was asked for.
+    // The Mesos name of the endpoint, whichever alias the client used.
     let inner = request.uri().path().trim_start_matches('/');
     let inner = inner.strip_prefix("master/").unwrap_or(inner);
     let endpoint_path = format!("/master/{inner}");

@@ -1,7 +1,7 @@
 //! `/reserve`, `/unreserve`, `/create-volumes`, `/destroy-volumes` and their calls of `/api/v1`.
 //!
-//! Both only say what is asked for; the core checks it, takes back the offers in its way and applies
-//! it. 202 means that: what the agent made of it is seen in the agent's own state.
+//! Both forms only name the requested change; the core checks it, rescinds the offers in its way and applies it. The
+//! response 202 means just that: the agent's own state shows the final outcome.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -25,7 +25,7 @@ impl Change {
     }
 }
 
-/// One of the endpoints, with its form.
+/// Handles the form of one of the endpoints.
 pub(super) async fn handle(permitted: Permitted, change: Change) -> Handled {
     let read = |bytes: &Bytes| form(change, &String::from_utf8_lossy(bytes));
     let (asker, form, _) = permitted.read_body(read).await?;

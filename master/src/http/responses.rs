@@ -10,9 +10,9 @@ use meseta_proto::media::ChargedError;
 use crate::closed::Closed;
 use crate::core::Answer;
 
-/// What is wrong with a body that should have been JSON, and where.
+/// The response for an invalid JSON body, with the position of the error.
 pub(super) fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response {
-    /// What of a body is repeated in the answer.
+    /// The number of characters of a body repeated in the answer.
     const EXCERPT_MAX_CHARS: usize = 1_024;
     let text_of_body = String::from_utf8_lossy(body);
     let excerpt: String = text_of_body.chars().take(EXCERPT_MAX_CHARS).collect();
@@ -31,7 +31,7 @@ pub(super) fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response
     text(StatusCode::BAD_REQUEST, message)
 }
 
-/// What the core answered, as a status and a text.
+/// Converts the core's answer to a status and a text.
 pub(super) fn answered(answer: Answer) -> Response {
     let (status, message) = match answer {
         Answer::Accepted | Answer::Applied(_) => return StatusCode::ACCEPTED.into_response(),
@@ -47,7 +47,7 @@ pub(super) fn answered(answer: Answer) -> Response {
     text(status, message)
 }
 
-/// Why a call could not be read.
+/// The response for an undecodable call.
 pub(super) fn undecodable(error: ChargedError) -> Response {
     match error {
         ChargedError::Exhausted(exhausted) => body::no_memory(exhausted),
@@ -55,7 +55,7 @@ pub(super) fn undecodable(error: ChargedError) -> Response {
     }
 }
 
-/// To be asked again.
+/// The response that asks the client to retry.
 pub(super) fn crowded(crowded: QueueFull) -> Response {
     text(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
 }

@@ -27,7 +27,7 @@ use crate::context::{BODY_MAX, Context, SCHEDULER_BODY_MAX};
 use crate::core;
 use crate::operator::reservations::Change;
 
-/// A request of a caller who is authenticated and has the permission that the route needs.
+/// A request of an authenticated caller with the permission that the route needs.
 #[derive(Debug)]
 pub(crate) struct Permitted {
     pub(super) context: Arc<Context>,
@@ -49,7 +49,7 @@ fn health(context: &Context) -> Response {
     }
 }
 
-/// Whose permitted request was read, and what it takes until the answer is made.
+/// The caller of a permitted request after its body was read, and the body's charge until the answer is made.
 #[derive(Debug)]
 pub(super) struct Asker {
     pub(super) context: Arc<Context>,

@@ -33,10 +33,10 @@ use crate::handle::{Command, Handle};
 /// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
 const RECORDS_MAX: usize = 16;
 
-/// The same in bytes, unless one record alone is larger.
+/// The limit of encoded, unsent records in bytes, unless a single record is larger.
 const RECORDS_BYTES_MAX: usize = 1024 * 1024;
 
-/// A body that takes long enough to read that others would notice.
+/// The size above which reading a body would delay others noticeably.
 const LARGE_BODY: usize = 256 * 1024;
 
 pub(super) async fn handle(permitted: Permitted) -> Handled {
@@ -178,14 +178,14 @@ async fn subscribe(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
     headers.insert(MESOS_STREAM_ID, stream_header);
-    // A scheduler that keeps jobs tells clusters apart by it.
+    // A scheduler with stored jobs distinguishes clusters by this header.
     if let Some(Ok(cluster)) = cluster.as_deref().map(HeaderValue::from_str) {
         headers.insert(CLUSTER_ID, cluster);
     }
     Ok(response)
 }
 
-/// Tells the core that a stream has ended. At shutdown there is nobody left to tell.
+/// Reports the end of a stream to the core. At shutdown the core may already be gone.
 pub(crate) async fn leave(handle: &Handle, connection: ConnectionId) {
     if handle
         .tell(Input::SchedulerGone { connection })

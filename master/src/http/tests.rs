@@ -60,7 +60,7 @@ fn master_with(recovered: Recovered) -> (Router, Handle) {
     (router(context), handle)
 }
 
-/// The same routes with another authentication.
+/// The context with another authentication.
 fn context_with_authentication(
     authentication: Authentication,
     recovered: Recovered,
@@ -68,7 +68,7 @@ fn context_with_authentication(
     context_of(authentication, recovered, &[])
 }
 
-/// The same with other flags.
+/// The context with other flags.
 fn context_of(
     authentication: Authentication,
     recovered: Recovered,

@@ -29,17 +29,17 @@ use crate::metrics::Metrics;
 use crate::view_cache::ViewScope;
 use crate::views::{self, AgentSelection, write};
 
-/// What a path shows of a snapshot.
+/// The content of a path.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// What of the cluster it reads.
+    /// The part of the cluster that the page reads.
     scope: ViewScope,
     content: Content,
 }
 
 #[derive(Debug)]
 enum Content {
-    /// Written in one go: the same few bytes however large the cluster is, and whatever its tenants do.
+    /// A page written at once: a few bytes, however large the cluster is and whatever its tenants do.
     Small(fn(&Context, &Snapshot, &mut Vec<u8>)),
     /// Written in chunks, which may be rendered on several threads.
     Large(fn(&Context, &Arc<Snapshot>, &Plan) -> Document),
@@ -103,11 +103,11 @@ pub(super) static METRICS_SNAPSHOT: Page = Page {
     content: Content::Metrics,
 };
 
-/// What of a request matters for reading.
+/// The parts of a request that matter for reading.
 #[derive(Debug)]
 struct ReadRequest {
     query: Query,
-    /// The versions that the client has already.
+    /// The versions that the client already has.
     if_none_match: Option<String>,
 }
 
@@ -174,10 +174,10 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
     Ok(response)
 }
 
-/// How an answer is to be written.
+/// The form of the answer.
 #[derive(Debug)]
 struct Plan {
-    /// The function that a script wants it to be handed to.
+    /// The script function that receives the answer.
     callback: Option<String>,
     paging: views::Paging,
     query: Query,
@@ -204,7 +204,7 @@ impl Plan {
     }
 }
 
-/// What an answer is taken from.
+/// The data of an answer.
 async fn source_of(context: &Context, caller: &Caller, page: &Page) -> Result<Measured, Closed> {
     Ok(match page.content {
         Content::Metrics => context.handle.measured(caller).await?,

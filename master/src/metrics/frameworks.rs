@@ -1,7 +1,7 @@
-//! The metrics of each framework and principal, under Mesos's names.
+//! The metrics of each framework and principal, under their Mesos names.
 //!
-//! There may be ten thousand frameworks of seventy keys: a key is told in parts, so that each form puts it
-//! together as it needs it, and nothing is kept.
+//! There may be ten thousand frameworks with seventy keys each: functions pass a key in parts, so that each format
+//! joins them as necessary, and nothing is stored.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const ACTIVE: [(&str, TaskState); 6] = [
     ("task_unreachable", TaskState::TaskUnreachable),
 ];
 
-/// Tells a framework's keys as texts.
+/// Passes a framework's keys as texts.
 pub(super) fn visit(
     snapshot: &Snapshot,
     framework: &FrameworkView,
@@ -40,7 +40,7 @@ pub(super) fn visit(
     });
 }
 
-/// How all keys of a framework begin.
+/// The prefix of all keys of a framework.
 pub(super) fn prefix(framework: &FrameworkView) -> String {
     let mut prefix = String::from("master/frameworks/");
     percent_encode(&mut prefix, &framework.info.name);
@@ -64,7 +64,7 @@ fn active(snapshot: &Snapshot, framework: &FrameworkView) -> Active {
     active
 }
 
-/// Tells what stands behind the prefix, in two parts: a group and a name in it.
+/// Passes the rest of each key in two parts: a group and a name in it.
 pub(super) fn each(
     snapshot: &Snapshot,
     framework: &FrameworkView,

@@ -9,9 +9,9 @@ use crate::chunked_response::{Document, Items, Row, once, text};
 use crate::core::{FrameworkView, Snapshot};
 use crate::views::{write, write_text};
 
-/// What the keys of the master itself take, more or less.
+/// The approximate size of the master's own keys, in bytes.
 const MASTER_BYTES: usize = 16 * 1024;
-/// The same of a framework.
+/// The approximate size of a framework's keys, in bytes.
 const FRAMEWORK_BYTES: usize = 6 * 1024;
 
 pub(super) fn document(

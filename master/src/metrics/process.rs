@@ -1,12 +1,12 @@
-//! What the master's own process takes: processor time, memory, descriptors.
+//! Resource usage of the master's own process: processor time, memory, descriptors.
 //!
-//! Read of procfs when someone asks, as every Prometheus client does it; what cannot be read is left out.
+//! The values come from procfs on each request, as in every Prometheus client; unreadable values are left out.
 
 use std::path::Path;
 
 use meseta_daemon::descriptors;
 
-/// Figures of one process.
+/// Resource usage of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ProcessStats {
     pub(super) cpu_seconds: Option<f64>,
@@ -16,7 +16,7 @@ pub(super) struct ProcessStats {
     pub(super) threads: Option<u64>,
 }
 
-/// Ticks a second in which the kernel tells processor time, on every machine that we are built for.
+/// The ticks per second in which the kernel counts processor time, on every supported machine.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 impl ProcessStats {
@@ -28,7 +28,7 @@ impl ProcessStats {
         }
     }
 
-    /// Of the process whose folder in procfs this is.
+    /// Reads the values of the process with this procfs folder.
     fn at(folder: &Path) -> Self {
         let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
         let (stat, status) = (text("stat"), text("status"));

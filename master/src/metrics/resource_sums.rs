@@ -37,12 +37,12 @@ impl Amounts {
         }
     }
 
-    /// Of one name, what is revocable or what is not.
+    /// The revocable or the non-revocable amount of a resource.
     pub(super) fn get(&self, name: &str, revocable: bool) -> f64 {
         self.scalar(name, revocable).to_f64()
     }
 
-    /// Of one name, all of it.
+    /// The total amount of a resource.
     pub(super) fn all(&self, name: &str) -> Scalar {
         self.scalar(name, false) + self.scalar(name, true)
     }
@@ -60,7 +60,7 @@ impl Amounts {
     }
 }
 
-/// Of all registered agents together.
+/// The sums over all registered agents.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     pub(super) total: Amounts,
@@ -80,7 +80,7 @@ impl Sums {
     }
 }
 
-/// One kind of resource, of all registered agents together; memory and disk in megabytes.
+/// The totals of one resource over all registered agents; memory and disk in megabytes.
 #[derive(Clone, Debug)]
 pub(crate) struct ResourceTotals {
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! What roles are guaranteed, limited to and use, for Prometheus.
+//! Guarantees, limits and consumption of roles, for Prometheus.
 
 use std::collections::BTreeMap;
 
@@ -95,8 +95,8 @@ fn seen_quotas<'a>(
         .take(ROLES_MAX)
 }
 
-/// The part of each guarantee that is missing to the role and is not free either. The master keeps free what is missing, so
-/// this is 0 in a cluster that works; it is 0 also if no framework below the role waits for offers.
+/// The part of each guarantee that the role lacks and that is not free either. The master keeps the missing amount
+/// free, so this is 0 in a working cluster, and also if no framework below the role waits for offers.
 fn unmet_guarantees(
     snapshot: &Snapshot,
     seen: &Snapshot,
@@ -141,8 +141,8 @@ fn unmet_guarantees(
     unmet
 }
 
-/// What the first roles consume, and of each role with a quota what that names, also where it has none of it: a role that
-/// gets nothing of what it is guaranteed would have no series otherwise, and nothing to compare.
+/// The consumption of the first roles, and of each role with a quota for the resources that the quota names, even at
+/// zero: otherwise a role without any of its guarantee would have no series to compare.
 fn consumed<'a>(
     first: &[(&'a Role, &'a Tally<'_>)],
     all: &BTreeMap<Role, Tally<'_>>,

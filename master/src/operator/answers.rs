@@ -11,7 +11,7 @@ use crate::metrics::Measured;
 use crate::operator_messages::{agents, executors, frameworks, roles, state, tasks};
 use crate::views;
 
-/// What is asked for; `None` for a call that asks nothing or is not served.
+/// The answer to a call; `None` for a call without an answer or an unsupported one.
 pub(super) fn answer(context: &Context, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
     let mut to = Response {
         r#type: Type::from_str_name(kind.as_str_name()).map(i32::from),

@@ -1,7 +1,8 @@
-//! Answers in JSON as Mesos writes them by hand: some lists are there also when nothing is in them, and clients
-//! index them without asking.
+//! JSON answers with the lists that Mesos writes by hand: some lists are present even if empty, because clients index
+//! them without a check.
 //!
-//! Invariant: large answers are not parsed again; what is missing is put before the brace that ends its object.
+//! Invariant: large answers are not parsed again; missing lists are inserted before the closing brace of their
+//! object.
 
 use meseta_proto::json::{self, object_with_lists as whole};
 use meseta_proto::media::{self, MediaType};

@@ -1,7 +1,7 @@
-//! The operator API, apart from how it is spoken: which call asks what, and its answer.
+//! The operator API independent of its transport: the meaning of each call, and its answer.
 //!
-//! Entered through [`check`] and then [`execute`], by HTTP and gRPC alike. Questions are answered from a
-//! snapshot, requests by the core. Invariant: nothing is decided here.
+//! Entered through [`check`] and then [`execute`], by HTTP and gRPC alike. A snapshot answers queries, and the core
+//! answers requests. Invariant: no decision is made here.
 
 mod answers;
 pub(crate) mod lists;
@@ -28,12 +28,12 @@ use crate::files::{Files, FilesError};
 use crate::permission;
 use crate::view_cache::ViewScope;
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum CallOutcome {
-    /// Of one that asks nothing back.
+    /// The answer to a request.
     Done(Answer),
-    /// With the turn that it was made in, if that is to be kept until it is sent.
+    /// The response to a query, with the permit to hold until it is sent.
     Response(Box<Response>, Option<ResponsePermit>),
 }
 
@@ -55,7 +55,7 @@ const fn is_large(kind: CallType) -> bool {
     )
 }
 
-/// What of the cluster a question reads.
+/// The part of the cluster that a query reads.
 const fn view_scope(kind: CallType) -> ViewScope {
     match kind {
         CallType::GetHealth
@@ -165,7 +165,7 @@ fn checked(kind: CallType, call: Call) -> Result<Checked, &'static str> {
     })
 }
 
-/// What a call asks of the core; names the body if that is missing.
+/// The request to the core; the error names a missing body.
 fn administration(kind: CallType, call: Call) -> Result<Administration, &'static str> {
     Ok(match kind {
         CallType::SetQuota => {
@@ -381,14 +381,14 @@ fn read_file(files: &Files, read: &call::ReadFile) -> Result<Response, FilesErro
 /// The request that sets these weights.
 pub(crate) fn weights(infos: Vec<WeightInfo>) -> Administration {
     let weights = infos.into_iter().map(|info| {
-        // As Mesos does; what is authorized and what is applied is the same.
+        // As in Mesos. The authorized role equals the applied role.
         let role = info.role.as_deref().unwrap_or_default().trim().to_owned();
         (role, info.weight)
     });
     Administration::UpdateWeights(weights.collect())
 }
 
-/// Says of what a bare reason is the reason.
+/// Adds the call's description to a bare reason.
 fn explained(kind: CallType, answer: Answer) -> Answer {
     match (kind, answer) {
         (CallType::RemoveQuota, Answer::BadRequest(reason)) => {

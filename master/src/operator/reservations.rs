@@ -5,7 +5,7 @@ use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 
-/// What is to become of an agent's resources.
+/// The change of an agent's resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Reserve,

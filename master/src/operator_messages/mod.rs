@@ -78,7 +78,7 @@ pub(crate) fn agents(snapshot: &Snapshot) -> response::GetAgents {
     }
 }
 
-/// What an agent said of itself, without the resources of roles that somebody may not see.
+/// An agent's info, without the resources of roles that the viewer may not see.
 pub(crate) fn filtered_info(info: &v1::AgentInfo, viewer: &Approver) -> v1::AgentInfo {
     let mut info = info.clone();
     if !viewer.allows_everything() {
@@ -132,7 +132,7 @@ pub(crate) fn frameworks(snapshot: &Snapshot) -> response::GetFrameworks {
     }
 }
 
-/// A framework without what only a whole snapshot knows of it.
+/// A framework without the parts that need a whole snapshot.
 pub(crate) fn lone_framework(framework: &FrameworkView) -> get_frameworks::Framework {
     get_frameworks::Framework {
         framework_info: (*framework.info).clone(),

@@ -31,7 +31,7 @@ pub(crate) fn heartbeat() -> Event {
     typed(event::Type::Heartbeat)
 }
 
-/// What has happened, as it is told.
+/// The stream event for a change of the cluster.
 pub(crate) fn event(note: OperatorEvent) -> Arc<StreamEvent> {
     use event::Type;
     let task_user = match &note {

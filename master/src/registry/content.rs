@@ -1,19 +1,19 @@
-//! A check sum over all records of a registry, kept up with each write and compared when it is opened.
+//! A checksum over all records of a registry, updated with each write and compared at opening.
 //!
-//! The store's own sums tell whether a page is what was written; this one tells whether all of them are there. Invariant:
-//! it depends on the records alone and not on their order, and a registry whose records are not those that were last
-//! made durable is told from one whose are.
+//! The store's own checksums show damaged pages; this one shows missing records. Invariant: the checksum depends on
+//! the records alone, not on their order, and it distinguishes a registry with the last durable records from any
+//! other.
 
 use prost::Message;
 
-/// How many records there are, and the sum of what each is known by.
+/// The number of records, and the sum of their digests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) records: u64,
     sum: u64,
 }
 
-/// The form in which it is stored.
+/// The stored form of the checksum.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct StoredContent {
     #[prost(uint64, tag = "1")]

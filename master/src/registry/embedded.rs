@@ -46,8 +46,8 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens or creates the file, makes the new epoch durable and starts the writer, which tells by `pulse` whether the disk
-    /// answers.
+    /// Opens or creates the file, makes the new epoch durable and starts the writer, which reports through `pulse`
+    /// whether the disk responds.
     pub fn open(
         path: &Path,
         pulse: DiskPulse,
@@ -86,7 +86,7 @@ impl Embedded {
 pub(super) use filling::fill;
 pub(super) use opening::{inspect, is_absent};
 
-/// What the writer keeps up with each write.
+/// The state that the writer updates with each write.
 struct State {
     meta: Meta,
     content: Content,
@@ -146,8 +146,8 @@ fn write_all(
     }
 }
 
-/// Writes a byte beside the registry and waits until the disk has it. An error is an answer too: the next commit tells what
-/// is wrong.
+/// Writes a byte beside the registry and waits until the disk has it. An error counts as a response too: the next
+/// commit reports the problem.
 fn try_disk(path: &Path, pulse: &DiskPulse) {
     pulse.begin();
     let probe = path.with_extension("probe");
@@ -170,7 +170,7 @@ fn commit(
 ) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
-    // What is durable is never taken back for a commit that was interrupted.
+    // A durable commit stays durable after a later interrupted commit.
     transaction.set_two_phase_commit(true);
     {
         let mut table = transaction.open_table(RECORDS)?;
@@ -196,7 +196,7 @@ fn commit(
     Ok(())
 }
 
-/// Ends the process: what was promised can no longer be kept, and a fresh start reads the truth.
+/// Ends the process: the registry can no longer keep its promises, and a restart reads the true state.
 fn fail(what: &str, error: &dyn std::fmt::Display) -> ! {
     tracing::error!(%error, "{what}; ending the process");
     std::process::abort();

@@ -1,4 +1,4 @@
-//! What a registry holds, as JSON for people.
+//! The content of a registry as JSON for people.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! A registry as a whole, outside of any store: what is exported and imported.
+//! A registry as a whole, outside of any store, for export and import.
 //!
-//! As JSON it has each record twice: readable, and as the bytes that are stored. Only the bytes are imported, so records
-//! that a newer or older version wrote come through unchanged. Invariant: what is parsed holds no record that a master
-//! could not read.
+//! The JSON form has each record twice: readable, and as the stored bytes. The import reads only the bytes, so
+//! records of newer or older versions stay unchanged. Invariant: a parsed image holds no record that a master could
+//! not read.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,21 @@ use super::export;
 use super::records::{self, FORMAT};
 use crate::core::Recovered;
 
-/// Each start of a master makes the epoch a higher one: what is imported leaves room for more than there will ever be.
+/// The highest epoch of an import. Each start of a master raises the epoch, and the rest of the range is more than
+/// enough.
 const EPOCH_MAX: u64 = u64::MAX / 2;
 /// The length of an id, which is a UUID.
 const ID_BYTES_MAX: usize = 64;
 
-/// All that a registry holds.
+/// The whole content of a registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// Of the registry, for as long as it exists; absent in one that an early version wrote.
+    /// The id of the registry for its whole life; `None` in a registry of an early version.
     pub id: Option<String>,
     /// The name of the cluster, where the store keeps it.
     pub cluster: Option<String>,
-    /// Of the last master that started with it, or above that where an agent had obeyed a higher one.
+    /// The epoch of the last master that started with the registry, or a higher one above an epoch that an agent
+    /// obeyed.
     pub epoch: u64,
     /// The stored records by their keys.
     pub records: BTreeMap<String, Vec<u8>>,
@@ -42,7 +44,7 @@ pub struct DamagedRecord {
     pub source: prost::DecodeError,
 }
 
-/// Why a file is not an exported registry that can be imported.
+/// The reason why a file cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(
@@ -84,7 +86,8 @@ struct Stored {
 }
 
 impl Image {
-    /// What a store holds; `begun` is the epoch that its last master started with, which a record may have raised.
+    /// An image of a store's content; `begun` is the epoch of the last master's start, which a record may have
+    /// raised.
     pub(super) fn new(
         id: String,
         cluster: Option<String>,
@@ -101,7 +104,7 @@ impl Image {
         }
     }
 
-    /// What a master would start with, and the records that it could not read.
+    /// The state with which a master would start, and the records that the master could not read.
     #[must_use]
     pub fn recovered(&self) -> (Recovered, Vec<DamagedRecord>) {
         let mut recovered = Recovered {
@@ -140,13 +143,12 @@ impl Image {
         json
     }
 
-    /// Reads what [`Image::to_json`] made.
+    /// Parses the output of [`Image::to_json`].
     ///
     /// # Errors
-    /// When it is something else, of a newer format, or has a damaged record, an id that is none, or an epoch that could
-    /// not rise.
+    /// For other input, a newer format, a damaged record, an invalid id, or an epoch that could not be raised.
     pub fn parse(text: &[u8]) -> Result<Self, ImageError> {
-        // A newer format may have another shape, and is still to be told as that.
+        // A newer format may have another structure, and must still be recognised as newer.
         #[derive(Deserialize)]
         struct Version {
             format: u32,
@@ -189,7 +191,7 @@ impl Image {
     }
 }
 
-/// Whether masters may show it wherever they are asked: the letters of a UUID and of what is like one.
+/// Whether the id is safe to show anywhere: it has only the characters of a UUID.
 fn is_id(id: &str) -> bool {
     let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'-';
     !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(is_plain)

@@ -1,11 +1,11 @@
-//! The registry: what a restarted master must still know.
+//! The registry: the state that a restarted master needs.
 //!
-//! Entered through [`open`]. A [`Registry`] takes mutations in order and tells, in order, up to
-//! which one all is durable. Invariant: a failed write never goes unnoticed; it ends the process,
-//! for nothing that was promised after it could be kept.
+//! Entered through [`open`]. A [`Registry`] accepts mutations in order and reports, in order, up to which mutation
+//! everything is durable. Invariant: a failed write never goes unnoticed; it ends the process, because no later
+//! promise could be kept.
 //!
-//! `tools` and `etcd` know each other: a registry in etcd is one that the tools read and fill, and what is found or
-//! refused there has the same types as for a file.
+//! `tools` and `etcd` know each other: the tools also read and fill a registry in etcd, with the same result types
+//! and errors as for a file.
 
 mod content;
 mod embedded;
@@ -48,14 +48,14 @@ pub trait Registry: Send + std::fmt::Debug {
     fn close(self: Box<Self>);
 }
 
-/// Which registry to open.
+/// The registry to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     Embedded { work_dir: PathBuf },
     InMemory,
 }
 
-/// Why a registry cannot be had.
+/// The reason why a registry cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
@@ -135,7 +135,7 @@ pub enum OpenError {
     Spawn(#[source] std::io::Error),
 }
 
-/// What a master without etcd keeps in its work directory.
+/// The files that a master without etcd stores in its work directory.
 pub(crate) const FILES: [&str; 4] = [
     "registry.redb",
     "registry.id",
@@ -143,13 +143,13 @@ pub(crate) const FILES: [&str; 4] = [
     "registry.probe",
 ];
 
-/// What to do about a file that cannot be used.
+/// The remedy for an unusable file.
 const CURE: &str = "put a copy of the file back, or move it and the marker beside it (registry.id) away to begin with \
                     an empty registry: agents then register anew, and quota, weights and maintenance are to be set \
                     again";
 
-/// Opens a registry, which counts as a new start of the master: the epoch is one higher. `pulse` tells whether the disk
-/// answers, if the registry is on one.
+/// Opens a registry as a new start of the master: the epoch rises by one. `pulse` reports whether the disk responds,
+/// if the registry is on a disk.
 pub fn open(
     kind: &Kind,
     pulse: DiskPulse,
@@ -168,7 +168,7 @@ pub fn open(
     }
 }
 
-/// Where the embedded registry of a work directory lies.
+/// The path of the embedded registry in a work directory.
 #[must_use]
 pub fn registry_path(work_dir: &Path) -> PathBuf {
     work_dir.join("registry.redb")

@@ -28,7 +28,7 @@ const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
 const GONE: &str = "gone/";
 const FRAMEWORK: &str = "framework/";
-/// Of frameworks without a principal, which older masters pass over.
+/// The prefix of frameworks without a principal, which older masters ignore.
 const NAMELESS: &str = "framework-nameless/";
 const REMOVED: &str = "framework-removed/";
 const DEADLINE: &str = "framework-deadline/";
@@ -89,21 +89,21 @@ struct Unreachable {
     hostname: String,
 }
 
-/// When something has ended.
+/// The time of an end.
 #[derive(Clone, PartialEq, Message)]
 struct Ended {
     #[prost(uint64, tag = "1")]
     since_unix_ms: u64,
 }
 
-/// Whose a removed framework was is said since a version that shares out what is remembered by owners.
+/// A removed framework. Newer versions store the owner, because they limit removals by owner.
 #[derive(Clone, PartialEq, Message)]
 struct RemovedFramework {
     #[prost(uint64, tag = "1")]
     since_unix_ms: u64,
     #[prost(string, optional, tag = "2")]
     principal: Option<String>,
-    /// Of the master's machine, if no name was proven.
+    /// The user of the master's machine, if no principal was proven.
     #[prost(uint32, optional, tag = "3")]
     user: Option<u32>,
     #[prost(bool, tag = "4")]
@@ -116,16 +116,16 @@ struct Framework {
     principal: String,
     #[prost(uint64, optional, tag = "2")]
     absent_since_unix_ms: Option<u64>,
-    /// Of the master's machine, if no name is proven.
+    /// The user of the master's machine, if no principal is proven.
     #[prost(uint32, optional, tag = "3")]
     user: Option<u32>,
-    /// Whether the user is the one that has the number [`OVERFLOW_USER`].
+    /// Whether the user really has the number [`OVERFLOW_USER`].
     #[prost(bool, tag = "4")]
     is_overflow_user: bool,
 }
 
-/// What the kernel says instead of any user to a master in a user namespace. Earlier masters, which their unit put into
-/// one, kept it as a user: nobody in particular.
+/// The user number that the kernel shows for all users to a master in a user namespace. Earlier masters, whose unit
+/// had a user namespace, stored this number as a user; it identifies nobody.
 const OVERFLOW_USER: u32 = 65_534;
 
 impl Framework {
@@ -395,7 +395,7 @@ fn put_unreachable(record: &UnreachableRecord) -> Write {
     Write::put(format!("{UNREACHABLE}{}", record.agent_id), &unreachable)
 }
 
-/// It is there, and not a removed one.
+/// Stores a framework, and deletes its removal.
 fn put_framework(record: &FrameworkRecord) -> [Write; 2] {
     let framework = Framework {
         principal: record.principal.clone().unwrap_or_default(),
@@ -419,7 +419,7 @@ pub(super) fn raised_epoch(value: &[u8]) -> Result<u64, prost::DecodeError> {
     Ok(RaisedEpoch::decode(value)?.epoch)
 }
 
-/// Adds a stored record to what has been recovered. Kinds that a later version added are skipped.
+/// Adds a stored record to the recovered state. Skips kinds of later versions.
 pub(super) fn read(
     recovered: &mut Recovered,
     key: &str,
@@ -497,7 +497,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// What a starting master reads of these mutations.
+/// The state that a starting master reads after these mutations.
 #[cfg(test)]
 pub(crate) fn read_back(mutations: &[Mutation]) -> Recovered {
     let mut stored = std::collections::BTreeMap::new();
@@ -518,7 +518,7 @@ pub(crate) fn read_back(mutations: &[Mutation]) -> Recovered {
 mod tests {
     use super::*;
 
-    /// Whose a framework is that an earlier master noted as that of nobody in particular is found out again.
+    /// The owner of a framework that an earlier master stored as the overflow user is determined again.
     #[test]
     fn the_overflow_user_is_a_user_where_the_master_saw_it() {
         let record = FrameworkRecord {

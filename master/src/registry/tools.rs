@@ -13,7 +13,7 @@ use meseta_etcd::{Client, EtcdFlags, SettingsError};
 use super::etcd::copying;
 use super::{DamagedRecord, Image, OpenError, embedded, registry_path};
 
-/// Where a registry is kept.
+/// The location of a registry.
 #[derive(Debug)]
 pub enum Store {
     /// In a file in the master's work directory.
@@ -28,25 +28,25 @@ pub struct EtcdStore {
     client: Client,
     keys: Keys,
     times: LeaseTimes,
-    /// The name of its masters' cluster, where it was given: what is imported gets it.
+    /// The name of the masters' cluster, if given: an import stores it.
     cluster: Option<String>,
 }
 
-/// What a registry was found to hold.
+/// The content found in a registry.
 #[derive(Debug)]
 pub struct Inspected {
     pub image: Image,
     /// Records that no master could read.
     pub damaged: Vec<DamagedRecord>,
-    /// Why a master would not start with it, if all of it could be read.
+    /// The reason why a master would not start with the registry, if everything was readable.
     pub damage: Option<ToolError>,
-    /// Who leads at the moment, where the store knows.
+    /// The current leader, if the store knows it.
     pub leader: Option<String>,
-    /// What an interrupted leader has left, and what will become of it.
+    /// The unfinished change of an interrupted leader, and its future.
     pub unfinished: Option<String>,
 }
 
-/// Why a registry could not be read or filled.
+/// The reason why a registry could not be read or filled.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     #[error(transparent)]
@@ -119,7 +119,7 @@ impl Store {
         }
     }
 
-    /// Where it is, for people.
+    /// The location for people.
     #[must_use]
     pub fn place(&self) -> String {
         match self {
@@ -128,10 +128,10 @@ impl Store {
         }
     }
 
-    /// Reads all of it, and changes nothing.
+    /// Reads the whole registry without changing it.
     ///
     /// # Errors
-    /// When there is none, or not all of it can be read.
+    /// If the registry does not exist or cannot be read completely.
     pub async fn read(&self) -> Result<Inspected, ToolError> {
         match self {
             Self::Embedded { work_dir } => {
@@ -157,10 +157,10 @@ impl Store {
         }
     }
 
-    /// Makes a registry of an image where there is none.
+    /// Creates a registry from an image.
     ///
     /// # Errors
-    /// When there is one, a master leads, or it cannot be written.
+    /// If a registry exists, a master leads, or the write fails.
     pub async fn fill(&self, image: &Image) -> Result<(), ToolError> {
         match self {
             Self::Embedded { work_dir } => {

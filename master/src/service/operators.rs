@@ -109,7 +109,7 @@ impl Handle {
         Ok(answer)
     }
 
-    /// Why somebody whom the caller may see got no offer.
+    /// Explains why a framework or role visible to the caller got no offer.
     pub(crate) async fn explain(
         &self,
         caller: &Caller,

@@ -20,12 +20,12 @@ fn cluster_of(agents: usize, frameworks: usize) -> Arc<Snapshot> {
     Arc::new(all)
 }
 
-/// The same, sharing its parts.
+/// A snapshot that shares its parts with the given one.
 fn copy(snapshot: &Snapshot) -> Snapshot {
     filtered_snapshot(snapshot, &Approver::default())
 }
 
-/// The same after one task has come to an agent.
+/// The snapshot after an agent got another task.
 fn with_task(snapshot: &Snapshot, agent: usize, framework: usize) -> Arc<Snapshot> {
     let mut next = copy(snapshot);
     let agents = Arc::make_mut(&mut next.agents);
@@ -36,7 +36,7 @@ fn with_task(snapshot: &Snapshot, agent: usize, framework: usize) -> Arc<Snapsho
     Arc::new(next)
 }
 
-/// Somebody who may view these objects of each list, and nothing else.
+/// A caller that may view these objects of each list, and no others.
 fn viewer(name: &str, version: u64, lists: &[(&str, &str, &str)]) -> Approver {
     let list = |(list, kind, which): &(&str, &str, &str)| {
         format!(r#""view_{list}":[{{"principals":{{"values":["{name}"]}},"{kind}":{which}}}]"#)

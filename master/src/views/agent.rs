@@ -27,7 +27,7 @@ impl Serialize for Owned {
     }
 }
 
-/// All that is said of resources.
+/// Writes all details of resources.
 fn full<S: Serializer>(resources: &Resources, serializer: S) -> Result<S::Ok, S::Error> {
     Full(resources).serialize(serializer)
 }
@@ -75,7 +75,7 @@ pub(super) struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    /// As somebody may see it.
+    /// An agent as the viewer may see it.
     pub(super) fn of(agent: &'a AgentView, viewer: &Approver) -> Self {
         let profile = &agent.profile;
         let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
@@ -109,7 +109,7 @@ impl<'a> Agent<'a> {
     }
 }
 
-/// One agent with its resources in full.
+/// An agent with the details of its resources.
 #[derive(Debug, Serialize)]
 struct FullAgent<'a> {
     #[serde(flatten)]
@@ -160,7 +160,7 @@ impl<'a> RecoveredAgent<'a> {
         }
     }
 
-    /// Mesos's own where the agent told none.
+    /// The agent's port, or the default port of Mesos.
     fn port(info: &AgentInfo) -> i32 {
         info.port.unwrap_or(5051)
     }
@@ -222,10 +222,10 @@ pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Docu
     Document::of(parts)
 }
 
-/// What an agent that is not here takes in a list, more or less.
+/// The approximate size of an unreachable or gone agent in a list, in bytes.
 const LOST_BYTES: usize = 150;
 
-/// An agent that is not here, and is not awaited either.
+/// An unreachable or gone agent.
 #[derive(Serialize)]
 struct Lost {
     id: String,

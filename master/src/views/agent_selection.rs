@@ -1,4 +1,4 @@
-//! Which agents `/slaves` is asked for: one, those with certain words, a page of them.
+//! The selection of agents for `/slaves`: one agent, those with certain words, or a page of them.
 
 use meseta_daemon::query::Query;
 use meseta_proto::convert;
@@ -8,13 +8,13 @@ use meseta_resources::AgentId;
 use super::Paging;
 use crate::core::{AgentView, Drain};
 
-/// The agents that are asked for, counted as they are taken, in the order of the answer.
+/// The selected agents, counted as they are taken, in the order of the answer.
 #[derive(Debug)]
 pub(crate) struct AgentSelection<'a> {
     id: Option<&'a str>,
-    /// In lower case; an agent has to have all of them.
+    /// Words in lower case; a selected agent has all of them.
     words: Vec<String>,
-    /// As [`standing`] names them; an agent is in one of them.
+    /// States as [`standing`] names them; a selected agent is in one of them.
     states: Option<Vec<&'a str>>,
     offset: usize,
     limit: Option<usize>,
@@ -23,7 +23,8 @@ pub(crate) struct AgentSelection<'a> {
 }
 
 impl<'a> AgentSelection<'a> {
-    /// What a query asks for. Without `filter`, `state`, `limit` and `offset` all agents, and the answer is as Mesos has it.
+    /// The selection of a query. Without `filter`, `state`, `limit` and `offset` it selects all agents, and the
+    /// answer is that of Mesos.
     pub(crate) fn of(query: &'a Query, paging: &Paging) -> Self {
         let words = query.get("filter").unwrap_or_default();
         let has = |name| query.get(name).is_some();
@@ -38,7 +39,7 @@ impl<'a> AgentSelection<'a> {
         }
     }
 
-    /// Whether this agent is among those of the answer; `of` is what is told of it.
+    /// Whether the answer includes this agent; `of` returns the agent's searchable properties.
     pub(super) fn takes(&mut self, id: &AgentId, of: impl FnOnce() -> Told) -> bool {
         if self.id.is_some_and(|wanted| wanted != id.as_str()) {
             return false;
@@ -61,17 +62,17 @@ impl<'a> AgentSelection<'a> {
             && self.words.iter().all(|word| text.contains(word))
     }
 
-    /// How many agents fit, on whatever page, if the question was narrowed.
+    /// The number of matching agents on all pages, if the query narrowed the selection.
     pub(super) fn total(&self) -> Option<usize> {
         self.is_narrowed.then_some(self.fitting)
     }
 }
 
-/// What an agent is known by.
+/// The searchable properties of an agent.
 #[derive(Debug)]
 pub(super) struct Told {
     standing: String,
-    /// What words are looked for in: the address, the id, the state, attributes as `name:value`.
+    /// The text for word search: the address, the id, the state, attributes as `name:value`.
     text: String,
 }
 
@@ -92,7 +93,7 @@ impl Told {
     }
 }
 
-/// What a registered agent is at: `draining`, `drained`, `deactivated`, `active` or `disconnected`.
+/// The state of a registered agent: `draining`, `drained`, `deactivated`, `active` or `disconnected`.
 pub(super) fn standing(agent: &AgentView) -> String {
     let deactivation = agent.deactivation.as_ref();
     let drain = deactivation.and_then(|deactivation| deactivation.drain.as_ref());

@@ -1,10 +1,10 @@
 //! The fields of an encoded message, one after another, without decoding it.
 //!
-//! For what is looked at very often of messages that are kept encoded. Invariant: nothing is copied.
+//! Useful for fields read very often from messages that stay encoded. Invariant: nothing is copied.
 
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-/// What a field has.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Field<'a> {
     Varint(u64),
@@ -13,12 +13,12 @@ pub(super) enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
-/// What is left of a message.
+/// The rest of a message.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The number of the next field and what it has; `Some(None)` at the end, `None` if it cannot be read.
+    /// Returns the next field's number and value; `Some(None)` at the end, `None` if it is unreadable.
     pub(super) fn take_field(&mut self) -> Option<Option<(u32, Field<'a>)>> {
         if self.0.is_empty() {
             return Some(None);

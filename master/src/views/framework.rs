@@ -17,7 +17,7 @@ use super::{between_lists, write};
 use crate::chunked_response::{Document, Items, Row, text};
 use crate::core::{ExecutorRecord, FrameworkEntities, FrameworkView, Offer, Snapshot};
 
-/// What every list of frameworks shows.
+/// The fields of a framework in every list.
 #[derive(Debug, Serialize)]
 pub(super) struct FrameworkSummaryFields<'a> {
     id: &'a str,
@@ -162,7 +162,7 @@ impl<'a> FullFramework<'a> {
         let mut begin = 1;
         for (position, len) in self.lens().into_iter().enumerate() {
             let end = begin + len;
-            // Whoever writes what comes first behind the last list's elements begins this one.
+            // The part that starts right after the last list's elements also starts this list.
             if position > 0 && range.contains(&begin) {
                 out.push(b']');
                 begin_list(LISTS[position], out);
@@ -219,13 +219,13 @@ fn begin_list(name: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\":[");
 }
 
-/// Frameworks, with everything that is theirs. One may have a hundred thousand tasks, and another nothing, so
-/// what is counted is not frameworks but what is in them.
+/// Frameworks with all their objects. One framework may have a hundred thousand tasks and another none, so the row
+/// counts the objects, not the frameworks.
 pub(super) struct Frameworks {
     snapshot: Arc<Snapshot>,
     frameworks: Vec<Arc<FrameworkView>>,
     has_tasks: bool,
-    /// Where the row of each begins; one more than there are frameworks.
+    /// The start position of each framework's row; one more entry than frameworks.
     begins: Vec<usize>,
 }
 

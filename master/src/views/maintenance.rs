@@ -1,4 +1,4 @@
-//! Which machines are on their way out, which are, and what frameworks say to it.
+//! Machines in maintenance: draining machines, machines that are down, and the answers of frameworks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::{between_lists, write};
 use crate::chunked_response::{Document, Row, list, text};
 use crate::core::{AgentView, Maintenance, Snapshot};
 
-/// What a machine takes in a list, more or less, and what a framework takes that answered for it.
+/// The approximate size of a machine in a list, in bytes; below, that of a framework's answer.
 const MACHINE_BYTES: usize = 80;
 const STATUS_BYTES: usize = 150;
 
-/// An object with lists, of which those that are empty are left out.
+/// An object of lists, without empty lists.
 fn of_lists(lists: impl IntoIterator<Item = (&'static str, Row)>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, list) in lists.into_iter().filter(|(_, list)| list.len() > 0) {
@@ -146,7 +146,7 @@ impl<'a> AnsweredAgents<'a> {
         all
     }
 
-    /// Those on a machine: what it is named by must fit.
+    /// The agents on a machine: every given part of its name must match.
     fn on(&self, id: &MachineId) -> impl Iterator<Item = &'a Arc<AgentView>> {
         let host = id.hostname.as_deref().unwrap_or_default();
         let named = match (host, id.ip.as_deref().unwrap_or_default()) {

@@ -1,6 +1,6 @@
-//! What the v0 endpoints show: the shapes of Mesos, key for key, over a snapshot.
+//! The v0 endpoints: the formats of Mesos, key for key, over a snapshot.
 //!
-//! Views borrow; lists are made while they are written.
+//! Views borrow; lists are built while they are written.
 
 mod agent;
 mod agent_selection;
@@ -38,13 +38,13 @@ use framework::Frameworks;
 
 const CAPABILITIES: [&str; 3] = ["AGENT_UPDATE", "AGENT_DRAINING", "QUOTA_V2"];
 
-/// What an agent takes in a list, more or less.
+/// The approximate size of an agent in a list, in bytes.
 const AGENT_BYTES: usize = 1_000;
 
 /// Writes a value as JSON.
 pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     if let Err(error) = serde_json::to_writer(out, value) {
-        // None of what is shown has keys that are no strings.
+        // All keys in the views are strings, so this cannot happen.
         tracing::error!(%error, "a view that cannot be written");
     }
 }
@@ -157,7 +157,7 @@ struct LeaderInfo<'a> {
     domain: Option<&'a DomainInfo>,
 }
 
-/// How many agents are in which condition, as Mesos counts them.
+/// Converts a number of agents to Mesos's format.
 fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
@@ -237,7 +237,7 @@ fn recovered(snapshot: &Arc<Snapshot>) -> Row {
     })
 }
 
-/// How many tasks are in which state.
+/// The number of tasks in each state.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 struct TaskCounts {

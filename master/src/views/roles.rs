@@ -1,4 +1,4 @@
-//! Roles: who may use how much, and who uses it; their quotas and weights.
+//! Roles: their quotas, weights, consumption and frameworks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::{between_lists, write};
 use crate::chunked_response::{Document, list, text};
 use crate::core::{QuotaSemantics, Snapshot};
 
-/// What there is to tell of one role.
+/// The sums of one role.
 #[derive(Debug, Default)]
 pub(crate) struct Tally<'a> {
     pub(crate) allocated: ResourceQuantities,
     pub(crate) offered: ResourceQuantities,
     pub(crate) reserved: ResourceQuantities,
-    /// Counts towards quota: what the role and those below it use unreserved, and have reserved.
+    /// The amount that counts towards quota: used unreserved resources and reservations of the role and its subtree.
     pub(crate) consumed: ResourceQuantities,
     pub(crate) frameworks: Vec<&'a FrameworkId>,
 }
@@ -59,7 +59,7 @@ pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     tallies
 }
 
-/// Adds what is consumed below a role to the role.
+/// Adds the consumption of each subtree to its role.
 fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
     // A role comes after those above it, so from the end each is complete when it is added.
     let roles: Vec<Role> = tallies.keys().rev().cloned().collect();
@@ -74,7 +74,7 @@ fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
     }
 }
 
-/// What a role takes in a list beside its frameworks, and what each of these takes, more or less.
+/// The approximate size of a role in a list without its frameworks, in bytes; below, that of each framework id.
 const ROLE_BYTES: usize = 400;
 const ID_BYTES: usize = 50;
 
@@ -169,7 +169,7 @@ fn semantics(quota: &Quota) -> &'static str {
     if quota.legacy { "seed" } else { "head" }
 }
 
-/// What the weight of a role takes in a list, more or less.
+/// The approximate size of a role's weight in a list, in bytes.
 const WEIGHT_BYTES: usize = 60;
 
 /// Answers requests for `/weights`.
@@ -192,7 +192,7 @@ pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
         .collect()
 }
 
-/// What the quota of a role takes in a list, more or less.
+/// The approximate size of a role's quota in a list, in bytes.
 const QUOTA_BYTES: usize = 300;
 
 /// Answers requests for `/quota`, whose parts are made one at a time: there may be thousands, and one takes several times
@@ -230,7 +230,7 @@ pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
     Document::of(rows)
 }
 
-/// What [`quotas`] writes, as a value.
+/// The output of [`quotas`] as a value.
 #[cfg(test)]
 pub(crate) fn quota(snapshot: &Snapshot) -> serde_json::Value {
     let written = crate::chunked_response::rendered_bytes(quotas(snapshot));

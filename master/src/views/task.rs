@@ -19,7 +19,7 @@ use super::{Paging, write, write_text};
 use crate::chunked_response::{Document, list, text};
 use crate::core::{Snapshot, TaskRecord};
 
-/// What a task takes in a list, more or less.
+/// The approximate size of a task in a list, in bytes.
 pub(super) const TASK_BYTES: usize = 500;
 
 /// Writes tasks. There may be hundreds of thousands, so what each of them has is written as it is, and only what
@@ -208,7 +208,8 @@ fn plain_name(encoded: &[u8]) -> Option<&str> {
     Some(name)
 }
 
-/// What of a kept status is shown; the rest is not even decoded, for there may be a hundred thousand tasks.
+/// The shown fields of a stored status; the others are not even decoded, because there may be a hundred thousand
+/// tasks.
 #[derive(Clone, PartialEq, prost::Message)]
 struct KeptStatus {
     #[prost(int32, optional, tag = "2")]
@@ -223,7 +224,7 @@ struct KeptStatus {
     container_status: Option<ContainerStatus>,
 }
 
-/// What of a task's kept description is shown.
+/// The shown fields of a task's stored description.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Description {
     #[prost(string, tag = "1")]
@@ -258,9 +259,10 @@ impl Status {
     }
 }
 
-/// `/tasks`: live, lost and ended ones, by the time of their first status. Beside them the agents of
-/// the previous master that are not back yet, if there are any: a task that is not listed may be there. A task that is
-/// asked for by its id has the reasons of its statuses; a whole list would be twice as long with them.
+/// Answers requests for `/tasks`: live, unreachable and completed tasks, by the time of their first status. The
+/// answer also lists agents of the previous master that are not back yet, because a missing task may be there. A
+/// single task requested by its id includes the reasons of its statuses; a whole list would be twice as long with
+/// them.
 pub(crate) fn tasks(snapshot: &Arc<Snapshot>, query: &Query, paging: &Paging) -> Document {
     let requested = |name: &str| query.get(name).map(str::to_owned);
     let (framework, id) = (requested("framework_id"), requested("task_id"));
@@ -289,7 +291,7 @@ pub(crate) fn tasks(snapshot: &Arc<Snapshot>, query: &Query, paging: &Paging) ->
     }
 }
 
-/// The tasks that are asked for. Takes a while.
+/// The requested tasks. Slow in a large cluster.
 fn page(
     snapshot: &Snapshot,
     framework: Option<&str>,
@@ -352,7 +354,7 @@ fn first_time(task: &TaskRecord) -> f64 {
         .unwrap_or_default()
 }
 
-/// The time of a status; nothing else of it is decoded.
+/// The time of a status; decodes no other field.
 fn timestamp(encoded: &[u8]) -> Option<f64> {
     let mut found = None;
     let mut fields = Fields(encoded);

@@ -1,4 +1,4 @@
-//! What a cluster of many looks like, whole and in pieces.
+//! Views of a large cluster, whole and in parts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -17,7 +17,7 @@ use crate::http::routes::{ROUTES, Route};
 use crate::permission;
 use meseta_daemon::routes::Need;
 
-/// Those who ask, with what they show.
+/// The callers of the tests, with their credentials.
 pub(super) struct Principals {
     headers: [(&'static str, Option<String>); 4],
 }
@@ -46,7 +46,7 @@ impl Principals {
     }
 }
 
-/// ACLs by which `right` may do everything, and `reader` look at what is filtered, and no more.
+/// ACLs that allow everything to `right`, and only the filtered views to `reader`.
 fn acls() -> String {
     let mut lists = vec!["\"permissive\":false".to_owned()];
     for action in Action::ALL {
@@ -330,7 +330,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
             assert_eq!(challenge, "Basic realm=\"mesos-master-scheduler\"");
         }
     }
-    // Another's name is not taken; none becomes one's own.
+    // Another principal's name is refused; a missing name becomes the caller's own.
     let other = subscription(Some("somebody"));
     let response = ask(&router, &principals, RIGHT, to, (&[JSON], &other)).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
@@ -342,13 +342,13 @@ async fn every_call_of_schedulers_asks_who_it_is() {
     let own = subscription(None);
     let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], &own)).await;
     let (stream_id, id) = subscribed(&mut stream).await;
-    // A role that one may not use is said on the stream, as Mesos does.
+    // An unauthorized role is an error on the stream, as in Mesos.
     let mut refused = ask(&router, &principals, READER, to, (&[JSON], &own)).await;
     assert_eq!(refused.status(), StatusCode::OK);
     let event = record(&mut refused).await;
     let message = event["error"]["message"].as_str().unwrap();
     assert_eq!(message, "Not authorized to use the roles { ads }");
-    // Somebody else makes no calls for it, even with its stream's id.
+    // Another principal can make no calls for the framework, even with its stream id.
     for kind in ["REVIVE", "TEARDOWN", "SUPPRESS"] {
         let body = format!(r#"{{"type":"{kind}","framework_id":{{"value":"{id}"}}}}"#);
         let with_stream = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];

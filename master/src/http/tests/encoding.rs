@@ -1,4 +1,4 @@
-//! How any answer travels: measured, not sent twice, compressed.
+//! Transport of answers: metrics, conditional requests, compression.
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// As libprocess takes them.
+/// The encodings that libprocess accepts.
 #[tokio::test]
 async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
     let router = master();
@@ -140,7 +140,7 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
             (answer.status().as_u16(), text_of(answer).await),
             (status, expected)
         );
-        // Another encoding is told what is taken.
+        // The response to another encoding names the accepted one.
         let mut other = plain.to_vec();
         other.push(("Content-Encoding", "br"));
         let answer = send(&router, method, path, &other, body).await;

@@ -1,4 +1,4 @@
-//! What a call may do and what a reader is shown: no more than the call's type and the reader's roles allow.
+//! Permissions of calls and readers: no more than the call's type and the reader's roles allow.
 
 use meseta_proto::convert;
 use meseta_proto::meseta::v1::{AwaitOperationRequest, master_frame};
@@ -191,7 +191,7 @@ async fn what_came_of_an_operation_is_hidden_from_those_who_may_not_see_its_role
         status.map(|status| status.to_str().unwrap().to_owned())
     };
     assert_eq!(asked(READER).await.as_deref(), Some("5"), "NOT_FOUND");
-    // It is under way, so that who may see it waits.
+    // The operation is pending, so a caller that may see it waits.
     tokio::select! {
         biased;
         status = asked(RIGHT) => panic!("{status:?}"),
@@ -222,7 +222,7 @@ async fn a_reader_learns_what_it_may_do_and_to_which_objects() {
     assert_eq!(right["actions"]["update_weights"], everything);
 }
 
-/// What is left off of an answer is left off of what its reader may see.
+/// The limit of an answer counts only objects that its reader may see.
 #[tokio::test]
 async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
     const AGENTS: usize = 600;
@@ -266,7 +266,7 @@ async fn frameworks_that_are_hidden_take_no_place_among_explanations() {
     assert_eq!(seen.len(), AGENTS);
 }
 
-/// Who reads nothing but metrics, as Prometheus and exporters do, was shown an empty cluster.
+/// A reader with access to metrics only, such as Prometheus, used to see an empty cluster.
 #[tokio::test]
 async fn metrics_count_the_whole_cluster_and_name_what_their_reader_may_see() {
     let dir = TempDir::new().unwrap();

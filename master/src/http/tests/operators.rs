@@ -1,4 +1,4 @@
-//! What operators ask and set: the v1 API, and the forms and bodies of the older paths.
+//! Calls of operators: the v1 API, and the forms and bodies of the older paths.
 
 use meseta_proto::mesos::v1::master::Response;
 
@@ -69,7 +69,7 @@ async fn an_offer_is_shown_to_operators_as_to_its_framework() {
     assert_eq!(frameworks[0]["offers"], json!([offer]));
 }
 
-/// Of a cluster with one agent, and one task that runs; and what an operator then changes of it.
+/// Each call on a cluster with one agent and one running task, before and after changes by an operator.
 #[tokio::test]
 async fn every_question_says_what_is_there() {
     let (router, _streams) = pages::busy().await;

@@ -1,4 +1,4 @@
-//! Floods: whoever sends or leaves unread more than is kept for it is told or closed, and others go on.
+//! Floods: a peer that sends or leaves unread more than its limit is refused or closed, and others continue.
 
 use bytes::Bytes;
 use meseta_daemon::owner::SocketOwner;
@@ -80,18 +80,18 @@ async fn an_agent_that_does_not_read_is_given_up_and_gives_everything_back() {
     );
     let (stopped_id, reading_id) = (id_of(&stopped).await, id_of(&reading).await);
     let budgets = &context.handle.budgets;
-    // What may be lost is lost, and leaves the agent half of its room.
+    // Messages that may be lost are lost, and leave half of the agent's room.
     for _ in 0..40 {
         let body = message(&framework, &stopped_id, MEBIBYTE / 16);
         assert_status(post(&router, &stream, body).await, StatusCode::ACCEPTED);
         let body = message(&framework, &reading_id, 64 * 1024);
         assert_status(post(&router, &stream, body).await, StatusCode::ACCEPTED);
-        // The other goes on, and gets what is for it.
+        // The reading agent continues, and gets its messages.
         while reading.next().await.unwrap().1.encoded_len() <= 64 * 1024 {}
     }
     let unread = budgets.unread_frames();
     assert!(unread > 64 * 1024 && unread <= budgets.agent().limit() / 2 + 64 * 1024);
-    // What may not be lost fills the rest.
+    // Messages that may not be lost fill the rest.
     let posts_max = budgets.agent().limit() / 200;
     for _ in 0..posts_max {
         if budgets.unread_frames() < unread {
@@ -201,7 +201,7 @@ async fn unfinished_bodies_of_one_user_leave_room_to_others_of_the_machine() {
         tokio::task::yield_now().await;
     }
     assert_eq!(ask_as(&router, 0, padded(MEBIBYTE)).await, StatusCode::OK);
-    // Even of that user what is small goes through, and once the others stand still what is large does, too.
+    // Even small requests of that user pass, and once the others stall, large ones pass too.
     assert_eq!(ask_as(&router, 1000, padded(0)).await, StatusCode::OK);
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     assert_eq!(
@@ -335,7 +335,7 @@ async fn a_framework_that_says_too_much_of_itself_is_refused() {
     assert_eq!(record(&mut small).await["type"], "SUBSCRIBED");
 }
 
-/// Occupies the one thread for work that blocks, once it is its turn; what tells of that, and what ends it.
+/// Occupies the only thread for blocking work. Returns a receiver for the begin, and a sender that ends it.
 fn hold_thread() -> (
     tokio::sync::oneshot::Receiver<()>,
     std::sync::mpsc::Sender<()>,

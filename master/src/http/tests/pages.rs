@@ -322,8 +322,8 @@ async fn a_running_task_is_shown_as_mesos_shows_it() {
     assert_eq!(task["resources"][0]["allocation_info"]["role"], "dev");
 }
 
-/// A browser keeps the headers of the answer that it has: once the master acts again it must not be told that this is the
-/// same one.
+/// A browser keeps the headers of its cached answer: once the master acts again, the browser must not get 304 for the
+/// outdated answer.
 #[tokio::test]
 async fn an_answer_that_may_be_behind_is_another_version() {
     let open = Authentication::not_required("master");

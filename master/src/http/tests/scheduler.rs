@@ -122,7 +122,7 @@ fn endless() -> impl tokio_stream::Stream<Item = Result<Bytes, std::io::Error>> 
     tokio_stream::iter(std::iter::repeat_with(|| Bytes::from(vec![b' '; 65_536]))).map(Ok)
 }
 
-/// A subscriber that takes nothing for as long as it may is closed, and its framework told off.
+/// A subscriber that reads nothing for the allowed time is closed, and its framework is disconnected.
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_does_not_read_is_closed() {
     let router = master();

@@ -1,7 +1,7 @@
-//! Opening a registry's file: all that is in it is read and compared with what was written last.
+//! Opening a registry's file: all records are read and compared with the last write.
 //!
-//! Invariant: what is opened is whole. A file that is damaged, cut, empty or another's is refused, and the refusal
-//! says what to do; nothing of it has been changed then.
+//! Invariant: an opened registry is complete. A damaged, truncated, empty or foreign file is refused unchanged, and
+//! the error names the remedy.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::marker::Marker;
 use super::{CACHE_BYTES, RECORDS};
 use crate::core::Recovered;
 
-/// What is known of a registry that is open.
+/// An open registry.
 pub(super) struct Opened {
     pub(super) database: Database,
     pub(super) recovered: Recovered,
@@ -25,21 +25,21 @@ pub(super) struct Opened {
     pub(super) content: Content,
 }
 
-/// What a file holds besides its records.
+/// The data of a file besides its records.
 #[derive(Default)]
 struct Summary {
-    /// Absent in a file that is new.
+    /// `None` in a new file.
     meta: Option<Meta>,
     content: Content,
 }
 
-/// Takes a record, or says that it is damaged.
+/// Processes a record. Returns an error for a damaged one.
 type Take<'a> = dyn FnMut(&str, &[u8]) -> Result<(), prost::DecodeError> + 'a;
 
-/// Opens or creates the file, reads all that is in it and makes this start's epoch durable.
+/// Opens or creates the file, reads all records and makes this start's epoch durable.
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let marker = Marker::beside(path)?;
-    // The whole file is read before a byte of it is changed: repairing it may drop what is damaged.
+    // Reads the whole file before any change: a repair may drop damaged parts.
     if is_there(path, &marker)? {
         let mut recovered = Recovered::default();
         let take = &mut |key: &str, value: &[u8]| records::read(&mut recovered, key, value);
@@ -83,8 +83,8 @@ pub(super) fn is_empty(path: &Path) -> Result<bool, OpenError> {
     Ok(meta.is_none() && content.records == 0)
 }
 
-/// Reads a registry that no master has open, and changes nothing. A record that is damaged is taken like others. With it
-/// comes why a master would not start with it, if all of it could be read.
+/// Reads a registry that no master has open, without changing it. Includes damaged records. Also returns the error
+/// that would keep a master from starting with it, if everything was readable.
 pub(in crate::registry) fn inspect(path: &Path) -> Result<(Image, Option<OpenError>), OpenError> {
     let marker = Marker::beside(path)?;
     is_there(path, &marker)?;
@@ -105,8 +105,8 @@ pub(in crate::registry) fn inspect(path: &Path) -> Result<(Image, Option<OpenErr
     Ok((Image::new(id, None, epoch, records), damage))
 }
 
-/// Reads all of a file that no master has open. Whether the database finds it whole does not matter: what it holds is compared
-/// with what was written last.
+/// Reads all of a file that no master has open. The database's own check does not matter: the content is compared
+/// with the last write.
 fn inspect_file(path: &Path, take: &mut Take<'_>) -> Result<Summary, OpenError> {
     database_file::inspect(path, failed(path), |database, _| {
         let transaction = database
@@ -181,7 +181,7 @@ fn read(
     Ok(summary)
 }
 
-/// Whether what was read is all there was; gives what is known of the registry as a whole.
+/// Checks that the records are complete; returns the data of the registry as a whole.
 fn check_marker(
     found: Option<Meta>,
     content: Content,
@@ -230,7 +230,7 @@ fn check_marker(
     Ok(meta)
 }
 
-/// Makes an error of what is wrong with this file.
+/// Converts a fault of this file to an error.
 fn failed(path: &Path) -> impl Fn(Fault) -> OpenError {
     let path = path.to_owned();
     move |fault| {

@@ -12,14 +12,14 @@ use super::super::records::FORMAT;
 use super::*;
 use crate::core::{AgentRecord, DeadlineRecord, FrameworkRecord, RemovedRecord, UnreachableRecord};
 
-/// Where a registry may be, until the folder is dropped.
+/// A path for a registry, valid until the folder is dropped.
 fn place() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("registry.redb");
     (dir, path)
 }
 
-/// Changes the records behind the registry's back.
+/// Changes the records without updating the checksum.
 fn tamper(path: &Path, change: impl FnOnce(&mut redb::Table<'_, &str, &[u8]>)) {
     let database = Database::create(path).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -27,7 +27,7 @@ fn tamper(path: &Path, change: impl FnOnce(&mut redb::Table<'_, &str, &[u8]>)) {
     transaction.commit().unwrap();
 }
 
-/// Why there is no opening it.
+/// The error of opening the registry.
 fn refusal(path: &Path) -> OpenError {
     Embedded::open(path, DiskPulse::default(), Box::new(|_| ())).unwrap_err()
 }
@@ -43,7 +43,7 @@ fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     (recovered, Box::new(registry), receiver)
 }
 
-/// As the marker beside the registry has it.
+/// The id in the marker beside the registry.
 fn id_of(path: &Path) -> String {
     let marker = std::fs::read_to_string(path.with_extension("id"));
     marker.unwrap().trim().to_owned()
@@ -65,7 +65,7 @@ fn framework(id: &str, absent: Option<u64>) -> Mutation {
     })
 }
 
-/// Of a local user that says no name.
+/// A framework of a local user without a principal.
 fn nameless(id: &str) -> Mutation {
     Mutation::PutFramework(FrameworkRecord {
         framework_id: id.to_owned(),
@@ -299,7 +299,7 @@ fn filled(path: &Path, is_closed: bool) -> Vec<u8> {
     }
 }
 
-/// Forty-eight ways in which a file is not what was written.
+/// Forty-eight kinds of damage to a file.
 fn damages(whole: &[u8]) -> Vec<(String, Vec<u8>)> {
     let length = whole.len();
     let mut damages = vec![("empty".to_owned(), Vec::new())];
@@ -322,7 +322,7 @@ fn damages(whole: &[u8]) -> Vec<(String, Vec<u8>)> {
     damages
 }
 
-/// What is printed of an error.
+/// The full text of an error with its sources.
 fn told(error: &dyn std::error::Error) -> String {
     let mut told = error.to_string();
     let mut next = error.source();
@@ -333,7 +333,7 @@ fn told(error: &dyn std::error::Error) -> String {
     told
 }
 
-/// Whatever happens to the file, a master starts with all of it or not at all, and then says what to do.
+/// With any damaged file, a master either starts with all records, or refuses to start and names the remedy.
 #[test]
 fn a_damaged_registry_is_whole_or_refused() {
     for is_closed in [true, false] {
@@ -405,7 +405,8 @@ fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
     registry.close();
 }
 
-/// Found by starting a master on a full disk: the file was of zeros, no marker was beside it, and none started again.
+/// Found by starting a master on a full disk: the file held zeros, had no marker beside it, and no later start
+/// succeeded.
 #[test]
 fn a_registry_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
     let (_dir, path) = place();
@@ -431,7 +432,7 @@ fn a_registry_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
     assert_eq!(std::fs::read(&path).unwrap(), zeros, "left as it is");
 }
 
-/// Found on a full disk: a sound registry was to be moved away.
+/// Found on a full disk: the error advised moving an intact registry away.
 #[test]
 fn a_disk_that_is_full_or_fails_is_no_damage_of_a_registry() {
     let (_dir, path) = place();
@@ -556,7 +557,7 @@ fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
     let (_other_dir, other) = place();
     fill(&other, &image).unwrap();
     assert_eq!(inspect(&other).unwrap().0, image);
-    // The next master is told from all that were there before, and goes on as usual.
+    // The next master distinguishes itself from all earlier ones, and continues as usual.
     let (recovered, mut registry, persisted) = open(&other);
     assert_eq!(
         (recovered.epoch, recovered.agents.len()),
@@ -578,7 +579,7 @@ fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
     assert_eq!(names, ["registry.id"], "nothing is left over");
 }
 
-/// What a first start on a full disk left was in the way of every import.
+/// The remains of a first start on a full disk used to prevent every import.
 #[test]
 fn what_a_first_start_left_is_in_the_way_of_no_import() {
     let (_dir, path) = place();

@@ -13,8 +13,8 @@ use crate::registry::Image;
 use crate::registry::records::FORMAT;
 use crate::registry::tools::{Inspected, ToolError};
 
-/// What a registry holds; a change that a leader has left pointed to is part of it. No master of another cluster than the
-/// given one starts with it.
+/// Reads a registry, including a change that a leader has staged completely. A master of a cluster other than the
+/// given one would not start with it.
 pub(in crate::registry) async fn inspect(
     client: &Client,
     keys: &Keys,
@@ -66,7 +66,7 @@ pub(in crate::registry) async fn inspect(
     })
 }
 
-/// Who holds the leader's key, for people.
+/// The holder of the leader's key, for people.
 fn name_of(found: &KeyValue) -> String {
     match copying::holder(found) {
         Some(leader) if leader.address.is_empty() => format!("an import from {}", leader.hostname),
@@ -75,7 +75,7 @@ fn name_of(found: &KeyValue) -> String {
     }
 }
 
-/// Makes a registry of an image, if there is none and nobody leads.
+/// Creates a registry from an image, if none exists and nobody leads.
 pub(in crate::registry) async fn fill(
     client: &Client,
     keys: &Keys,

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{OnPersisted, Registry, records};
 use crate::core::{Lsn, Mutation, Recovered};
 
-/// What masters keep in etcd.
+/// The layout of the registry in etcd.
 pub(crate) const LAYOUT: Layout = Layout {
     format: records::FORMAT,
     raised_epoch: Some((records::EPOCH_KEY, records::raised_epoch)),
@@ -26,7 +26,7 @@ pub(crate) struct Etcd {
     runtime: tokio::runtime::Handle,
 }
 
-/// Takes the registry over as the elected leader and starts the writer, which tells how it goes.
+/// Takes over the registry as the elected leader and starts the writer, which reports its state.
 pub(crate) async fn open(
     client: &Client,
     keys: &Keys,

@@ -99,7 +99,7 @@ impl Master {
         found.clone()
     }
 
-    /// Its lease is over, and it sends nothing more.
+    /// Ends the leader's lease and its writes.
     async fn depose(self, etcd: &FakeEtcd) -> Lsn {
         self.fence.close();
         tokio::time::sleep(10 * SECOND).await;
@@ -116,13 +116,13 @@ fn agent(id: &str, info: &'static str) -> Mutation {
     })
 }
 
-/// What an agent's record has, of those that a starting master reads.
+/// The info of an agent's record among those that a starting master reads.
 fn info_of<'a>(recovered: &'a Recovered, id: &str) -> Option<&'a [u8]> {
     let found = recovered.agents.iter().find(|agent| agent.agent_id == id);
     found.map(|agent| &*agent.info)
 }
 
-/// Of more roles than a transaction has operations.
+/// A change of more roles than a transaction has operations.
 fn many_quotas(count: usize) -> Mutation {
     let quota = |number| {
         let role = ResourceRole::new(&format!("role-{number}")).unwrap();
@@ -289,8 +289,8 @@ async fn an_etcd_without_space_is_told_and_waited_for() {
     assert_eq!(*master.writing.borrow(), Writing::Works);
 }
 
-/// A leader writes, is stopped after so many transactions, and another one goes on. Says what the next one reads,
-/// what was told to be durable, and whether all was.
+/// Lets a leader write, stops it after `skip` transactions, and lets another continue. Returns the state that the
+/// next leader reads, the last durable number, and whether all mutations were durable.
 async fn interrupted(
     mutations: &[Mutation],
     skip: usize,
@@ -314,7 +314,7 @@ async fn interrupted(
     let durable = first.depose(&etcd).await;
     let mut second = lead(&etcd, "2").await.unwrap();
     let recovered = second.recovered.clone();
-    // It does what is left to do, before anything of its own.
+    // The new leader completes the staged change before its own writes.
     second.write(agent("last", "two")).await;
     let keys = keys();
     assert_eq!(etcd.get(&keys.pointer()), None, "after {skip}");

@@ -4,7 +4,7 @@ use super::*;
 use crate::registry::tools::ToolError;
 use crate::registry::{Image, Inspected};
 
-/// Of a member that answers.
+/// Reads through a member that answers.
 async fn inspect(etcd: &FakeEtcd) -> Result<Inspected, ToolError> {
     inspect_as(etcd, None).await
 }
@@ -21,7 +21,7 @@ async fn fill(etcd: &FakeEtcd, image: &Image) -> Result<(), ToolError> {
         .await
 }
 
-/// What a leader has written, a record in chunks among it.
+/// The records of a leader, one of them in chunks.
 async fn written() -> (FakeEtcd, Recovered) {
     let etcd = FakeEtcd::start();
     let mut master = lead(&etcd, "1").await.unwrap();
@@ -81,7 +81,7 @@ async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
     inspect(&etcd).await.unwrap_err();
 }
 
-/// Nothing was imported as long as the first of several members was away, however often it was tried.
+/// Every import used to fail as long as the first of several members was unreachable.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_does_not_answer_keeps_no_registry_from_being_filled() {
     let (from, _) = written().await;
