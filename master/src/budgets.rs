@@ -10,8 +10,8 @@ use meseta_daemon::fair_semaphore::{FairSemaphore, Rules};
 use meseta_daemon::outbox;
 use meseta_proto::budget::{Budget, Shares};
 
-/// The smallest budget that a master takes. A scheduler's largest call is 32 MiB, and its decoded form is charged
-/// beside it: with a small budget such a call never finds room and is answered 413.
+/// The smallest budget of a master. A scheduler's largest call is 32 MiB, and the charge also includes its decoded
+/// form: with a small budget such a call never finds room and gets 413.
 pub(crate) const MEMORY_BUDGET_MIN: u64 = 256 << 20;
 
 /// The upper limit of the bytes guaranteed to a subscriber, an agent or a request, whatever the others use.
@@ -52,7 +52,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Divides so many bytes.
+    /// Divides the total.
     #[must_use]
     pub(crate) fn of(total_bytes: usize) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Budgets {
     }
 }
 
-/// Room of which each group leaves the others as much as it has.
+/// A budget in which each group leaves the others as much as it uses.
 fn fair_budget(bytes_max: usize, stall_timeout: Duration) -> FairSemaphore {
     FairSemaphore::new(Rules {
         units_max: bytes_max,

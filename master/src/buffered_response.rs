@@ -1,9 +1,10 @@
-//! Large responses that are buffered, because their length comes first or they are one message, and the first messages
-//! of event streams.
+//! Large responses that are buffered, because their length comes first or they are one message, and the first
+//! messages of event streams.
 //!
-//! Entered through [`BufferedResponses::acquire`] and [`BufferedResponses::initial_message`]. Invariants: few are made
-//! at a time and not many held, however many ask, and whether or not they wait for them; callers of one group leave half to others; a stalled reader gives
-//! its permit to another, and no stream waits for readers of answers.
+//! Entered through [`BufferedResponses::acquire`] and [`BufferedResponses::initial_message`]. Invariants: few
+//! responses are made at a time and not many are stored, however many callers request them, and whether or not the
+//! callers still wait; callers of one group leave half of the places to others; a stalled reader loses its permit to
+//! another, and no stream waits for readers of answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,9 +26,9 @@ use crate::handle::Handle;
 use crate::view_cache::ViewScope;
 use crate::view_filter::EventFilter;
 
-/// Made at a time: each may take several times what it is in the end.
+/// The number of responses made at a time: each may take several times its final size.
 const ENCODING_MAX: usize = 2;
-/// Held at a time, until their readers have them.
+/// The number of responses stored at a time, until their readers have them.
 const BUFFERED_MAX: usize = 16;
 /// The assumed size of a stream's first message before one was made.
 const INITIAL_MESSAGE_BYTES_DEFAULT: usize = 64 * 1024;
@@ -35,13 +36,13 @@ const INITIAL_MESSAGE_BYTES_DEFAULT: usize = 64 * 1024;
 /// The number of moderately large answers under construction, independent of large ones.
 const MODERATE_MAX: usize = 2;
 
-/// See the module. Cheap to clone.
+/// The places for buffered responses; see the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferedResponses {
     encoding: FairSemaphore,
     moderate: FairSemaphore,
     buffered: FairSemaphore,
-    /// The last first message of a stream, which the next is like.
+    /// The size of the last first message, as an estimate for the next.
     initial_message_bytes: Arc<AtomicUsize>,
 }
 
@@ -80,10 +81,10 @@ impl BufferedResponses {
         (self.buffered.used(), self.encoding.used())
     }
 
-    /// Waits until an answer for this caller may be made.
+    /// Waits for a place to make an answer for this caller.
     pub(crate) async fn acquire(&self, caller: &Caller) -> Result<ResponsePermit, QueueFull> {
         let buffered = self.buffered.take(caller.group().into(), 1).await?;
-        // Its reader has nothing to take yet.
+        // The reader has nothing to read yet.
         buffered.pause_stall_check();
         let encoding = self.encoding.take(caller.group().into(), 1).await?;
         Ok(ResponsePermit {
@@ -93,7 +94,8 @@ impl BufferedResponses {
         })
     }
 
-    /// Waits until one may be made that costs work, but little memory once it is made: it does not wait for readers of others.
+    /// Waits for a place to make an answer that costs work, but little memory once made: it does not wait for other
+    /// readers.
     pub(crate) async fn acquire_moderate(&self, caller: &Caller) -> Result<Permit, QueueFull> {
         self.moderate.take(caller.group().into(), 1).await
     }
@@ -120,7 +122,7 @@ impl BufferedResponses {
             .view(snapshot, &caller.approver, ViewScope::Cluster);
         let snapshot = view.await.ok()?;
         filter.seed(&snapshot);
-        // The permits go with the work, which nothing stops when the reader leaves.
+        // The permits move with the work, which continues when the reader leaves.
         let made = background::spawn(move || {
             let made = make(&snapshot);
             drop(encoding);
@@ -135,7 +137,7 @@ impl BufferedResponses {
 }
 
 impl ResponsePermit {
-    /// The answer as a body that has a length.
+    /// The answer as a body with a length.
     pub(crate) fn body(self, bytes: Bytes) -> Body {
         drop(self.encoding);
         if bytes.len() <= CHUNK_BYTES {
@@ -157,7 +159,7 @@ impl ResponsePermit {
         body
     }
 
-    /// The response is encoded by its sender: the permit moves with it.
+    /// Converts the permit for a response that its sender encodes.
     pub(crate) fn into_send_permit(self) -> SendPermit {
         self.buffered.record_progress();
         SendPermit {
@@ -201,7 +203,7 @@ pub(crate) struct SendPermit {
 }
 
 impl SendPermit {
-    /// The body of the response, which has the place until it is sent.
+    /// The body of the response, which holds the place until it is sent.
     pub(crate) fn until_sent(self, body: Body) -> Body {
         let sent = CancellationToken::new();
         let guard = sent.clone().drop_guard();
@@ -262,7 +264,7 @@ mod tests {
             tokio::time::timeout(READER_STALL_MAX / 2, buffered_responses.acquire(&mallory));
         assert!(waiting.await.is_err(), "it leaves half to others");
         assert!(!peer.connection().is_closed(), "nobody needs its places");
-        // Whoever reads is not held up by those who do not.
+        // Stalled readers do not delay reading ones.
         let begun = tokio::time::Instant::now();
         let body = large_body(&buffered_responses, &admin).await;
         assert!(body.collect().await.unwrap().to_bytes() == large());
@@ -270,7 +272,7 @@ mod tests {
         let small = buffered_responses.acquire(&admin).await.unwrap();
         let small = small.body(Bytes::from_static(b"{}"));
         assert_eq!(small.size_hint().exact(), Some(2));
-        // Its own next goes in the place of the one that has stood still the longest.
+        // The group's next answer replaces the one that has stalled longest.
         buffered_responses.acquire(&mallory).await.unwrap();
         let cut = unread.remove(0).collect().await;
         assert!(cut.is_err(), "a part was taken for the whole");
@@ -293,7 +295,7 @@ mod tests {
         assert!(body.collect().await.unwrap().to_bytes() == large());
     }
 
-    /// However long others make theirs.
+    /// Responses under construction stay, however long they take.
     #[tokio::test(start_paused = true)]
     async fn what_is_being_made_makes_no_room() {
         let buffered_responses = BufferedResponses::default();

@@ -27,8 +27,8 @@ impl CallRateLimit {
         }))
     }
 
-    /// Takes one call of a framework, or says how long the next has to wait. A framework is known by the
-    /// principal that it has proven or, without authentication, has given.
+    /// Takes one call of a framework, or returns the time until the next. The framework is identified by its proven
+    /// principal or, without authentication, by the given one.
     pub(crate) async fn take(
         &self,
         handle: &Handle,

@@ -1,10 +1,10 @@
-//! Large answers in pieces, each rendered by itself and sent in order.
+//! Large answers in chunks, each rendered separately and sent in order.
 //!
-//! Entered through [`Renderer::answer`] with a [`Document`]: rows of items, which are cut into pieces of about
-//! [`CHUNK_BYTES`]. A few pieces are rendered ahead of the reader, on threads that may block; no thread waits for
-//! the reader. Invariants: the core is not asked for anything; a reader holds a few pieces, however slow it is, and
-//! none once it has disconnected or has read nothing for [`STALL_MAX`]; few answers are found at a time, whether or not
-//! those who asked have left, and not many are read; callers of one group leave half to others.
+//! Entered through [`Renderer::answer`] with a [`Document`]: rows of items, divided into chunks of about
+//! [`CHUNK_BYTES`]. A few chunks are rendered ahead of the reader, on threads that may block; no thread waits for the
+//! reader. Invariants: rendering sends nothing to the core; a reader holds a few chunks, however slow it is, and none
+//! once it has disconnected or has read nothing for [`STALL_MAX`]; few answers are searched at a time, whether or not
+//! their callers have left, and not many are read; callers of one group leave half of the places to others.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::events::STALL_MAX;
 
-/// About so much is rendered at once: large enough to be cheap.
+/// The approximate size of a chunk: large enough to be efficient.
 pub(crate) const CHUNK_BYTES: usize = 128 * 1024;
 /// The size of the first chunk: small enough for a fast first byte.
 const FIRST_CHUNK_BYTES: usize = 8 * 1024;
@@ -104,7 +104,7 @@ pub(crate) fn text(text: impl Into<Vec<u8>>) -> Row {
     })
 }
 
-/// Something that is written in one go.
+/// A row that is written at once.
 pub(crate) fn once(bytes: usize, write: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> Row {
     Arc::new(ItemsFn {
         len: 1,
@@ -175,7 +175,7 @@ impl UnrenderedChunk {
     }
 }
 
-/// Buffers of one response that were sent, reused for its next chunks: a new one costs page faults.
+/// Sent buffers of one response, reused for its next chunks: a new buffer costs page faults.
 #[derive(Debug, Default)]
 struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
@@ -258,14 +258,14 @@ impl Chunker {
     }
 }
 
-/// Rendered, and whether anything follows.
+/// A rendered chunk, and whether more follow.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) bytes: Bytes,
     pub(crate) is_last: bool,
 }
 
-/// The answer cannot be made, for a defect that was logged.
+/// The answer cannot be made because of a defect, which was logged.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("The answer could not be rendered")]
 pub(crate) struct RenderError;
@@ -284,7 +284,7 @@ pub(crate) fn making(answers_max: usize) -> FairSemaphore {
     FairSemaphore::new(rules(answers_max, None))
 }
 
-/// Places for answers until their readers have them. One that takes nothing goes when others wait.
+/// Places for answers until their readers have them. A stalled answer loses its place when others wait.
 pub(crate) fn reading(answers_max: usize) -> FairSemaphore {
     FairSemaphore::new(rules(answers_max, Some(READER_STALL_MAX)))
 }
@@ -331,7 +331,7 @@ impl Renderer {
     pub(crate) async fn admit(&self, caller: &Caller) -> Result<ReaderPermit, QueueFull> {
         let group: Group = caller.group().into();
         let permit = self.readers.take(group.clone(), 1).await?;
-        // There is nothing to take yet.
+        // There is nothing to read yet.
         permit.pause_stall_check();
         Ok(ReaderPermit {
             group,
@@ -340,7 +340,7 @@ impl Renderer {
         })
     }
 
-    /// The body of an answer. One that fits the first piece has a length; others are streamed.
+    /// The body of an answer. An answer of one chunk has a length; longer ones are streamed.
     pub(crate) async fn answer(
         &self,
         document: Document,
@@ -375,8 +375,8 @@ impl Renderer {
         }))
     }
 
-    /// Begins to look for what an answer needs, when it is its group's turn. Nothing stops that once it has begun, and it
-    /// counts until it has ended.
+    /// Begins the search for an answer's rows at its group's turn. Once begun, the search runs to its end and counts
+    /// until then.
     fn find(&self, rest: FindRows, group: &Group) -> AbortOnDropHandle<Option<Vec<Row>>> {
         let (finding, group) = (self.finding.clone(), group.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -390,7 +390,7 @@ impl Renderer {
         }))
     }
 
-    /// The body of an answer that is small and all at hand.
+    /// The body of a small answer with all rows available.
     pub(crate) async fn render_small(&self, rows: Vec<Row>) -> Result<Body, RenderError> {
         let slot = self.slots.clone().acquire_owned().await;
         let slot = slot.map_err(|_| RenderError)?;
@@ -404,7 +404,7 @@ impl Renderer {
         rendering.await.map(Body::from).map_err(|_| RenderError)
     }
 
-    /// Has one piece after another rendered, and sends them in their order.
+    /// Renders the chunks and sends them in order.
     async fn render_in_order(
         &self,
         document: Document,
@@ -426,7 +426,7 @@ impl Renderer {
                 if chunker.ready.is_empty()
                     && let Some(rest) = rest.take()
                 {
-                    // It is not the reader that stands still now.
+                    // The reader is not the one that stalls now.
                     reader.permit.pause_stall_check();
                     let found = tokio::select! {
                         () = chunks.closed() => return,
@@ -460,7 +460,7 @@ impl Renderer {
         }
     }
 
-    /// A chunk whose reader has gone is not rendered.
+    /// Begins to render a chunk, unless its reader has left.
     fn begin(
         &self,
         unrendered: UnrenderedChunk,
@@ -479,17 +479,17 @@ impl Renderer {
     }
 }
 
-/// A body that is an error if it ends before its last chunk, so that a client never takes a part for the whole.
+/// A body that fails if it ends before its last chunk, so that a client never takes a part for the whole.
 pub(crate) struct StreamedBody {
     first: Option<Bytes>,
     chunks: mpsc::Receiver<Chunk>,
-    /// Bytes that are still to come, if that is known.
+    /// The number of remaining bytes, if known.
     left: Option<u64>,
     is_over: bool,
 }
 
 impl StreamedBody {
-    /// A body of so many bytes.
+    /// A body of this length.
     pub(crate) fn of_length(chunks: mpsc::Receiver<Chunk>, bytes: usize) -> Body {
         Body::new(Self {
             first: None,
@@ -538,7 +538,7 @@ impl http_body::Body for StreamedBody {
     }
 }
 
-/// All of a document by one hand.
+/// Renders a whole document at once.
 #[cfg(test)]
 pub(crate) fn rendered_bytes(document: Document) -> Vec<u8> {
     let mut out = Vec::new();
@@ -572,7 +572,7 @@ mod tests {
         body.collect().await.unwrap().to_bytes()
     }
 
-    /// A list of 1 MiB behind a head, most of which has to be found first.
+    /// A list of 1 MiB after a head, most of which needs a search.
     fn large(written: &Arc<AtomicUsize>) -> Document {
         let (first, rest) = (numbers(10, 100, written), numbers(10_000, 100, written));
         Document {
@@ -581,7 +581,7 @@ mod tests {
         }
     }
 
-    /// The body of an answer to somebody.
+    /// The body of an answer to some caller.
     async fn answer(renderer: &Renderer, document: Document) -> Result<Body, RenderError> {
         let reader = renderer.admit(&Caller::default()).await.unwrap();
         renderer.answer(document, reader).await
@@ -640,7 +640,7 @@ mod tests {
         let written = Arc::default();
         let renderer = Renderer::default();
         let mut body = answer(&renderer, large(&written)).await.unwrap();
-        // Time goes on when nothing else does.
+        // The paused clock advances when nothing else runs.
         tokio::time::sleep(STALL_MAX / 2).await;
         let buffered = written.load(Ordering::Relaxed) * 100;
         assert!(

@@ -1,4 +1,4 @@
-//! The error of whoever asks a master that is shutting down.
+//! The error of calls to a master that is shutting down.
 
 /// The master is shutting down.
 #[derive(Clone, Copy, Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! The context of the server: what every endpoint has in common, over HTTP and gRPC.
+//! The context of the server: the common state of all endpoints, over HTTP and gRPC.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::history::History;
 use crate::metrics::Metrics;
 use crate::subscription_rate::SubscriptionRate;
 
-/// Bodies of scheduler calls.
+/// The largest body of a scheduler call, in bytes.
 pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
 
-/// Bodies of everything else.
+/// The largest body of any other call, in bytes.
 pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
 
 /// The state shared by the HTTP and gRPC APIs.
@@ -42,7 +42,7 @@ pub(crate) struct Context {
     pub(crate) renderer: Renderer,
     pub(crate) buffered_responses: BufferedResponses,
     pub(crate) files: Files,
-    /// Files that are read for clients.
+    /// The reader of files for clients.
     pub(crate) file_reads: FileReads,
     pub(crate) authentication: Authentication,
     /// Limits the rate of frameworks' calls.
@@ -50,9 +50,9 @@ pub(crate) struct Context {
     /// Limits the rate of subscriptions.
     pub(crate) subscription_rate: SubscriptionRate,
     pub(crate) verbosity: Verbosity,
-    /// Files of a page for people, served at the root.
+    /// The files of the web page, served at the root.
     pub(crate) webui: Option<ServeDir>,
-    /// Cancelled when all streams are to end.
+    /// Cancelled when all streams must end.
     pub(crate) shutdown: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! Criterion's view of the shapes of Mesos's allocator benchmarks; `docs/performance.md` says which is which.
+//! Criterion benchmarks with the shapes of Mesos's allocator benchmarks; `docs/performance.md` maps them.
 
 mod shapes;
 
@@ -33,7 +33,7 @@ fn decline_offers(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A cycle that offers nothing, since everybody has declined everything.
+/// A cycle that offers nothing, because all frameworks have declined everything.
 fn all_declined(criterion: &mut Criterion) {
     let mut cluster = Cluster::new(1000, 50, 1);
     loop {
@@ -199,7 +199,7 @@ fn sorter(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// `Resources` on four scalars, as the allocator's callers use them.
+/// Arithmetic of `Resources` with four scalars, as the allocator's callers use it.
 fn arithmetic(criterion: &mut Criterion) {
     let one = resources("cpus:1;gpus:1;mem:128;disk:256");
     let mut sum = one.clone();

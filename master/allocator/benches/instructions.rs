@@ -1,6 +1,6 @@
-//! Each shape once, with its wall times; under callgrind, the instructions of one operation.
+//! Each shape once, with its duration; under callgrind, the instructions of one operation.
 //!
-//! `cargo bench --bench instructions -- decline 10000 1000` prints times. With valgrind:
+//! `cargo bench --bench instructions -- decline 10000 1000` prints durations. With valgrind:
 //! `valgrind --tool=callgrind --toggle-collect='*measured_sweep*' <the binary> decline 1000 50 3`.
 #![expect(clippy::disallowed_methods, reason = "a benchmark takes the time")]
 
@@ -49,7 +49,7 @@ fn timed<T>(what: &str, of: usize, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Each round offers everything, and everything is declined for good.
+/// Each round offers everything, and the frameworks decline everything permanently.
 fn decline(agents: usize, frameworks: usize, rounds: usize, roles: usize) {
     let mut cluster = Cluster::new(agents, frameworks, roles);
     for round in 0..rounds {
@@ -66,7 +66,7 @@ fn decline(agents: usize, frameworks: usize, rounds: usize, roles: usize) {
     }
 }
 
-/// Everything was declined by everybody.
+/// A cycle after all frameworks have declined everything.
 fn declined(agents: usize, frameworks: usize, roles: usize) {
     let mut cluster = Cluster::new(agents, frameworks, roles);
     let start = Instant::now();
@@ -131,7 +131,7 @@ fn measured_update_agents(cluster: &mut Cluster) {
     });
 }
 
-/// A task ends on one agent: from that to the new offer.
+/// A task ends on one agent: measures the time from its end to the new offer.
 fn event(agents: usize, frameworks: usize) {
     let mut cluster = Cluster::new(agents, frameworks, 1);
     let offers = cluster.allocator.sweep(cluster.now);
@@ -188,7 +188,7 @@ fn measured_quota_setup(count: usize) -> Cluster {
     cluster
 }
 
-/// Two frameworks a role, with quota on every role or on none.
+/// Two frameworks per role, with quota on every role or on none.
 fn quota_versus_none(agents: usize, frameworks: usize, roles: usize) {
     for with_quota in [false, true] {
         let mut cluster = Cluster::new(agents, frameworks, roles);
@@ -221,7 +221,7 @@ fn memory(agents: usize, frameworks: usize) {
     );
 }
 
-/// Everything reserved, with a volume an agent.
+/// Agents that are fully reserved, with one volume each.
 fn volumes(agents: usize, frameworks: usize) {
     for shared in [false, true] {
         let mut cluster = Cluster::without_agents(frameworks, 1);

@@ -85,7 +85,7 @@ impl Allocator {
         if whole {
             let Holding { resources, .. } = entry.holdings.swap_remove(position);
             self.slots[slot].holdings -= 1;
-            // The most usual case: everything comes back to an agent with nothing free.
+            // The most frequent case: an agent with nothing free gets everything back.
             if entry.free.is_empty() && !entry.overallocated && !entry.is_mixed {
                 entry.free = resources;
                 self.relaxed = true;
@@ -161,7 +161,7 @@ impl Allocator {
         }
     }
 
-    /// Gives an agent another total.
+    /// Replaces the total of an agent.
     pub(crate) fn replace_total(&mut self, agent: AgentKey, total: Bundle) {
         self.account_total(agent, -1);
         self.count_headroom(agent, -1);
@@ -182,7 +182,8 @@ impl Allocator {
             .any(|(class, _)| self.classes[*class].kind == self.gpus)
     }
 
-    /// Adds an agent's total to, or takes it from, the totals and the reservations of roles.
+    /// Adds an agent's total to the cluster's totals and the roles' reservations, or removes the agent's total from
+    /// them.
     pub(crate) fn account_total(&mut self, agent: AgentKey, sign: i64) {
         let Self {
             agents,
@@ -214,7 +215,7 @@ impl Allocator {
         }
     }
 
-    /// Forgets the roles that only reservations of an earlier total kept in existence.
+    /// Removes roles that existed only for reservations of an earlier total.
     pub(crate) fn prune_owners(&mut self, total: &Bundle) {
         for (class, _) in &total.scalars {
             if let Some(owner) = self.classes[*class].owner {
@@ -231,9 +232,8 @@ impl Allocator {
         }
     }
 
-    /// Changes the shares and the consumption of a slot by what it gets or gives back; the agent's
-    /// holdings must be without it. The number of allocations that are made with it goes to the framework
-    /// and all its roles.
+    /// Changes the shares and the consumption of a slot by the resources that it gains or returns; the agent's
+    /// holdings must not contain them. The framework and all its roles count the allocations made with the change.
     fn account(
         &mut self,
         agent: AgentKey,
@@ -284,7 +284,7 @@ impl Allocator {
         let (kind, regular) = (self.classes[class].kind, self.classes[class].regular);
         let change = self.classes[class].unit * sign;
         let role = self.slots[slot].role;
-        // The roles of those who have copies on this agent.
+        // The roles whose frameworks hold copies on this agent.
         let entry = &self.agents[agent];
         let has_copy = |holding: &&Holding| holding.resources.amount(class) > 0;
         let with_copies = entry.holdings.iter().filter(has_copy);
@@ -321,8 +321,7 @@ impl Allocator {
         }
     }
 
-    /// Forgets classes that no agent has any more, and names of resources that are in no class and no quota, once
-    /// there are many.
+    /// Removes unused classes, and resource names without a class or quota, once there are many.
     pub(crate) fn sweep_classes(&mut self) {
         if !self.classes.needs_sweep() {
             return;
@@ -351,7 +350,7 @@ impl Allocator {
         self.classes.sweep_kinds(in_quotas.map(|(kind, _)| *kind));
     }
 
-    /// Whether guarantees of the older kind leave no cpus or no memory, without which they leave nothing.
+    /// Whether legacy guarantees leave no cpus or no memory; without these, no other surplus is usable.
     pub(crate) fn is_surplus_unusable(&self) -> bool {
         let lacks = |kind| self.roles.has_legacy_guarantee(kind) && self.surplus(kind) == 0;
         lacks(self.cpus) || lacks(self.mem)

@@ -1,4 +1,4 @@
-//! The calls about agents: they come, change and go.
+//! The calls about agents: adding, changing and removing agents.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
@@ -16,10 +16,10 @@ use crate::roles::SlotKey;
 use crate::spec::{AgentFacts, AgentSpec};
 
 impl Allocator {
-    /// A new agent, active from now on.
+    /// Adds a new agent, active from now on.
     ///
     /// # Errors
-    /// When it is known already, its total is allocated to somebody, or something used is not.
+    /// If the agent is known already, its total is allocated, or its used resources are not.
     pub fn add_agent(&mut self, id: &AgentId, spec: AgentSpec) -> Result<(), Error> {
         let Entry::Vacant(vacant) = self.agent_keys.entry(id.clone()) else {
             return Err(Error::DuplicateAgent(id.clone()));
@@ -67,8 +67,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Holds for a framework, known or not, what an agent says it uses. Its free resources are to be
-    /// computed then.
+    /// Holds the resources that an agent reports as used for a framework, known or not. The caller recomputes the
+    /// free resources afterwards.
     pub(crate) fn track_used(
         &mut self,
         agent: AgentKey,
@@ -91,10 +91,10 @@ impl Allocator {
         }
     }
 
-    /// The agent is gone, and with it all that was held on it.
+    /// Removes an agent with everything held on it.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown agent.
     pub fn remove_agent(&mut self, id: &AgentId) -> Result<(), Error> {
         let key = self.agent_key(id)?;
         for holding in self.agents[key].holdings.clone() {
@@ -126,11 +126,11 @@ impl Allocator {
         Ok(())
     }
 
-    /// An agent came back, or changed: with another total, other attributes and so on. None keeps what
-    /// it was. Changed attributes, domain or hostname clear all filters on it. False if nothing changed.
+    /// Updates an agent with a new total, attributes and so on; `None` keeps the former value. Changed attributes,
+    /// domain or hostname clear all filters on the agent. Returns false if nothing changed.
     ///
     /// # Errors
-    /// When it is not known, or the total is allocated to somebody.
+    /// For an unknown agent, or if the total is allocated.
     pub fn update_agent(
         &mut self,
         id: &AgentId,
@@ -207,10 +207,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Offers may be made of the agent again.
+    /// Allows offers of the agent again.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown agent.
     pub fn activate_agent(&mut self, id: &AgentId) -> Result<(), Error> {
         let key = self.agent_key(id)?;
         self.set_active(key, true);
@@ -218,10 +218,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// No more offers are made of the agent.
+    /// Stops offers of the agent.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown agent.
     pub fn deactivate_agent(&mut self, id: &AgentId) -> Result<(), Error> {
         let key = self.agent_key(id)?;
         self.set_active(key, false);
@@ -235,7 +235,7 @@ impl Allocator {
         self.relaxed = true;
     }
 
-    /// Only agents with these hostnames are offered; None means all.
+    /// Restricts offers to agents with these hostnames; `None` allows all.
     pub fn update_whitelist(&mut self, whitelist: Option<BTreeSet<Arc<str>>>) {
         self.whitelist = whitelist;
         let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
@@ -257,7 +257,7 @@ impl Allocator {
             .is_none_or(|whitelist| whitelist.contains(hostname))
     }
 
-    /// An agent that says nothing of its domain is where the master is.
+    /// Whether the agent is in another region. An agent without a domain is in the master's region.
     fn is_remote(&self, facts: &AgentFacts) -> bool {
         match (&facts.domain, &self.options.domain) {
             (Some(theirs), Some(ours)) => theirs.region != ours.region,
@@ -265,7 +265,7 @@ impl Allocator {
         }
     }
 
-    /// Finds out whose constraints rule the agent out.
+    /// Updates the slots whose constraints exclude the agent.
     fn apply_constraints(&mut self, key: AgentKey) {
         if self.constrained == 0 {
             return;
@@ -281,7 +281,7 @@ impl Allocator {
         }
     }
 
-    /// The slot to which what a framework uses in a role is charged, made if it is new.
+    /// Returns the slot that a framework's use in a role is charged to; creates the slot if necessary.
     fn slot_for_used(&mut self, framework: &FrameworkId, role: &Role) -> SlotKey {
         let key = self.framework_or_placeholder(framework);
         self.ensure_slot(key, role)
@@ -304,7 +304,7 @@ pub(crate) fn check_allocated(resources: &Resources) -> Result<(), Error> {
         let Some(role) = resource.allocation_role() else {
             return Err(Error::NoAllocationRole(resource.clone()));
         };
-        // Most often it is one role for all.
+        // Usually all parts have the same role.
         if checked != Some(role) {
             Allocator::check_role(role)?;
             checked = Some(role);

@@ -26,7 +26,7 @@ pub(crate) struct Agent {
     pub(crate) whitelisted: bool,
     pub(crate) has_gpus: bool,
     pub(crate) is_remote: bool,
-    /// Less is there than is held, of some class.
+    /// Whether the total of some class is less than its holdings.
     pub(crate) overallocated: bool,
     /// Whether the agent has, or anybody holds on it, reserved, revocable or shared resources.
     pub(crate) is_mixed: bool,
@@ -67,7 +67,7 @@ impl Agent {
         }
     }
 
-    /// About what it takes of memory, names and attributes apart.
+    /// The approximate memory without names and attributes, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let holdings = self.holdings.iter();
         let holdings = holdings

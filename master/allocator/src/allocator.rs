@@ -1,7 +1,8 @@
-//! The allocator's state, and how it is made.
+//! The allocator's state and its construction.
 //!
-//! `maintenance` and `recovery` know this file and it knows them: each has a part of the state, and the calls of
-//! [`Allocator`] on that part. `maintenance` and `agents` know each other, too: an agent has its maintenance.
+//! `maintenance` and `recovery` know this file, and this file knows them: each has a part of the state, and the calls
+//! of [`Allocator`] on that part. `maintenance` and `agents` know each other as well: an agent contains its
+//! maintenance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,14 +25,14 @@ use crate::slab::{KeyMap, Slab};
 use crate::sorter::{Kind, Sorter};
 use crate::spec::Options;
 
-/// Levels that a role may have; each costs a little on every allocation.
+/// The number of levels of a role; each costs a little on every allocation.
 pub(crate) const ROLE_LEVELS_MAX: usize = 32;
 /// With more roles, an index finds the framework's slot in a role; below, a linear search is faster.
 const SLOTS_SEARCHED_MAX: usize = 16;
-/// No filter lives longer than 365 days.
+/// The longest life of a filter: 365 days.
 pub(crate) const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// See the crate. A clone is an independent allocator in the same state.
+/// The allocator; see the crate. A clone is an independent allocator in the same state.
 #[derive(Clone, Debug)]
 pub struct Allocator {
     pub(crate) options: Options,
@@ -46,9 +47,9 @@ pub struct Allocator {
     pub(crate) filters: FilterIndex,
     pub(crate) minimum: Minimum,
     pub(crate) profiles: Profiles,
-    /// Slots with a minimum of their own.
+    /// The number of slots with a minimum of their own.
     pub(crate) minimum_overrides: usize,
-    /// Slots with offer constraints.
+    /// The number of slots with offer constraints.
     pub(crate) constrained: usize,
     pub(crate) gpus: Kind,
     pub(crate) cpus: Kind,
@@ -56,14 +57,14 @@ pub struct Allocator {
     /// The non-revocable resources of all agents, by kind; below, the statically reserved part of them.
     pub(crate) capacity: Vec<i64>,
     pub(crate) static_capacity: Vec<i64>,
-    /// Free on offerable agents, unreserved and not revocable, by kind.
+    /// The free amounts on offerable agents, unreserved and not revocable, by kind.
     pub(crate) headroom: Vec<i64>,
-    /// Agents of which something may have become available.
+    /// Agents that may have more to offer.
     pub(crate) dirty: Bits,
     pub(crate) all_dirty: bool,
-    /// Agents of which something was declined since the last tick.
+    /// Agents with resources declined since the last tick.
     pub(crate) deferred: Bits,
-    /// Agents of which something was kept back for a quota.
+    /// Agents with resources held back for a quota.
     pub(crate) held_back: Bits,
     /// Agents that are scheduled for maintenance.
     pub(crate) maintained: Bits,
@@ -71,7 +72,7 @@ pub struct Allocator {
     pub(crate) inverse_due: Bits,
     /// The agent at which the next round of inverse offers begins.
     pub(crate) inverse_next: AgentKey,
-    /// Something was given back or quota was changed since the last cycle.
+    /// Whether resources were returned or a quota changed since the last cycle.
     pub(crate) relaxed: bool,
     /// Shared volumes offered in the running cycle.
     pub(crate) offered_shared: Vec<(AgentKey, ClassKey)>,
@@ -156,7 +157,7 @@ impl Allocator {
 
     pub(crate) fn slot_of(&self, framework: FrameworkKey, role: RoleKey) -> Option<SlotKey> {
         let framework = &self.frameworks[framework];
-        // A look at each of the few roles of most frameworks is faster.
+        // For the few roles of most frameworks, a linear search is faster.
         if framework.slots.len() <= SLOTS_SEARCHED_MAX {
             let mut slots = framework.slots.iter().copied();
             return slots.find(|slot| self.slots[*slot].role == role);
@@ -167,7 +168,7 @@ impl Allocator {
     /// Finds the framework's slot by the role's name.
     pub(crate) fn slot_of_name(&self, framework: FrameworkKey, role: &Role) -> Option<SlotKey> {
         let slots = &self.frameworks[framework].slots;
-        // As above.
+        // The same as in `slot_of`.
         if slots.len() <= SLOTS_SEARCHED_MAX {
             let mut slots = slots.iter().copied();
             return slots.find(|slot| self.roles[self.slots[*slot].role].role == *role);
@@ -180,10 +181,10 @@ impl Allocator {
         now + refuse.min(REFUSE_MAX).max(self.options.allocation_interval)
     }
 
-    /// Whether a role is one that can be allocated to.
+    /// Checks that the allocator accepts a role.
     ///
     /// # Errors
-    /// When it has too many levels.
+    /// If the role has too many levels.
     pub fn check_role(role: &Role) -> Result<(), Error> {
         let depth = role.components().count();
         if depth > ROLE_LEVELS_MAX {

@@ -1,4 +1,4 @@
-//! Sets of small integers as words of bits, so that "everybody here has declined" is one comparison.
+//! Sets of small integers as words of bits, so that "all frameworks here have declined" is one comparison.
 //!
 //! Invariant: the last word is not zero, so equal sets are equal values.
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::slab::{Key, at};
 
-/// The words that fit without an allocation.
+/// The number of words stored without a heap allocation.
 const WORDS_INLINE: usize = 2;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Bits {
         self.0.get(word).is_some_and(|bits| bits & mask != 0)
     }
 
-    /// False if it was there.
+    /// Adds a bit. Returns false if the set had it already.
     pub(crate) fn insert(&mut self, bit: Key) -> bool {
         let (word, mask) = word_and_mask(bit);
         if self.0.len() <= word {
@@ -38,7 +38,7 @@ impl Bits {
         added
     }
 
-    /// False if it was not there.
+    /// Removes a bit. Returns false if the set did not have it.
     pub(crate) fn remove(&mut self, bit: Key) -> bool {
         let (word, mask) = word_and_mask(bit);
         let Some(bits) = self.0.get_mut(word) else {
@@ -56,7 +56,7 @@ impl Bits {
         self.0.clear();
     }
 
-    /// Whether each of these is also in `that`.
+    /// Whether `that` contains each of these bits.
     pub(crate) fn is_subset_of(&self, that: &Self) -> bool {
         self.0.len() <= that.0.len()
             && self

@@ -1,7 +1,7 @@
 //! Amounts of interned resource classes: the allocator's own, small form of a `Resources`.
 //!
-//! Invariant: entries are sorted by class, unique and not empty. Scalars are thousandths; of what can
-//! only be had whole they are multiples of the whole.
+//! Invariant: entries are sorted by class, unique and not empty. Scalars are thousandths; amounts of an indivisible
+//! resource are multiples of the whole.
 
 use meseta_resources::{ItemSet, Ranges};
 use smallvec::SmallVec;
@@ -21,7 +21,7 @@ pub(crate) enum Items {
 impl PartialEq for Items {
     fn eq(&self, that: &Self) -> bool {
         match (self, that) {
-            // Most often they are one and the same, handed back and forth.
+            // Usually both are the same object, passed back and forth.
             (Self::Ranges(a), Self::Ranges(b)) => {
                 std::ptr::eq(a.as_slice(), b.as_slice()) || a == b
             }
@@ -75,11 +75,11 @@ impl Items {
     }
 }
 
-/// So much fits without an allocation: cpus, mem, disk and gpus, and the ports.
+/// The number of scalars stored without a heap allocation: cpus, mem, disk and gpus; below, of items: the ports.
 const SCALARS_INLINE: usize = 4;
 const ITEMS_INLINE: usize = 1;
 
-/// Up to so many, taking one after the other away is faster than going through all.
+/// The number of entries up to which single subtractions are faster than one pass.
 const SCAN_MAX: usize = 16;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(crate) struct Bundle {
 impl Clone for Bundle {
     fn clone(&self) -> Self {
         Self {
-            // Copies memory, as the derived one does not.
+            // A copy of memory, which the derived implementation does not use.
             scalars: SmallVec::from_slice(&self.scalars),
             items: self.items.clone(),
         }
@@ -221,7 +221,7 @@ impl Bundle {
         scalars & items
     }
 
-    /// False if there was less.
+    /// Subtracts an amount. Returns false if there was less.
     fn subtract_scalar(&mut self, class: ClassKey, amount: i64) -> bool {
         let Some(at) = self.scalars.iter().position(|entry| entry.0 >= class) else {
             return false;
@@ -272,8 +272,8 @@ impl Bundle {
     }
 }
 
-/// Takes `theirs` away in one pass; `subtract` says whether there was as much, and whether anything is left. False
-/// if there was less of anything.
+/// Subtracts `theirs` in one pass; `subtract` returns whether there was enough, and whether a rest remains. Returns
+/// false if there was less of any entry.
 fn subtract_sorted<'a, A: smallvec::Array<Item = (ClassKey, T)>, T: 'a>(
     mine: &mut SmallVec<A>,
     theirs: impl Iterator<Item = &'a (ClassKey, T)>,

@@ -19,7 +19,7 @@ use crate::sorter::Kind;
 const SWEEP_CLASSES_MIN: usize = 1024;
 /// The number of kinds below which no sweep runs. A cluster has a dozen kinds.
 const SWEEP_KINDS_MIN: usize = 128;
-/// The first classes are the plain cpus, mem, disk and so on: a look at each is the fastest search.
+/// The number of first classes for a linear search: the plain cpus, mem, disk and so on, found fastest that way.
 const SCAN_MAX: usize = 8;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -31,26 +31,26 @@ pub(crate) enum Shape {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
-    /// Unallocated; its value is only meaningful if the class can only be had whole.
+    /// An unallocated resource of the class; its value matters only for an indivisible resource.
     pub(crate) template: Resource,
     pub(crate) kind: Kind,
     pub(crate) shape: Shape,
     /// The step of amounts: the whole amount for a resource that cannot be divided.
     pub(crate) unit: i64,
-    /// Whom it is reserved to.
+    /// The role of the reservation.
     pub(crate) owner: Option<RoleKey>,
     /// Whether only frameworks with reservation refinement understand this stack of reservations.
     pub(crate) stacked: bool,
     pub(crate) revocable: bool,
     pub(crate) shared: bool,
-    /// Classes of one run stand in a collection in the order of their keys.
+    /// The number of the run. Within a run, the order of keys is the order of a collection.
     run: u32,
-    /// Unreserved and not revocable: what quota and headroom are about, if it is a scalar.
+    /// Whether the class is unreserved and not revocable. Quota and headroom concern the scalars of such classes.
     pub(crate) regular: bool,
 }
 
 impl Class {
-    /// Whether it is for everybody, each unit once: what most agents have nothing but.
+    /// Whether the class is regular and not shared. Most agents have only such classes.
     pub(crate) const fn is_plain(&self) -> bool {
         self.regular && !self.shared
     }
@@ -62,13 +62,13 @@ pub(crate) struct Classes {
     by_digest: KeyMap<u64, Vec<ClassKey>>,
     names: Slab<ResourceName>,
     kinds: KeyMap<ResourceName>,
-    /// The kinds below this are never forgotten.
+    /// The bound of the permanent kinds, which no sweep removes.
     permanent_kinds: Kind,
     /// The number of kinds left by the last sweep.
     kinds_swept: usize,
     sweep_at: usize,
     live: usize,
-    /// The class that was made last, and how many runs there have been.
+    /// The newest class; below, the number of runs.
     newest: Option<ClassKey>,
     runs: u32,
 }
@@ -95,7 +95,7 @@ impl Classes {
         self.kinds.get(name).copied()
     }
 
-    /// Never forgets the kinds that there are by now.
+    /// Makes all current kinds permanent.
     pub(crate) fn keep_kinds(&mut self) {
         self.permanent_kinds = self.names.bound();
     }
@@ -114,7 +114,7 @@ impl Classes {
         &self.names[kind]
     }
 
-    /// The class of a resource, made if it is new.
+    /// Returns the class of a resource; creates it if necessary.
     pub(crate) fn intern(&mut self, roles: &mut RoleTree, resource: &Resource) -> ClassKey {
         if let Some(class) = self.find(resource) {
             return class;
@@ -150,8 +150,8 @@ impl Classes {
         key
     }
 
-    /// The run that a new class belongs to: that of the newest, if the key that it will get is the next
-    /// and it stands after it.
+    /// The run of a new class: that of the newest class, if the new class has a higher key and sorts after the
+    /// newest.
     fn run_after(&mut self, template: &Resource) -> u32 {
         let next = self.classes.next_key();
         let newest = self
@@ -166,7 +166,7 @@ impl Classes {
         self.runs
     }
 
-    /// The class of a resource if there is one.
+    /// Finds the class of a resource.
     pub(crate) fn find(&self, resource: &Resource) -> Option<ClassKey> {
         let whole = resource.is_exclusive();
         if !whole {
@@ -211,7 +211,7 @@ impl Classes {
         Ok(bundle)
     }
 
-    /// Back to what the rest of the world speaks.
+    /// Converts a bundle to resources.
     pub(crate) fn resources(&self, bundle: &Bundle, role: Option<&Role>) -> Resources {
         let whole = |entry: &(ClassKey, i64)| self.classes[entry.0].unit != 1;
         if bundle.scalars.iter().any(whole) {
@@ -231,7 +231,7 @@ impl Classes {
         }
     }
 
-    /// Whether scalars and then items stand in the order of a collection.
+    /// Whether the scalars and then the items are in the order of a collection.
     fn is_one_run(&self, bundle: &Bundle) -> bool {
         let (Some(first), last) = (bundle.classes().next(), bundle.scalars.last()) else {
             return true;
@@ -273,13 +273,13 @@ impl Classes {
         })
     }
 
-    /// Whether it is time to look for classes that nobody holds, and kinds that are in no class.
+    /// Whether a sweep of unused classes and kinds is due.
     pub(crate) fn needs_sweep(&self) -> bool {
         self.live > SWEEP_CLASSES_MIN.max(self.sweep_at)
             || self.kinds.len() > SWEEP_KINDS_MIN.max(self.kinds_swept * 2)
     }
 
-    /// Forgets the classes that are not among the living.
+    /// Removes the classes that are not in `living`.
     pub(crate) fn sweep(&mut self, roles: &mut RoleTree, living: &Bits) {
         let dead: Vec<ClassKey> = self
             .classes
@@ -305,8 +305,8 @@ impl Classes {
         self.sweep_at = self.live * 2;
     }
 
-    /// Forgets the kinds that are in no class and not among these. Nothing is counted of them, so they may stand for
-    /// other names later.
+    /// Removes the kinds without a class that are not among `others`. Their counts are zero, so their keys may stand
+    /// for other names later.
     pub(crate) fn sweep_kinds(&mut self, others: impl Iterator<Item = Kind>) {
         let mut living = Bits::default();
         let of_classes = self.classes.iter().map(|(_, class)| class.kind);
@@ -331,7 +331,7 @@ fn shape(resource: &Resource) -> Shape {
     }
 }
 
-/// The amount of what can only be had whole.
+/// The whole amount of an indivisible resource.
 fn whole_of(resource: &Resource) -> Option<i64> {
     if !resource.is_exclusive() {
         return None;
@@ -355,7 +355,7 @@ fn add_to(bundle: &mut Bundle, class: ClassKey, resource: &Resource, all: &Resou
     }
 }
 
-/// Equal for the same class; almost always different for different ones.
+/// A hash: equal for the same class, almost always different for different classes.
 fn digest(resource: &Resource) -> u64 {
     let mut hasher = DefaultHasher::new();
     resource.name().hash(&mut hasher);
@@ -476,7 +476,7 @@ mod tests {
         }
         let kinds = usize::try_from(allocator.classes.kinds()).expect("few");
         assert!(kinds <= 2 * SWEEP_KINDS_MIN, "{kinds} kinds");
-        // What stands where others stood is counted as its own.
+        // A reused key counts only the new name's amounts.
         allocator
             .update_quota(&role(), &Quota::default())
             .expect("valid");

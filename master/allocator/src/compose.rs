@@ -86,7 +86,7 @@ impl Share {
     }
 }
 
-/// A regular scalar that is free on an agent.
+/// A free regular scalar of an agent.
 #[derive(Copy, Clone)]
 struct FreeScalar<'a> {
     class: &'a Class,
@@ -94,7 +94,7 @@ struct FreeScalar<'a> {
     share: Option<Share>,
 }
 
-/// Lets filters ask what a framework could be offered.
+/// Gives filters access to the resources that a framework could be offered.
 pub(crate) struct OfferVisibility<'a> {
     pub(crate) classes: &'a Classes,
     pub(crate) roles: &'a RoleTree,
@@ -125,7 +125,7 @@ fn may_offer(roles: &RoleTree, framework: &Framework, role: RoleKey, class: &Cla
 }
 
 impl Allocator {
-    /// Fills `offer` with what the slot could be offered on the agent; see the module.
+    /// Fills `offer` with the resources that the slot could be offered on the agent; see the module.
     pub(crate) fn compose(
         &self,
         agent: AgentKey,
@@ -282,7 +282,7 @@ impl Allocator {
         offered.guaranteed += guaranteed;
         offered.burst += burst;
         offered.of += amount;
-        // What leaves nothing of a kind is in the way, whatever is left of the kinds after it.
+        // An exhausted kind blocks the offer, whatever remains of the later kinds.
         let gives_nothing = guaranteed + burst == 0;
         if burst < rest && (gives_nothing || !composed.gives_nothing) {
             composed.gives_nothing = gives_nothing;
@@ -309,8 +309,8 @@ impl Allocator {
         }
     }
 
-    /// Ports and the like go with cpus and memory: an offer that was cut down to a part of both gets the
-    /// larger part of them, so that the next one finds some too.
+    /// The part of ports and similar resources for an offer. They follow cpus and memory: an offer reduced to a part
+    /// of both gets the larger part of them, so that the next offer finds some too.
     fn part_of(&self, items: &Items, offered: &[OfferedAmount]) -> Option<Items> {
         let with = offered
             .iter()
@@ -337,13 +337,13 @@ impl Allocator {
         Some(first_of(items, u64::try_from(part).unwrap_or(u64::MAX)))
     }
 
-    /// Whether filters compare ports and the like by their number: where those are shared out, it is
-    /// chance which ones an offer has.
+    /// Whether filters compare ports and similar resources by their number: when shares of them are offered, an offer
+    /// holds arbitrary members.
     pub(crate) fn counts_items(&self) -> bool {
         self.roles.quotas > 0 && self.options.share_items
     }
 
-    /// Whether an offer is worth making.
+    /// Whether an offer meets the minimum.
     pub(crate) fn is_allocatable(&self, slot: SlotKey, offer: &Bundle) -> bool {
         let minimum = self.slots[slot].minimum.as_deref().unwrap_or(&self.minimum);
         !offer.is_empty() && minimum.is_met(&self.classes, |kind| self.quantity(offer, kind))
@@ -369,7 +369,7 @@ impl Allocator {
         scalars.sum::<i64>() + items.sum::<i64>()
     }
 
-    /// Whether the framework may hear of the agent at all.
+    /// The reason why the framework cannot get offers of the agent, if any.
     pub(crate) fn mismatch(&self, agent: AgentKey, slot: SlotKey) -> Option<Mismatch> {
         let slot = &self.slots[slot];
         let capabilities = self.frameworks[slot.framework].capabilities;
@@ -383,7 +383,7 @@ impl Allocator {
         self.lacks_capability(agent, capabilities, slot.is_nested)
     }
 
-    /// Whether an agent is not for frameworks with these capabilities.
+    /// The missing capability that excludes frameworks with these capabilities from an agent, if any.
     pub(crate) fn lacks_capability(
         &self,
         agent: AgentKey,

@@ -1,10 +1,10 @@
-//! Offer constraints: which agents a framework wants to hear of at all.
+//! Offer constraints: the agents whose offers a framework wants.
 //!
-//! A constraint compares one attribute of an agent. Groups are alternatives; all constraints of a group
-//! must hold. Patterns match the whole text.
+//! A constraint compares one attribute of an agent. Groups are alternatives; all constraints of a group must hold.
+//! Patterns match the whole text.
 //!
-//! This file and `spec` know each other: a framework is specified with constraints, which are held against the facts
-//! that an agent is specified with.
+//! This file and `spec` know each other: the specification of a framework contains constraints, which are checked
+//! against the facts in the specification of an agent.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -27,9 +27,9 @@ pub const PATTERN_BYTES_MAX: usize = 64 * 1024;
 const TABLE_BYTES_MAX: usize = 1 << 20;
 /// The limit of temporary memory in bytes while one table is built.
 const TABLE_WORK_BYTES_MAX: usize = 4 << 20;
-/// Tables of one pattern: a text is held against each.
+/// The number of tables of one pattern: each text is checked by every table.
 const TABLES_MAX: usize = 128;
-/// Times that a table is given up for those of its alternatives.
+/// The number of times that a table is replaced by tables of its alternatives.
 const SPLITS_MAX: usize = 2;
 
 /// The property of an agent that a constraint reads.
@@ -53,8 +53,9 @@ pub enum Predicate {
     TextNotMatches(Pattern),
 }
 
-/// A regular expression for a whole text. Every agent is held against it in one go, so that a match costs one step for each byte
-/// of the text and table, whatever the pattern: without tables it may cost as many steps as the pattern has states.
+/// A regular expression for a whole text. Each agent's text is checked in one pass: a match costs one step for each
+/// byte of the text and each table, whatever the pattern. Without tables a match may cost as many steps as the
+/// pattern has states.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     source: Arc<str>,
@@ -94,15 +95,17 @@ pub struct Constraint {
     pub predicate: Predicate,
 }
 
-/// The constraints of one role: without any group, everything passes.
+/// The constraints of one role; without any group, every agent passes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OfferConstraints {
     pub groups: Vec<Vec<Constraint>>,
 }
 
 impl Pattern {
+    /// Compiles a pattern.
+    ///
     /// # Errors
-    /// When it is not a regular expression, or one that is too large.
+    /// If the text is not a regular expression, or is too large.
     pub fn new(pattern: &str) -> Result<Self, PatternError> {
         let whole = format!(r"\A(?:{pattern})\z");
         let unusable = |source| PatternError::Regex {
@@ -111,7 +114,7 @@ impl Pattern {
         };
         let regex = RegexBuilder::new(&whole)
             .size_limit(PATTERN_BYTES_MAX)
-            // Each has caches of its own, which grow as it is used.
+            // Each table has caches of its own, which grow with use.
             .dfa_size_limit(PATTERN_BYTES_MAX)
             .build()
             .map_err(unusable)?;
@@ -142,13 +145,13 @@ impl Pattern {
         !is_told && regex.as_ref().is_some_and(|regex| regex.is_match(text))
     }
 
-    /// The tables that a text is held against.
+    /// The number of tables that check a text.
     #[must_use]
     pub fn tables(&self) -> usize {
         self.compiled.tables.len()
     }
 
-    /// About what it takes of memory.
+    /// The approximate memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let regex = self.compiled.regex.as_ref();
@@ -202,8 +205,9 @@ fn table(pattern: &Hir, bytes_max: usize) -> Option<Table> {
     builder.build_from_nfa(&states.ok()?).ok()
 }
 
-/// A pattern as several, of which one matches where it does: those of its longest list of alternatives, each with what
-/// stands before and after the list. None if there is no list, or one of more than so many.
+/// Splits a pattern into several, one of which matches whenever the pattern does: one for each item of its longest
+/// list of alternatives, with the parts before and after the list. Returns `None` if there is no list, or more than
+/// `count_max` items.
 fn alternatives(pattern: &Hir, count_max: usize) -> Option<Vec<Hir>> {
     let pattern = without_groups(pattern);
     let HirKind::Concat(parts) = pattern.kind() else {
@@ -220,7 +224,7 @@ fn alternatives(pattern: &Hir, count_max: usize) -> Option<Vec<Hir>> {
     (list.len() <= count_max).then(|| list.iter().map(whole).collect())
 }
 
-/// A sequence in which none is inside of a group.
+/// Removes groups from the top level of a sequence.
 fn without_groups(pattern: &Hir) -> Hir {
     match pattern.kind() {
         HirKind::Capture(group) => without_groups(&group.sub),
@@ -243,11 +247,11 @@ impl Hash for Pattern {
     }
 }
 
-/// The constraints of several roles, of which each different one is held against an agent once.
+/// The constraints of several roles, in which each different constraint is checked once per agent.
 #[derive(Debug, Default)]
 pub(crate) struct ConstraintsOfRoles<'a> {
     different: Vec<&'a Constraint>,
-    /// By role its groups, with the places of their constraints.
+    /// The groups of each role, with the indices of their constraints.
     roles: Vec<Vec<Vec<usize>>>,
     /// The results for the agent checked last, filled on demand.
     holds: Vec<Option<bool>>,
@@ -275,7 +279,7 @@ impl<'a> ConstraintsOfRoles<'a> {
         all
     }
 
-    /// The roles, in order, that rule the agent out.
+    /// The indices of the roles that exclude the agent, in order.
     pub(crate) fn ruled_out(&mut self, agent: &AgentFacts) -> impl Iterator<Item = usize> {
         let Self {
             different,
@@ -304,7 +308,7 @@ enum Found<'a> {
 }
 
 impl OfferConstraints {
-    /// Whether the agent passes.
+    /// Whether the agent satisfies the constraints.
     #[must_use]
     pub fn allow(&self, agent: &AgentFacts) -> bool {
         self.groups.is_empty()

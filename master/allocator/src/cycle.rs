@@ -70,8 +70,8 @@ struct Cycle {
 }
 
 impl Allocator {
-    /// Offers what events since the last cycle have made available. What frameworks have just declined
-    /// waits for the next [`Allocator::tick`].
+    /// Offers the resources that events since the last cycle have made available. Resources that were just declined
+    /// wait for the next [`Allocator::tick`].
     pub fn allocate(&mut self, now: Moment) -> Vec<Allocation> {
         self.expire(now);
         self.run(now, false)
@@ -93,7 +93,7 @@ impl Allocator {
     /// A cycle over one agent alone, changed or not.
     ///
     /// # Errors
-    /// When the agent is not known.
+    /// For an unknown agent.
     pub fn sweep_agent(&mut self, now: Moment, agent: &AgentId) -> Result<Vec<Allocation>, Error> {
         let key = self.agent_key(agent)?;
         self.expire(now);
@@ -110,7 +110,7 @@ impl Allocator {
     /// The next time at which a filter expires or recovery ends, so that [`Allocator::allocate`] has work to do.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Moment> {
-        // Filters hold at their very last moment.
+        // A filter still holds at its expiry time.
         let filter = self.filters.next_expiry();
         let filter = filter.map(|expiry| expiry + std::time::Duration::from_nanos(1));
         let recovery = self.recovery.as_ref().map(|recovery| recovery.deadline());
@@ -127,7 +127,7 @@ impl Allocator {
         }
     }
 
-    /// The agents to visit; nothing is dirty afterwards.
+    /// The agents to visit; clears the dirty marks.
     fn take_dirty(&mut self, with_deferred: bool) -> Vec<AgentKey> {
         let all = with_deferred || self.all_dirty;
         for agent in self.maintained.iter() {
@@ -238,7 +238,7 @@ impl Allocator {
         }
     }
 
-    /// The first pass: guarantees are satisfied.
+    /// The first pass: serves guarantees.
     fn run_guarantees(&mut self, cycle: &mut Cycle, agents: &[AgentKey]) {
         let mut wanting: Vec<RoleKey> = Vec::new();
         self.start_walk(&mut cycle.walk);
@@ -268,7 +268,7 @@ impl Allocator {
         }
     }
 
-    /// Roles that got something move back, or leave when they have no more claim.
+    /// Moves roles that got resources back in the order, or removes them if they have no claim left.
     fn reorder(&self, wanting: &mut Vec<RoleKey>, touched: &[RoleKey]) {
         let nested = touched
             .iter()
@@ -318,8 +318,8 @@ impl Allocator {
         cycle.tried = false;
         cycle.suitability.start();
         self.start_walk(&mut cycle.walk);
-        // With one minimum, which is met, and an agent for everybody, nobody can be passed over; and of a random order each
-        // role that is looked at draws numbers.
+        // With one satisfied minimum, and an agent suitable for everybody, no role can be skipped. A random order
+        // draws numbers for each checked role, so skipping would change it.
         let passes_over = self.options.framework_sorter != SorterKind::Random
             && (!plain || self.lacks_capability(agent, NEEDIEST, true).is_some());
         loop {
@@ -345,13 +345,13 @@ impl Allocator {
             }
         }
         if plain && !cycle.tried {
-            // Limits leave nothing to anybody, and more than that they will not leave in this cycle.
+            // The limits leave no role anything, and cannot leave more within this cycle.
             cycle.all_starved = true;
         }
         self.sorter.settle();
     }
 
-    /// The next role of a walk of which some framework may have something of the agent.
+    /// The next role of a walk with a framework that may use the agent.
     #[inline]
     fn next_suited(&self, cycle: &mut Cycle, agent: AgentKey) -> Option<RoleKey> {
         let Cycle {
@@ -368,7 +368,7 @@ impl Allocator {
         })
     }
 
-    /// Offers to the frameworks of one role. True if one got something.
+    /// Offers to the frameworks of one role. Returns true if one of them got an offer.
     fn visit_role(
         &mut self,
         cycle: &mut Cycle,
@@ -527,7 +527,7 @@ impl Allocator {
         }
     }
 
-    /// Whether what guarantees leave of the free resources cannot make an offer anywhere.
+    /// Whether the surplus beyond guarantees is too little for any offer.
     pub(crate) fn is_surplus_starved(&self) -> bool {
         self.roles.guarantees > 0
             && self.roles.is_anything_required()
@@ -537,7 +537,7 @@ impl Allocator {
                     .is_met(&self.classes, |kind| self.surplus(kind)))
     }
 
-    /// Whether what limits leave to a role cannot make an offer.
+    /// Whether the limits leave a role too little for any offer.
     fn is_starved(&mut self, role: RoleKey) -> bool {
         let mut next = Some(role);
         while let Some(above) = next {
@@ -558,7 +558,7 @@ impl Allocator {
         false
     }
 
-    /// Something on the agent may be offered now.
+    /// Marks an agent as dirty: its resources may be offered now.
     pub(crate) fn mark_dirty(&mut self, agent: Key) {
         self.dirty.insert(agent);
     }
@@ -576,7 +576,7 @@ enum Attempt {
 
 impl Cycle {
     fn record(&mut self, agent: AgentKey, slot: SlotKey) {
-        // A framework that got its guarantee here gets the rest in the same offer.
+        // A framework that got its guarantee on this agent gets the rest in the same offer.
         if !self.guaranteed.is_empty()
             && let Some(at) = self.guaranteed.get(&(agent, slot))
         {

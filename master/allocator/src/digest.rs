@@ -1,5 +1,5 @@
-//! A hash of everything that a call may change: equal before and after a call that failed, and after
-//! something came and went.
+//! A hash of all state that a call may change: equal before and after a failed call, and after an addition and its
+//! removal.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use crate::Allocator;
 
 impl Allocator {
-    /// See the module. Does not depend on the order in which names were first seen, nor on how often
-    /// cycles ran.
+    /// The hash; see the module. The hash does not depend on the order in which names first appeared, nor on the
+    /// number of cycles.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();

@@ -16,7 +16,7 @@ use crate::compose::{Composed, Mismatch, Reduction, Stage};
 use crate::error::Error;
 use crate::roles::SlotKey;
 
-/// The first rule that stops an offer.
+/// The first rule that prevents an offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocker {
     #[error(
@@ -126,7 +126,7 @@ impl Explanation {
     }
 }
 
-/// That guarantees wait for more than there is.
+/// The note for guarantees that require more than the cluster has.
 fn out_of_reach(required: Scalar, total: Scalar) -> String {
     match required > total {
         true => format!(
@@ -137,7 +137,7 @@ fn out_of_reach(required: Scalar, total: Scalar) -> String {
     }
 }
 
-/// In whole milliseconds or, from ten seconds on, whole seconds, upwards: nobody wants to read more.
+/// Rounds up to whole milliseconds or, from ten seconds on, whole seconds, for easy reading.
 fn rounded(left: std::time::Duration) -> std::time::Duration {
     let unit = if left.as_secs() < 10 { 1 } else { 1_000 };
     let millis = left.as_micros().div_ceil(unit * 1_000) * unit;
@@ -318,7 +318,8 @@ impl Allocator {
                 let withheld = self.reduction_blocker(slot, composed, &offer);
                 Ok((offer, withheld))
             }
-            // What quota left was perhaps declined: that it was so little is what stops the framework.
+            // The framework may have declined the amount that quota left: the small amount is then the actual
+            // blocker.
             Err(blocker) => Err(self
                 .reduction_blocker(slot, composed, &offer)
                 .unwrap_or(blocker)),
@@ -346,7 +347,7 @@ impl Allocator {
         }
         let filters = &self.agents[agent].filters;
         match filters.refuses(self.slots[slot].filters, offer, self.counts_items()) {
-            // A filter holds at its very last moment.
+            // A filter still holds at its expiry time.
             Some(until) if until >= now => Err(Blocker::Filtered {
                 offer: resources(),
                 left: until.saturating_since(now),
@@ -355,7 +356,7 @@ impl Allocator {
         }
     }
 
-    /// If quota made the offer too small, that is what to say.
+    /// Names the quota rule, if it made the offer too small.
     fn reduction_blocker(
         &self,
         slot: SlotKey,
@@ -412,7 +413,7 @@ mod tests {
             text.rsplit(' ').next().map(str::to_owned)
         };
         assert_eq!(told(1_234).as_deref(), Some("1234ms"));
-        // It was "16.5316333333333mins".
+        // The former text was "16.5316333333333mins".
         assert_eq!(told(991_898).as_deref(), Some("992secs"));
         assert_eq!(told(7_199_001).as_deref(), Some("2hrs"));
     }

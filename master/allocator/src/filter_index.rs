@@ -12,13 +12,13 @@ use crate::framework::FrameworkKey;
 use crate::roles::{RoleKey, SlotKey};
 use crate::slab::{Key, KeyMap, Slab};
 
-/// A slot's filters share this key until they are cleared.
+/// The key shared by a slot's filters until they are cleared.
 pub(crate) type FilterKey = Key;
 
-/// Agents with filters of one key that are listed; of a key with more all agents are looked at.
+/// The number of agents listed for one key; for a key with filters on more agents, all agents are scanned.
 const AGENTS_LISTED_MAX: usize = 16;
-/// Filters of one framework in all roles on all agents that last as long as it asks. A framework that declines all of 10,000
-/// agents in 100 roles has as many; one that has more is in roles by the thousand.
+/// The number of filters of one framework in all roles on all agents that last as long as requested. A framework that
+/// declines all of 10,000 agents in 100 roles has this many; one with more has thousands of roles.
 pub(crate) const ENTRIES_OF_FRAMEWORK_MAX: usize = 1_000_000;
 /// The longest life of a filter beyond this number. It equals the default of a framework that names no duration, so a
 /// framework with that many filters stores no more than one that uses the default.
@@ -33,7 +33,7 @@ pub(crate) struct Owner {
     pub(crate) role: RoleKey,
     pub(crate) local: Key,
     entries: usize,
-    /// Agents on which there are or were some, as far as they are listed.
+    /// Agents with filters of the key, now or earlier, as far as they are listed.
     agents: Vec<Key>,
 }
 
@@ -80,7 +80,7 @@ impl FilterIndex {
         }
     }
 
-    /// A filter of the key was added on an agent.
+    /// Records a new filter of the key on an agent.
     pub(crate) fn add_entry(&mut self, key: FilterKey, agent: Key) {
         let owner = &mut self.owners[key];
         owner.entries += 1;
@@ -107,13 +107,13 @@ impl FilterIndex {
         self.owners[key].entries
     }
 
-    /// The agents that have filters of a key; `None` if they are many.
+    /// The agents with filters of a key; `None` if they are many.
     pub(crate) fn agents(&self, key: FilterKey) -> Option<&[Key]> {
         let agents = self.owners[key].agents.as_slice();
         (agents.len() <= AGENTS_LISTED_MAX).then_some(agents)
     }
 
-    /// The entries of the key are dead from now on.
+    /// Retires the key: its entries are dead from now on.
     pub(crate) fn retire(&mut self, key: FilterKey) {
         let owner = &mut self.owners[key];
         owner.slot = None;
@@ -122,7 +122,7 @@ impl FilterIndex {
         self.drop_if_done(key);
     }
 
-    /// A filter of the key was dropped.
+    /// Records that a filter of the key was dropped.
     pub(crate) fn release(&mut self, key: FilterKey) {
         let owner = &mut self.owners[key];
         owner.entries -= 1;
@@ -154,7 +154,7 @@ impl FilterIndex {
         })
     }
 
-    /// The next filter of an agent to run out does so at another moment.
+    /// Changes the time of an agent's next filter expiry.
     pub(crate) fn reschedule(&mut self, agent: Key, before: Moment, after: Moment) {
         if before != after {
             self.expiries.remove(&(before, agent));

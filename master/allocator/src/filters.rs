@@ -1,10 +1,10 @@
-//! Filters: what frameworks have declined, for how long.
+//! Filters: the resources that frameworks have declined, and for how long.
 //!
-//! A filter is kept with the agent. `has` says that a framework (by its place in its role) has filters
-//! on the agent, `blocking` that they refuse anything that the agent could offer it: then nobody needs to
-//! look at it again until the agent has more. Invariant: `blocking` is a subset of `has`, and right as
-//! long as the agent's free resources are within `basis`. Clearing the filters of a framework gives it a
-//! new key, so the old entries die where they are and are dropped when passed by.
+//! Each agent stores its filters. `has` marks the frameworks (by slot index within the role) with filters on the
+//! agent, `blocking` those whose filters refuse everything that the agent could offer: the cycle can skip such a
+//! framework until the agent has more. Invariant: `blocking` is a subset of `has`, and correct as long as the agent's
+//! free resources are within `basis`. Clearing a framework's filters gives it a new key, so the old entries are dead,
+//! and are dropped when a scan finds them.
 
 use meseta_resources::Moment;
 use smallvec::SmallVec;
@@ -15,14 +15,15 @@ use crate::filter_index::{FilterIndex, FilterKey};
 use crate::roles::{RoleKey, SlotKey};
 use crate::slab::{Key, KeyMap, at, key_of};
 
-/// Entries of an agent that may be dead before they are looked for.
+/// The number of dead entries tolerated on an agent before a cleanup.
 const DEAD_ENTRIES_MAX: usize = 32;
-/// Filters of one key on one agent. Of more, that which runs out first is dropped, which only brings an offer early:
-/// schedulers that decline what they are offered have one, and a few where they took a part.
+/// The number of filters of one key on one agent. Above it, the filter that expires first is dropped, which only
+/// causes an early offer. A scheduler that declines whole offers has one filter per agent, and a few if it uses parts
+/// of offers.
 const ENTRIES_OF_KEY_MAX: usize = 64;
-/// To search for one role among those of an agent costs as much as to look at so many.
+/// The cost of a search for one role among those of an agent, in scanned roles.
 const ROLES_PER_SEARCH: usize = 16;
-/// Equal refusals are looked for among so many of the latest.
+/// The number of latest refusals searched for an equal one.
 const REFUSED_COMPARED_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ impl Default for AgentFilters {
 
 /// Tells [`AgentFilters`] which resources a framework could be offered.
 pub(crate) trait Visibility {
-    /// Whether a framework could be offered something of the class on this agent.
+    /// Whether a framework could be offered resources of the class on this agent.
     fn may_offer(&self, slot: SlotKey, class: ClassKey) -> bool;
 }
 
@@ -128,7 +129,7 @@ impl AgentFilters {
             .is_some_and(|filters| filters.has.contains(local))
     }
 
-    /// Whether a filter of this key refuses the offer, and until when.
+    /// Whether a filter of this key refuses the offer, and its expiry.
     pub(crate) fn refuses(
         &self,
         key: FilterKey,
@@ -194,7 +195,7 @@ impl AgentFilters {
         index.reschedule(agent, before, self.next_expiry);
     }
 
-    /// Whether there is a filter of the key that refuses just this; it lasts until then, or longer.
+    /// Whether a filter of the key refuses exactly these resources; extends its life to `expiry` if that is later.
     fn prolong(&mut self, key: FilterKey, refused: &Bundle, expiry: Moment) -> bool {
         let refused_sets = &self.refused_sets;
         let is_same = |entry: &&mut Entry| {
@@ -207,7 +208,7 @@ impl AgentFilters {
         true
     }
 
-    /// Drops the filter of the key that runs out first if there are as many as there may be.
+    /// Drops the key's filter that expires first, if the key has the maximum number.
     fn make_room(&mut self, index: &mut FilterIndex, key: FilterKey) {
         let all = self.entries.iter().enumerate();
         let mine = all.filter(|(_, entry)| entry.key == key);
@@ -225,7 +226,7 @@ impl AgentFilters {
         self.recount(index, role, local);
     }
 
-    /// The place of a refusal, which gets one more entry.
+    /// The index of a refusal, whose entry count grows by one.
     fn intern_refused(&mut self, refused: Bundle) -> u32 {
         let recent = self.refused_sets.len().saturating_sub(REFUSED_COMPARED_MAX);
         let same = |refused_set: &RefusedResources| {
@@ -252,7 +253,7 @@ impl AgentFilters {
         key_of(self.refused_sets.len() - 1)
     }
 
-    /// Drops the filters that ran out before `now`. True if one of them was alive.
+    /// Drops the filters that expired before `now`. Returns true if one of them was alive.
     pub(crate) fn expire(&mut self, index: &mut FilterIndex, agent: Key, now: Moment) -> bool {
         let expired = self.retain(index, agent, |entry| entry.expiry >= now);
         if expired.is_empty() {
@@ -264,7 +265,7 @@ impl AgentFilters {
         true
     }
 
-    /// Forgets that a slot has filters here; its key must be retired.
+    /// Removes the mark that a slot has filters on this agent; its key must be retired.
     pub(crate) fn forget(&mut self, role: RoleKey, local: Key) -> bool {
         let Ok(position) = self.roles.binary_search_by_key(&role, |entry| entry.0) else {
             return false;
@@ -298,7 +299,7 @@ impl AgentFilters {
         });
     }
 
-    /// Drops all filters. True if one of them was alive.
+    /// Drops all filters. Returns true if one of them was alive.
     pub(crate) fn clear(&mut self, index: &mut FilterIndex, agent: Key) -> bool {
         let had = !self.roles.is_empty();
         self.retain(index, agent, |_| false);
@@ -344,7 +345,7 @@ impl AgentFilters {
         gone
     }
 
-    /// After an entry of a slot went: it may have others.
+    /// Checks whether a slot still has filters after one of its entries was dropped.
     fn recount(&mut self, index: &FilterIndex, role: RoleKey, local: Key) {
         let of_slot = |entry: &&Entry| {
             let owner = index.owner(entry.key);
@@ -355,7 +356,7 @@ impl AgentFilters {
             let filters = &mut self.roles[position].1;
             filters.blocking.remove(local);
             if has_more {
-                // Whether those still block is found out by `refresh`.
+                // `refresh` finds out whether the remaining ones still block.
                 self.basis.clear();
             } else {
                 filters.has.remove(local);
@@ -380,7 +381,7 @@ impl AgentFilters {
         }
     }
 
-    /// About what they take of memory.
+    /// The approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let bits: usize = self
             .roles
@@ -446,7 +447,7 @@ impl AgentFilters {
             .any(|(_, filters)| filters.has != filters.blocking);
     }
 
-    /// Each living filter: whose it is, what it refuses, until when.
+    /// Each live filter: its owner, the refused resources, and its expiry.
     pub(crate) fn iter<'a>(
         &'a self,
         index: &'a FilterIndex,
@@ -575,7 +576,7 @@ mod tests {
         assert_eq!(world.offers_at(hours(3) + HOUR / 60), 1);
     }
 
-    /// In a few roles each of its filters lasts as long as it asks.
+    /// With few roles, each filter lasts as long as requested.
     #[test]
     fn a_framework_with_very_many_filters_in_all_roles_gets_short_ones() {
         let mut world = World::new();
@@ -596,7 +597,7 @@ mod tests {
         world.offers_at(NOW + seconds(6));
         assert_eq!(world.filters(), (1, last, last), "the short ones are over");
         assert_eq!(of_framework(&world), Some(all));
-        // Those that are cleared, and those of an agent that is gone, are not its own any more.
+        // Cleared filters, and those of a removed agent, no longer count.
         world.allocator.filters.of_frameworks.insert(key, 1);
         let roles = [role()].into();
         let revived = world.allocator.revive(&world.framework, &roles);
@@ -644,7 +645,7 @@ mod tests {
         assert_eq!(world.offers_at(NOW + minute / 2), 0);
         assert_eq!(world.offers_at(NOW + 2 * minute), 1);
         world.convert("cpus(dev):1", "cpus:1");
-        // So many others have come and gone that those that nobody has are forgotten.
+        // So many other classes have come and gone that a sweep removes the unused ones.
         for number in 0..1_100 {
             let other = format!("cpus(dev/r{number}):1");
             world.convert("cpus:1", &other);

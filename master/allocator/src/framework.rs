@@ -1,4 +1,4 @@
-//! A framework as the allocator keeps it, and its place in each of its roles.
+//! A framework in the allocator, and its slot in each of its roles.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ pub(crate) struct Framework {
     pub(crate) id: FrameworkId,
     pub(crate) capabilities: FrameworkCapabilities,
     pub(crate) active: bool,
-    /// False while it is only known from what agents say it uses.
+    /// Whether the framework was added; false while it is known only from agents' used resources.
     pub(crate) added: bool,
     pub(crate) slots: Vec<SlotKey>,
     /// The framework's slots by role.
     pub(crate) slot_by_role: KeyMap<RoleKey, SlotKey>,
-    /// Agents that it has been asked to leave, some of which may be gone or not scheduled any more.
+    /// Agents with an inverse offer to the framework; some may be removed, or no longer scheduled.
     pub(crate) asked: BTreeSet<AgentKey>,
 }
 
@@ -54,11 +54,11 @@ pub(crate) struct Slot {
     pub(crate) holdings: u32,
 }
 
-/// Alternatives for the least that an offer must hold.
+/// Alternatives of the minimum that an offer must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Minimum(Vec<Vec<Least>>);
 
-/// The least of one resource.
+/// The minimum of one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Least {
     name: ResourceName,
@@ -93,7 +93,7 @@ impl Minimum {
         Self(alternatives.iter().map(&mut compile).collect())
     }
 
-    /// Whether there is enough of everything in one of the alternatives.
+    /// Whether the amounts satisfy one of the alternatives.
     #[inline]
     pub(crate) fn is_met(&self, classes: &Classes, have: impl Fn(Kind) -> i64) -> bool {
         let has = |least: &Least| {

@@ -19,11 +19,11 @@ use crate::sorter::Kind;
 use crate::spec::{FrameworkCapabilities, FrameworkSpec};
 
 impl Allocator {
-    /// A new framework. What it uses on agents that have said so already is held for it; `used` adds
-    /// what agents that are known have not.
+    /// Adds a framework. The framework holds the resources that agents have already reported as used; `used` adds
+    /// those on known agents without a report.
     ///
     /// # Errors
-    /// When it is known already, or the call is contradictory.
+    /// If the framework is known already, or the call is contradictory.
     pub fn add_framework(
         &mut self,
         id: &FrameworkId,
@@ -60,10 +60,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// The framework is gone; all that it held is free again.
+    /// Removes a framework; everything that it held becomes free.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown framework.
     pub fn remove_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
         self.remove_framework_from(id, std::iter::empty::<&AgentId>())
     }
@@ -106,7 +106,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes all back that is held in these slots on an agent.
+    /// Releases everything held in these slots on an agent.
     fn release_all(&mut self, agent: AgentKey, slots: &[SlotKey]) {
         for slot in slots {
             if self.slots[*slot].holdings > 0
@@ -124,11 +124,10 @@ impl Allocator {
         }
     }
 
-    /// A framework subscribed anew or changed what it wants. Roles that were suppressed and are not any
-    /// more lose their filters.
+    /// Updates a framework's roles and requests. Roles that are no longer suppressed lose their filters.
     ///
     /// # Errors
-    /// When it is not known, or the call is contradictory.
+    /// For an unknown framework, or if the call is contradictory.
     pub fn update_framework(
         &mut self,
         id: &FrameworkId,
@@ -141,10 +140,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// The framework is connected again.
+    /// Marks the framework as connected again.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown framework.
     pub fn activate_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
         let key = self.framework_key(id)?;
         self.frameworks[key].active = true;
@@ -155,10 +154,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// The framework is not connected: it gets no offers, and its filters are gone.
+    /// Marks the framework as disconnected: it gets no offers, and loses its filters.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown framework.
     pub fn deactivate_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
         let key = self.framework_key(id)?;
         self.frameworks[key].active = false;
@@ -171,10 +170,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// No offers for these roles until they are revived; for none named, for all.
+    /// Stops offers for these roles until they are revived; an empty set means all roles.
     ///
     /// # Errors
-    /// When the framework is not known, or not subscribed to one of the roles.
+    /// For an unknown framework, or one without one of the roles.
     pub fn suppress(&mut self, id: &FrameworkId, roles: &BTreeSet<Role>) -> Result<(), Error> {
         let key = self.framework_key(id)?;
         for slot in self.named_slots(key, roles)? {
@@ -184,10 +183,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Offers again for these roles, whatever was declined before; for none named, for all.
+    /// Resumes offers for these roles, and clears their filters; an empty set means all roles.
     ///
     /// # Errors
-    /// When the framework is not known, or not subscribed to one of the roles.
+    /// For an unknown framework, or one without one of the roles.
     pub fn revive(&mut self, id: &FrameworkId, roles: &BTreeSet<Role>) -> Result<(), Error> {
         let key = self.framework_key(id)?;
         let slots = self.named_slots(key, roles)?;
@@ -225,10 +224,10 @@ impl Allocator {
         roles.iter().map(slot).collect()
     }
 
-    /// Sets weights; 1 is the default. They are kept for roles that nobody uses yet.
+    /// Sets weights; 1 is the default. A weight also stays for an unused role.
     ///
     /// # Errors
-    /// When a weight is not a finite number above 0; nothing is changed then.
+    /// If a weight is not a finite number above 0; nothing changes then.
     pub fn update_weights(&mut self, weights: &[(Role, f64)]) -> Result<(), Error> {
         for (role, weight) in weights {
             Self::check_role(role)?;
@@ -249,10 +248,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Sets the quota of a role; the default one removes it.
+    /// Sets the quota of a role; the default quota removes it.
     ///
     /// # Errors
-    /// When a limit is negative or below the guarantee.
+    /// If a limit is negative or below the guarantee.
     pub fn update_quota(&mut self, role: &Role, quota: &Quota) -> Result<(), Error> {
         Self::check_role(role)?;
         quota.check(role)?;
@@ -279,7 +278,7 @@ impl Allocator {
             .set_quota(key, (!quota.is_default()).then_some(compiled));
         self.roles.prune(&mut self.sorter, key);
         self.relaxed = true;
-        // Held-back agents are looked at only while there is quota; the last one to go frees them all.
+        // Cycles visit held-back agents only while there is quota; removing the last quota frees them all.
         self.all_dirty = true;
         Ok(())
     }
@@ -338,7 +337,7 @@ impl Allocator {
 
     fn apply_spec(&mut self, key: FrameworkKey, spec: &FrameworkSpec) {
         let before = std::mem::replace(&mut self.frameworks[key].capabilities, spec.capabilities);
-        // Filters were judged by the capabilities that it had.
+        // The former capabilities decided about the filters.
         let mut slots = self.frameworks[key].slots.iter();
         let filters = |slot: &SlotKey| self.filters.count(self.slots[*slot].filters);
         let are_misjudged = before != spec.capabilities && slots.any(|slot| filters(slot) > 0);
@@ -383,7 +382,7 @@ impl Allocator {
         }
     }
 
-    /// Finds the agents that the constraints of roles rule out, as far as these are others than before.
+    /// Finds the agents that the constraints of roles exclude, if the constraints have changed.
     fn constrain(&mut self, key: FrameworkKey, spec: &FrameworkSpec) {
         let none = OfferConstraints::default();
         let mut changed = Vec::new();
@@ -440,7 +439,7 @@ impl Allocator {
         entry.minimum = minimum;
     }
 
-    /// Puts a slot among those that are offered to, or takes it out.
+    /// Adds a slot to the active slots of its role, or removes it.
     pub(crate) fn place_slot(&mut self, slot: SlotKey) {
         let entry = &self.slots[slot];
         let active =
@@ -454,14 +453,14 @@ impl Allocator {
             let role = &mut self.roles[entry.role];
             let left = role.active.remove(entry.local) && role.active.is_empty();
             if left && self.roles.guarantees > 0 {
-                // Those below the role may now claim what it is guaranteed.
+                // Roles below may now claim the role's guarantee.
                 self.all_dirty = true;
             }
         }
         self.forget_profile_of(role);
     }
 
-    /// Forgets the filters of slots, going over all agents once at most.
+    /// Clears the filters of slots with at most one pass over all agents.
     pub(crate) fn clear_filters(&mut self, slots: &[SlotKey]) {
         let mut everywhere: KeyMap<RoleKey, Bits> = KeyMap::default();
         for slot in slots {
@@ -503,8 +502,8 @@ impl Allocator {
         self.frameworks[key].asked = asked;
     }
 
-    /// A slot exists while it is subscribed or holds something; a framework that was never added exists
-    /// while it has a slot.
+    /// Removes an unused slot. A slot exists while it is subscribed or holds resources; a framework that was never
+    /// added exists while it has a slot.
     pub(crate) fn drop_slot_if_unused(&mut self, slot: SlotKey) {
         if !self.slots.contains(slot) {
             return;

@@ -1,7 +1,7 @@
-//! Maintenance: agents that will be away, and asking frameworks to leave them in time.
+//! Maintenance: agents that will be away, and inverse offers for their frameworks.
 //!
-//! A framework with something on such an agent gets an inverse offer, one at a time, unless it filtered
-//! them.
+//! A framework with resources on such an agent gets an inverse offer, one at a time, unless the framework has
+//! filtered them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::agents::{Agent, AgentKey};
 use crate::error::Error;
 use crate::spec::Unavailability;
 
-/// A request that a framework give its resources on an agent back before it goes away.
+/// A request to a framework to return its resources on an agent before the agent goes away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InverseOffer {
     pub framework: FrameworkId,
@@ -60,7 +60,7 @@ impl Maintenance {
 }
 
 impl Allocator {
-    /// Plans, changes or (None) calls off an agent's maintenance; outstanding inverse offers are void.
+    /// Plans, changes or, with `None`, cancels an agent's maintenance; outstanding inverse offers become void.
     ///
     /// # Errors
     /// For an unknown agent.
@@ -82,9 +82,9 @@ impl Allocator {
         Ok(())
     }
 
-    /// The inverse offers that are due, of the agents that the last cycles visited: call it after
-    /// [`Allocator::allocate`] and the like. Each is outstanding until it is answered or withdrawn. No further agent is
-    /// looked at once there are `max`; the next call begins with it.
+    /// Returns the inverse offers that are due for the agents visited by the last cycles: call it after
+    /// [`Allocator::allocate`] and similar calls. Each inverse offer is outstanding until it is answered or
+    /// withdrawn. The scan stops after `max` inverse offers; the next call continues there.
     pub fn inverse_offers(&mut self, now: Moment, max: usize) -> Vec<InverseOffer> {
         if self.is_paused(now) || max == 0 {
             return Vec::new();
@@ -131,11 +131,11 @@ impl Allocator {
         offers
     }
 
-    /// An inverse offer was answered, or (None) ran out or was withdrawn. With a filter the framework is
-    /// left alone for that long.
+    /// Records the answer to an inverse offer or, with `None`, its expiry or withdrawal. With a filter the framework
+    /// gets no inverse offer of the agent for that time.
     ///
     /// # Errors
-    /// For an unknown agent or framework, or when no maintenance is planned.
+    /// For an unknown agent or framework, or without planned maintenance.
     pub fn update_inverse_offer(
         &mut self,
         now: Moment,
@@ -181,7 +181,7 @@ impl Allocator {
             .collect())
     }
 
-    /// The maintenance of an agent that was known by this key, if it still is and has any.
+    /// The maintenance of the agent with this key, if both still exist.
     pub(crate) fn maintenance_of(&mut self, agent: AgentKey) -> Option<&mut Maintenance> {
         if !self.agents.contains(agent) {
             return None;
@@ -189,7 +189,7 @@ impl Allocator {
         self.agents[agent].maintenance.as_deref_mut()
     }
 
-    /// Active frameworks with something on an agent.
+    /// The active frameworks with resources on an agent.
     fn holders(&self, agent: AgentKey) -> Vec<FrameworkId> {
         let mut holders: Vec<FrameworkId> = self.agents[agent]
             .holdings

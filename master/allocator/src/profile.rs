@@ -22,19 +22,19 @@ pub(crate) const UNKNOWN: ProfileKey = Key::MAX;
 /// The profile of a sorter node whose frameworks have different profiles, or constraints.
 const DIFFERENT: ProfileKey = Key::MAX - 1;
 
-/// Frameworks of a role that are looked at to tell whether they all have one profile.
+/// The number of a role's frameworks compared to find out whether all have one profile.
 const COMPARED_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Profile {
-    /// The least that an offer must hold, where that is the framework's own.
+    /// The framework's own minimum, if it has one.
     minimum: Option<Arc<Minimum>>,
     /// The capabilities that exclude agents.
     capabilities: FrameworkCapabilities,
     is_nested: bool,
 }
 
-/// The profiles in use, each once.
+/// The profiles in use, without duplicates.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Profiles {
     entries: Slab<(Arc<Profile>, usize)>,
@@ -73,7 +73,7 @@ pub(crate) struct Suitability {
 }
 
 impl Suitability {
-    /// Another agent is visited.
+    /// Starts the visit of another agent.
     pub(crate) fn start(&mut self) {
         self.visit += 1;
     }
@@ -119,7 +119,7 @@ impl Allocator {
             is_nested: entry.is_nested,
         };
         let (before, role) = (entry.profile, entry.role);
-        // First the new one, so that the key of an equal one stays.
+        // The new profile first, so that an equal one keeps its key.
         let now = self.profiles.acquire(profile);
         self.slots[slot].profile = Some(now);
         if let Some(before) = before {
@@ -134,7 +134,7 @@ impl Allocator {
         }
     }
 
-    /// Something about the frameworks of a role has changed.
+    /// Marks the profile of a role as unknown after a change of its frameworks.
     pub(crate) fn forget_profile_of(&mut self, role: RoleKey) {
         let own = self.roles[role].own;
         for node in [own]
@@ -147,7 +147,7 @@ impl Allocator {
         }
     }
 
-    /// Notes the profile that all frameworks of a role have, if it is not known.
+    /// Records the common profile of a role's frameworks, if it is unknown.
     pub(crate) fn note_profile_of(&mut self, role: RoleKey) {
         let entry = &self.roles[role];
         let (own, node) = (entry.own, entry.node);

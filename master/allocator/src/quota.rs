@@ -1,4 +1,4 @@
-//! Quota as operators set it: guarantees, limits, and the older form in which one number is both.
+//! Quota set by operators: guarantees, limits, and the legacy form in which one number is both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 /// The quota of one role. Amounts include the whole subtree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Held back for the role when it does not use it.
+    /// Amounts held back for the role while it does not use them.
     pub guarantees: ResourceQuantities,
     /// Limits that offers never exceed. A resource that is not named has no limit.
     pub limits: ResourceLimits,
@@ -22,16 +22,16 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Whether there is nothing to enforce.
+    /// Whether the quota enforces nothing.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.guarantees.is_empty() && self.limits.is_empty() && !self.legacy
     }
 
-    /// The older form: a guarantee that is also the limit.
+    /// The legacy quota: a guarantee that is also the limit.
     ///
     /// # Errors
-    /// When a resource is not a plain scalar or comes twice.
+    /// If a resource is not a plain scalar or appears twice.
     pub fn legacy(guarantee: &Resources) -> Result<Self, Error> {
         let guarantees = quantities(guarantee)?;
         let limits = guarantees
@@ -72,7 +72,7 @@ impl Quota {
 /// The amounts of a quota request.
 ///
 /// # Errors
-/// When a resource is not a plain scalar or comes twice.
+/// If a resource is not a plain scalar or appears twice.
 pub fn quantities(resources: &Resources) -> Result<ResourceQuantities, Error> {
     let mut quantities = ResourceQuantities::new();
     for resource in resources {
@@ -93,11 +93,11 @@ pub fn quantities(resources: &Resources) -> Result<ResourceQuantities, Error> {
 }
 
 impl Allocator {
-    /// Whether the tree of quotas stays sound with this one, see [`check_quota_tree`]. For operators'
-    /// requests; [`Allocator::update_quota`] itself enforces any tree.
+    /// Checks that the tree of quotas stays valid with this quota, see [`check_quota_tree`]. For requests of
+    /// operators; [`Allocator::update_quota`] itself enforces any tree.
     ///
     /// # Errors
-    /// Says which rule is broken.
+    /// Names the broken rule.
     pub fn check_quota_tree(&self, role: &Role, quota: &Quota) -> Result<(), Error> {
         let mut quotas = self.quotas();
         quotas.insert(role.clone(), quota.clone());
@@ -139,7 +139,7 @@ pub fn check_quota_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Error> {
 pub fn guaranteed(quotas: &BTreeMap<Role, Quota>) -> ResourceQuantities {
     let mut sums: BTreeMap<Role, ResourceQuantities> = BTreeMap::new();
     let mut all = ResourceQuantities::new();
-    // Descendants come after their ancestors, so backwards each role is complete when its turn comes.
+    // Descendants come after their ancestors, so in reverse order each role is complete at its turn.
     let mut roles: BTreeSet<Role> = quotas.keys().cloned().collect();
     while let Some(role) = roles.pop_last() {
         let mut own = sums.remove(&role).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Recovery after a master's failover: no offers before most agents are back, when there is quota.
+//! Recovery after a master's failover: with quota, no offers before most agents are back.
 //!
-//! Entered through [`Allocator::recover`] and [`Allocator::end_recovery`]. Invariant: only agents that were known
-//! before the failover count, both as the whole and as the part that is back.
+//! Entered through [`Allocator::recover`] and [`Allocator::end_recovery`]. Invariant: only agents known before the
+//! failover count, both in the total and in the returned part.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +12,23 @@ use crate::Allocator;
 /// The agents that offers wait for after a failover.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// Agents of before the failover that are not back.
+    /// Agents known before the failover that are not back.
     awaited: BTreeSet<AgentId>,
-    /// Agents of before the failover that are back.
+    /// Agents known before the failover that are back.
     returned: BTreeSet<AgentId>,
-    /// Part of these agents whose return ends recovery, in hundredths.
+    /// The percentage of these agents whose return ends recovery.
     percent: u32,
     deadline: Moment,
 }
 
 impl Recovery {
-    /// Agents of before the failover that are not back.
+    /// Agents known before the failover that are not back.
     #[must_use]
     pub fn awaited(&self) -> &BTreeSet<AgentId> {
         &self.awaited
     }
 
-    /// The number of agents of before the failover, except those that were removed since.
+    /// The number of agents known before the failover, without those removed since.
     #[must_use]
     pub fn known(&self) -> usize {
         self.awaited.len() + self.returned.len()
@@ -40,7 +40,7 @@ impl Recovery {
         self.returned.len()
     }
 
-    /// The number of these agents that have to be back before offers are made: rounded up.
+    /// The number of these agents that have to be back before offers are made, rounded up.
     #[must_use]
     pub fn required(&self) -> usize {
         let percent = usize::try_from(self.percent).unwrap_or(100);
@@ -63,14 +63,14 @@ impl Recovery {
         now >= self.deadline || self.missing() == 0
     }
 
-    /// An agent is there.
+    /// Records the return of an agent.
     pub(crate) fn agent_added(&mut self, id: &AgentId) {
         if let Some(id) = self.awaited.take(id) {
             self.returned.insert(id);
         }
     }
 
-    /// An agent is away; it may come back.
+    /// Records the absence of an agent, which may come back.
     pub(crate) fn agent_removed(&mut self, id: &AgentId) {
         if let Some(id) = self.returned.take(id) {
             self.awaited.insert(id);
@@ -79,8 +79,8 @@ impl Recovery {
 }
 
 impl Allocator {
-    /// Begins recovery: `known` are the agents of before the failover, and quotas have been set again.
-    /// Without any quota or any agent there is nothing to wait for.
+    /// Begins recovery: `known` are the agents known before the failover, and quotas must be set already. Without any
+    /// quota or agent, there is no recovery.
     pub fn recover(&mut self, now: Moment, known: impl IntoIterator<Item = AgentId>) {
         let (returned, awaited) = known
             .into_iter()
@@ -96,7 +96,7 @@ impl Allocator {
         }
     }
 
-    /// The recovery that holds offers up, if one does.
+    /// The recovery that delays offers, if any.
     #[must_use]
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
@@ -110,8 +110,8 @@ impl Allocator {
         }
     }
 
-    /// Ends recovery if enough agents are back, its time is over or there is no quota any more. Returns the recovery that
-    /// has ended.
+    /// Ends recovery if enough agents are back, its time is over or there is no quota any more. Returns the recovery
+    /// that has ended.
     pub fn end_recovery(&mut self, now: Moment) -> Option<Recovery> {
         let quotas = self.roles.quotas;
         let ended = self
@@ -121,13 +121,13 @@ impl Allocator {
         Some(ended)
     }
 
-    /// Whether offers are held up by recovery; ends it when it is over.
+    /// Whether recovery delays offers; ends it when it is over.
     pub fn is_paused(&mut self, now: Moment) -> bool {
         self.end_recovery(now);
         self.recovery.is_some()
     }
 
-    /// The recovery that holds offers up at a moment, for readers.
+    /// The recovery that delays offers at a moment, for readers.
     pub(crate) fn recovery_at(&self, now: Moment) -> Option<&Recovery> {
         let recovery = self.recovery.as_ref()?;
         (self.roles.quotas > 0 && !recovery.is_over(now)).then_some(recovery)

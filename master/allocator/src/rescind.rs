@@ -44,11 +44,11 @@ impl Outstanding {
     }
 }
 
-/// Roles that wait for offers, the one with the least share first, so that no offer looks at all of them.
+/// Roles that wait for offers, ordered by share, the lowest first, so that no offer needs a scan of all of them.
 #[derive(Debug, Default)]
 struct Waiting(BTreeSet<(OrderedShare, RoleKey)>);
 
-/// A share in the order of [`f64::total_cmp`].
+/// A share ordered by [`f64::total_cmp`].
 #[derive(Copy, Clone, Debug)]
 struct OrderedShare(f64);
 
@@ -82,7 +82,7 @@ impl Waiting {
         roles.find(|role| *role != giver)
     }
 
-    /// Moves a role, if it waits, to where its new share puts it.
+    /// Moves a waiting role to the position of its new share.
     fn change(&mut self, role: RoleKey, before: f64, after: f64) {
         if self.0.remove(&(OrderedShare(before), role)) {
             self.insert(after, role);
@@ -267,7 +267,7 @@ impl Allocator {
         plan
     }
 
-    /// Gives an offer to a role, or takes it away, for the sake of argument.
+    /// Adds an offer to a role in the probe, or removes it, to try the effect on shares.
     fn shift(&self, probe: &mut Sorter, offer: &Outstanding, role: RoleKey, sign: i64) {
         for (name, amount) in offer.resources.scalar_quantities().iter() {
             if let Some(kind) = self.classes.find_kind(name) {
@@ -304,7 +304,7 @@ impl Allocator {
         if !have.contains(requested) {
             return None;
         }
-        // Later ones may have made earlier ones needless.
+        // Later offers may have made earlier ones unnecessary.
         let mut needed = Vec::new();
         for (id, resources) in plan {
             let without = &have - &resources;

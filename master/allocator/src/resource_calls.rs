@@ -1,4 +1,4 @@
-//! The calls about what becomes of offers: given back, declined, converted.
+//! The calls about the use of offers: returned, declined, converted.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::bundle::Bundle;
 use crate::error::Error;
 use crate::roles::SlotKey;
 
-/// Scratch for what one call takes from one holding.
+/// A buffer for the parts that one call takes from each holding.
 type Parts = SmallVec<[(SlotKey, Bundle); 1]>;
 
 impl Allocator {
-    /// Resources come back: a task ended, or an offer was not used. With `refuse` they were declined: the
-    /// framework does not want them, or less, on this agent for that long, and nobody is offered them
-    /// before the next [`Allocator::tick`]. Without, they are for the next [`Allocator::allocate`].
+    /// Returns resources after the end of a task, or from an unused offer. With `refuse` the framework has declined
+    /// them: it gets no offer of these resources or less on this agent for that time, and nobody gets them before the
+    /// next [`Allocator::tick`]. Without `refuse` the next [`Allocator::allocate`] offers them.
     ///
     /// # Errors
-    /// When the framework does not hold all of them on the agent.
+    /// If the framework does not hold all of them on the agent.
     pub fn recover_resources(
         &mut self,
         now: Moment,
@@ -143,7 +143,7 @@ impl Allocator {
                 have.add(&produced);
                 steps.push((*slot, consumed, produced));
             }
-            // Something for a role of which nothing was consumed.
+            // A product for a role from which nothing was consumed.
             if let Some(odd) = produced.values().flat_map(Resources::iter).next() {
                 return Err(not_held(odd));
             }

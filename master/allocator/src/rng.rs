@@ -28,13 +28,13 @@ impl Rng {
         }
     }
 
-    /// Above 0 and not above 1.
+    /// A random number above 0 and at most 1.
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// An order in which each place goes to one of those left with a chance in proportion to its weight:
-    /// keys of `u^(1/weight)`, largest first.
+    /// A weighted random order: each position goes to one of the remaining nodes with a chance in proportion to its
+    /// weight, by keys `u^(1/weight)`, largest first.
     pub(crate) fn weighted_shuffle(&mut self, sorter: &Sorter, nodes: &[NodeKey]) -> Vec<NodeKey> {
         let mut sums = SiblingSums::default();
         let mut keyed: Vec<(f64, NodeKey)> = nodes

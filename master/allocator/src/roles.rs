@@ -46,7 +46,7 @@ pub(crate) struct RoleNode {
     pub(crate) own_minimums: u32,
 }
 
-/// Quota with its names interned.
+/// A quota with interned names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoleQuota {
     pub(crate) guarantees: Vec<(Kind, i64)>,
@@ -81,7 +81,7 @@ impl RoleNode {
         self.quota.as_ref().is_some_and(|quota| quota.legacy)
     }
 
-    /// Whether it is more than the name of an owner of classes.
+    /// Whether the role is more than the owner of reserved classes.
     pub(crate) const fn exists(&self) -> bool {
         self.node != Key::MAX
     }
@@ -93,7 +93,7 @@ impl RoleNode {
             .unwrap_or(0)
     }
 
-    /// Whether anything but those below it keeps it in existence.
+    /// Whether anything except its children keeps the role in existence.
     fn is_in_use(&self) -> bool {
         self.slots.iter().next().is_some()
             || self.weight.is_some()
@@ -140,7 +140,8 @@ impl RoleTree {
         self.nodes.iter()
     }
 
-    /// The role's key, made with its ancestors if it is new; [`RoleTree::prune`] when done with it.
+    /// Returns the role's key; creates the role and its ancestors if necessary. Call [`RoleTree::prune`] when done
+    /// with the role.
     pub(crate) fn ensure(&mut self, sorter: &mut Sorter, role: &Role) -> RoleKey {
         if let Some(key) = self.find(role) {
             let key_node = &self.nodes[key];
@@ -163,8 +164,8 @@ impl RoleTree {
         key
     }
 
-    /// The role's key for a class that is reserved to it, kept until [`RoleTree::unpin`]. A role that is
-    /// only pinned is not in the sorter and does not exist for anybody else.
+    /// Returns the role's key for a class reserved to the role, valid until [`RoleTree::unpin`]. A role that is only
+    /// pinned is not in the sorter, and does not exist for other purposes.
     pub(crate) fn pin(&mut self, role: &Role) -> RoleKey {
         if let Some(key) = self.find(role) {
             self.nodes[key].pins += 1;
@@ -203,7 +204,7 @@ impl RoleTree {
         self.drop_unused(key);
     }
 
-    /// Takes the role out of the sorter, and with it those above, if nothing keeps it there.
+    /// Removes the role and its ancestors from the sorter, as far as nothing keeps them there.
     pub(crate) fn prune(&mut self, sorter: &mut Sorter, key: RoleKey) {
         let mut next = Some(key);
         while let Some(key) = next {
@@ -240,7 +241,7 @@ impl RoleTree {
         }
     }
 
-    /// The role and those above it, from below.
+    /// The role and its ancestors, from the role upwards.
     #[inline]
     pub(crate) fn path(&self, key: RoleKey) -> impl Iterator<Item = RoleKey> + '_ {
         std::iter::successors(Some(key), |key| self.nodes[*key].parent)
@@ -251,7 +252,7 @@ impl RoleTree {
         key == ancestor || self.path(key).any(|node| node == ancestor)
     }
 
-    /// Changes what a role, and not those above it, has consumed of a kind.
+    /// Changes the consumption of a role, but not of its ancestors.
     pub(crate) fn consume(&mut self, key: RoleKey, kind: Kind, amount: i64) {
         let entry = slot(&mut self.nodes[key].unreserved, kind);
         *entry = entry.saturating_add(amount);
@@ -301,7 +302,7 @@ impl RoleTree {
                 };
                 *above = above.saturating_add(now).saturating_sub(before);
             } else {
-                // Those above have consumed it too.
+                // The consumption counts for the ancestors too.
                 next = node.parent;
             }
         }
@@ -362,7 +363,7 @@ impl RoleTree {
         claim
     }
 
-    /// By how much less of a kind would have to be held back if a role took as much as it could.
+    /// The amount by which the required total would shrink if a role took as much as possible.
     pub(crate) fn creditable(&self, key: RoleKey, kind: Kind) -> i64 {
         let mut least = get(&self.nodes[key].unsatisfied_below, kind);
         let mut top = key;
@@ -374,7 +375,7 @@ impl RoleTree {
         get(&self.nodes[top].unsatisfied, kind) - least
     }
 
-    /// Whether a role may claim anything of guarantees.
+    /// Whether a role may claim a part of any guarantee.
     pub(crate) fn has_claimable_guarantee(&self, key: RoleKey) -> bool {
         self.path(key).any(|above| {
             let quota = self.nodes[above].quota.as_ref();
@@ -403,7 +404,7 @@ impl RoleTree {
                 for (kind, _) in quota.guarantees.iter().filter(|_| quota.legacy) {
                     *slot(&mut self.legacy_guarantees, *kind) += if add { 1 } else { -1 };
                 }
-                // Guarantees count down last, so that refresh below still sees that there are some.
+                // The number of guarantees shrinks last, so that the refresh below still runs.
                 if add {
                     step(&mut self.guarantees, !quota.guarantees.is_empty());
                 }

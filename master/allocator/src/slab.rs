@@ -1,11 +1,11 @@
-//! Dense storage under small integer keys: what the allocator uses instead of maps of strings.
+//! Dense storage under small integer keys, instead of maps of strings.
 //!
-//! Keys of removed items are given out again, lowest last freed first, so a slab that was filled and
-//! emptied hands out the same keys to the same calls.
+//! Keys of removed items are reused, the last freed first, so a slab that was filled and emptied returns the same
+//! keys for the same calls.
 
 use meseta_resources::work_counter::count_entries;
 
-/// Names to keys. The hasher is seeded, so that names chosen to collide do not, and cheap for texts.
+/// A map from names to keys. The hasher is fast for texts, and seeded, so that nobody can choose colliding names.
 pub(crate) type KeyMap<N, K = Key> = std::collections::HashMap<N, K, foldhash::fast::RandomState>;
 
 /// The key of an item in a [`Slab`].
@@ -47,7 +47,7 @@ impl<T> Slab<T> {
         self.items.len() - self.free.len()
     }
 
-    /// The key that the next item gets.
+    /// The key for the next item.
     pub(crate) fn next_key(&self) -> Key {
         self.free
             .last()
@@ -87,7 +87,7 @@ impl<T> Slab<T> {
 
 impl<T> std::ops::Index<Key> for Slab<T> {
     type Output = T;
-    /// Keys never leave the crate, so a vacant one is a bug here, not a bad call.
+    /// Keys never leave the crate, so a vacant key is a bug of the crate, not an invalid call.
     #[inline]
     fn index(&self, key: Key) -> &T {
         count_entries(1);
@@ -107,13 +107,13 @@ impl<T> std::ops::IndexMut<Key> for Slab<T> {
     }
 }
 
-/// A key as an index.
+/// Converts a key to an index.
 #[inline]
 pub(crate) const fn at(key: Key) -> usize {
     key as usize
 }
 
-/// An index as a key.
+/// Converts an index to a key.
 #[inline]
 pub(crate) fn key_of(index: usize) -> Key {
     Key::try_from(index).expect("fewer than four billion items")

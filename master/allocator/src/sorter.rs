@@ -34,7 +34,7 @@ const REMOVED_LISTED_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Sorter {
     nodes: Slab<Node>,
-    /// By which each node was last put into its place: apart, since comparing is most of the work.
+    /// The sort keys of the last placement: a separate vector, since comparing is most of the work.
     keys: Vec<SortKey>,
     /// The common profile of the frameworks below each node, set by the owner. A separate vector, since walks read it
     /// for most nodes.
@@ -54,8 +54,8 @@ pub struct Sorter {
     root: NodeKey,
 }
 
-/// Share, allocations made, and the number of the name in the order of names. The share is not negative,
-/// so its bits are in its order.
+/// The share, the number of allocations, and the rank of the name. The share is not negative, so its bits sort like
+/// the number.
 #[derive(Copy, Clone, Debug, Default)]
 struct SortKey {
     share: u64,
@@ -76,7 +76,7 @@ impl SortKey {
     }
 }
 
-/// The weights of the active children of nodes, as long as nothing changes.
+/// The sums of weights of active children, valid until the next change.
 #[derive(Debug, Default)]
 pub(crate) struct SiblingSums(KeyMap<NodeKey, f64>);
 
@@ -129,7 +129,7 @@ impl Sorter {
         self.root
     }
 
-    /// A new, inactive node. The tag is given back by [`Sorter::tag`].
+    /// Adds a new, inactive node. [`Sorter::tag`] returns the tag.
     pub fn add(&mut self, parent: NodeKey, name: Arc<str>, tag: Key) -> NodeKey {
         let key = self.nodes.insert(Node::new(parent, name, tag));
         self.ranks_stale = true;
@@ -155,7 +155,7 @@ impl Sorter {
     pub fn remove(&mut self, node: NodeKey) {
         self.deactivate(node);
         self.nodes.remove(node);
-        // Those that were touched stay listed until there are many of them.
+        // Touched nodes stay in the list until it is long.
         if self.touched.len() > REMOVED_LISTED_MAX + 2 * at(self.nodes.bound()) {
             let nodes = &mut self.nodes;
             self.touched
@@ -166,7 +166,7 @@ impl Sorter {
         }
     }
 
-    /// Puts a node, and those above it, among those that are considered.
+    /// Activates a node and its ancestors.
     pub fn activate(&mut self, node: NodeKey) {
         let mut child = node;
         while child != self.root && !self.nodes[child].active {
@@ -179,7 +179,7 @@ impl Sorter {
         }
     }
 
-    /// Takes a node out of consideration, and those above it that have no other active child.
+    /// Deactivates a node, and its ancestors without another active child.
     pub fn deactivate(&mut self, node: NodeKey) {
         let mut child = node;
         while child != self.root && self.nodes[child].active && self.nodes[child].order.is_empty() {
@@ -196,7 +196,7 @@ impl Sorter {
         self.touch(node);
     }
 
-    /// Leaves a kind out of all shares, or not.
+    /// Excludes a kind from all shares, or includes it again.
     pub fn set_excluded(&mut self, kind: Kind, excluded: bool) {
         if self.excluded.len() <= at(kind) {
             self.excluded.resize(at(kind) + 1, false);
@@ -221,7 +221,7 @@ impl Sorter {
         self.totals.get(at(kind)).copied().unwrap_or(0)
     }
 
-    /// Adds to what one node, not those above it, is known to have.
+    /// Adds to the allocation of one node, not of its ancestors.
     #[inline]
     pub fn add_allocated(&mut self, node: NodeKey, kind: Kind, amount: i64) {
         let entry = &mut self.nodes[node];
@@ -259,7 +259,7 @@ impl Sorter {
             .unwrap_or(0)
     }
 
-    /// All that the node has, by kind.
+    /// The allocations of the node, by kind.
     pub fn allocations(&self, node: NodeKey) -> impl Iterator<Item = (Kind, i64)> {
         (0..)
             .zip(self.nodes[node].allocated.iter().copied())
@@ -288,7 +288,7 @@ impl Sorter {
         self.nodes[node].active
     }
 
-    /// The product of no more than the allocation, the totals and the weight.
+    /// The share, computed from the allocation, the totals and the weight alone.
     #[must_use]
     pub fn share_of(&self, node: NodeKey) -> f64 {
         let node = &self.nodes[node];
@@ -309,26 +309,26 @@ impl Sorter {
         self.scales[at(kind)] = if counts { total as f64 } else { f64::INFINITY };
     }
 
-    /// The active children of a node in the order as of the last [`Sorter::settle`].
+    /// The active children of a node, in the order of the last [`Sorter::settle`].
     #[inline]
     #[must_use]
     pub fn order(&self, node: NodeKey) -> &[NodeKey] {
         &self.nodes[node].order
     }
 
-    /// Remembers where in its parent's order a node is, to find it there.
+    /// Stores a node's position in its parent's order, to find the node faster.
     #[inline]
     pub(crate) fn note_position(&mut self, node: NodeKey, position: usize) {
         self.nodes[node].last_position = key_of(position);
     }
 
-    /// Whether every node stands in its place.
+    /// Whether every node is in its position.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         !self.stale && self.touched.is_empty()
     }
 
-    /// Brings every node to its place: only those that changed move, unless a total changed.
+    /// Moves every node to its position: only changed nodes move, unless a total changed.
     #[inline]
     pub fn settle(&mut self) {
         if self.ranks_stale && at(self.nodes.bound()) > RANKED_MIN {
@@ -345,7 +345,7 @@ impl Sorter {
             }
             let entry = &mut self.nodes[node];
             entry.touched = false;
-            // An only child is in its place whatever its key; `position` sees to it when another comes.
+            // An only child is in its position whatever its key; `position` handles the arrival of another child.
             let (active, parent) = (entry.active, entry.parent);
             if active && self.nodes[parent].order.len() > 1 {
                 self.settle_one(node);
@@ -368,7 +368,7 @@ impl Sorter {
         }
         let from = self.position(parent, node);
         self.keys[at(node)] = new;
-        // The others are in order on both sides of the old place: search the side it moves to.
+        // The siblings are sorted on both sides of the old position: search only the side of the move.
         let forward = old.is_before(&new);
         let order = &self.nodes[parent].order;
         let to = if forward {
@@ -377,7 +377,7 @@ impl Sorter {
             self.count_before(&order[..from], node)
         };
         let order = &mut self.nodes[parent].order;
-        // A move of its own: rotating costs several times as much.
+        // A hand-written move: rotating costs several times as much.
         if forward {
             order.copy_within(from + 1..=to, from);
         } else {
@@ -386,7 +386,7 @@ impl Sorter {
         order[to] = node;
     }
 
-    /// Numbers all names in their order, so that equal shares need not compare texts.
+    /// Numbers all names in their order, so that equal shares need no comparison of texts.
     fn rank_names(&mut self) {
         self.ranks_stale = false;
         let mut nodes: Vec<NodeKey> = self.nodes.iter().map(|(node, _)| node).collect();
@@ -462,7 +462,7 @@ impl Sorter {
         siblings.partition_point(|other| self.keys[at(*other)].is_before(&key))
     }
 
-    /// By the values by which both were last placed.
+    /// Compares two nodes by the keys of their last placement.
     #[inline]
     fn compare(&self, a: NodeKey, b: NodeKey) -> Ordering {
         let (left, right) = (&self.keys[at(a)], &self.keys[at(b)]);
@@ -476,7 +476,7 @@ impl Sorter {
         })
     }
 
-    /// Orders two nodes as a walk of the whole tree meets them.
+    /// Compares two nodes in the order of a walk of the whole tree.
     pub(crate) fn compare_in_walk(&self, a: NodeKey, b: NodeKey) -> Ordering {
         if self.nodes[a].parent == self.nodes[b].parent {
             return self.compare(a, b);
@@ -498,8 +498,8 @@ impl Sorter {
         path
     }
 
-    /// The product, down the path, of the part of the weight that a node has among its active
-    /// siblings: the chance by which a random order is drawn. Sums that are known are not made again.
+    /// The product, along the path, of a node's part of the weight of its active siblings: the chance in a random
+    /// order. Reuses known sums.
     pub(crate) fn relative_weight(&self, node: NodeKey, sums: &mut SiblingSums) -> f64 {
         let mut relative = 1.0;
         let mut next = node;

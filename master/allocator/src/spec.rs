@@ -25,16 +25,16 @@ pub enum SorterKind {
 pub struct Options {
     /// The interval between calls of [`crate::Allocator::tick`]; every filter lasts at least this long. Default 1 s.
     pub allocation_interval: Duration,
-    /// Alternatives for the least that an offer must hold; none means anything will do.
-    /// Default `cpus:0.01|mem:32`.
+    /// Alternatives of the minimum that an offer must hold; without alternatives, any offer will do. Default
+    /// `cpus:0.01|mem:32`.
     pub min_allocatable: Vec<ResourceQuantities>,
     /// Resources left out of dominant shares. Default none.
     pub fairness_excluded: BTreeSet<ResourceName>,
-    /// Whether agents with gpus are kept for frameworks that opted in. Default true.
+    /// Whether agents with gpus are reserved for frameworks that opted in. Default true.
     pub filter_gpu_resources: bool,
-    /// The sorter; DRF by default.
+    /// The sorter of roles; DRF by default.
     pub role_sorter: SorterKind,
-    /// The sorter; DRF by default.
+    /// The sorter of frameworks; DRF by default.
     pub framework_sorter: SorterKind,
     /// The domain of the master; only region-aware frameworks get offers of agents in other regions. Default none.
     pub domain: Option<Domain>,
@@ -73,7 +73,7 @@ impl Default for Options {
     }
 }
 
-/// A place of faults.
+/// A fault domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     pub region: Arc<str>,
@@ -89,7 +89,7 @@ pub struct AgentCapabilities {
 }
 
 impl Default for AgentCapabilities {
-    /// All: every agent of ours.
+    /// All capabilities, like every agent of Meseta.
     fn default() -> Self {
         Self {
             multi_role: true,
@@ -130,7 +130,7 @@ pub struct Unavailability {
 #[derive(Clone, Debug)]
 pub struct AgentSpec {
     pub facts: AgentFacts,
-    /// All that it has, revocable resources included; unallocated.
+    /// All resources of the agent, including revocable ones, unallocated.
     pub total: Resources,
     /// The part of the total that is already in use, allocated to roles: after a failover of the master, an agent
     /// returns with tasks. The frameworks may still be unknown.
@@ -161,14 +161,14 @@ pub struct FrameworkCapabilities {
     pub region_aware: bool,
 }
 
-/// A framework as it subscribes.
+/// A framework with its subscription.
 #[derive(Clone, Debug, Default)]
 pub struct FrameworkSpec {
     pub roles: BTreeSet<Role>,
     /// The roles that get no offers for now.
     pub suppressed: BTreeSet<Role>,
     pub capabilities: FrameworkCapabilities,
-    /// By role, instead of [`Options::min_allocatable`]; an empty list means anything will do.
+    /// The minimums by role, instead of [`Options::min_allocatable`]; with an empty list, any offer will do.
     pub min_allocatable: BTreeMap<Role, Vec<ResourceQuantities>>,
     pub constraints: BTreeMap<Role, OfferConstraints>,
 }

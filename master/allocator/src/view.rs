@@ -17,9 +17,9 @@ use crate::sorter::NodeKey;
 /// Dominant shares, divided by weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// By role, of its whole subtree.
+    /// The shares of roles, including their subtrees.
     pub roles: BTreeMap<Role, f64>,
-    /// By role and framework.
+    /// The shares of frameworks within their roles.
     pub frameworks: BTreeMap<(Role, FrameworkId), f64>,
 }
 
@@ -35,7 +35,7 @@ pub struct RoleView {
     pub reserved: ResourceQuantities,
     /// The resources that the subtree is offered or uses, reserved or not.
     pub allocated: ResourceQuantities,
-    /// The number of filters of the role's frameworks.
+    /// The total of all agents.
     pub filters: usize,
     pub frameworks: Vec<FrameworkId>,
 }
@@ -76,7 +76,7 @@ impl Allocator {
         named.collect()
     }
 
-    /// The sum over all agents.
+    /// The total of all agents.
     #[must_use]
     pub fn total(&self) -> ResourceQuantities {
         self.named((0..self.kinds()).map(|kind| (kind, self.sorter.total(kind))))
@@ -86,7 +86,7 @@ impl Allocator {
         self.classes.kinds()
     }
 
-    /// Offered or in use, of all agents.
+    /// The resources of all agents that are offered or in use.
     #[must_use]
     pub fn allocated(&self) -> ResourceQuantities {
         let top = self
@@ -124,7 +124,7 @@ impl Allocator {
         shares
     }
 
-    /// Roles that exist, by name.
+    /// The existing roles, ordered by name.
     #[must_use]
     pub fn roles(&self) -> Vec<RoleView> {
         let existing = self.roles.iter().filter(|(_, node)| node.exists());
@@ -178,7 +178,7 @@ impl Allocator {
         }
     }
 
-    /// All quotas that are set.
+    /// All quotas.
     #[must_use]
     pub fn quotas(&self) -> BTreeMap<Role, Quota> {
         let with_quota = self.roles.iter().filter(|(_, node)| node.quota.is_some());
@@ -187,8 +187,8 @@ impl Allocator {
             .collect()
     }
 
-    /// The agents that a framework's constraints rule out, by the roles that it is subscribed to; no more than so many
-    /// of all its roles together.
+    /// The agents that a framework's constraints exclude, by subscribed role, at most `at_most` for all roles
+    /// together.
     ///
     /// # Errors
     /// For an unknown framework.
@@ -254,10 +254,10 @@ impl Allocator {
         Ok(self.classes.resources(&self.agents[key].free, None))
     }
 
-    /// All that an agent has.
+    /// The total of an agent.
     ///
     /// # Errors
-    /// When it is not known.
+    /// For an unknown agent.
     pub fn agent_total(&self, agent: &AgentId) -> Result<Resources, Error> {
         let key = self.agent_key(agent)?;
         Ok(self.classes.resources(&self.agents[key].total, None))
@@ -295,8 +295,8 @@ impl Allocator {
         self.agent_keys.contains_key(agent)
     }
 
-    /// Active roles in the order in which they would be offered to, each with its active frameworks in
-    /// theirs. A random sorter draws anew each time.
+    /// The active roles in the order of the next offers, each with its active frameworks in their order. A random
+    /// sorter draws a new order each time.
     pub fn order(&mut self) -> Vec<(Role, Vec<FrameworkId>)> {
         self.sorter.settle();
         let mut order = Vec::new();

@@ -1,6 +1,6 @@
 //! A walk over the active roles, in the order of the sorter.
 //!
-//! Invariant: the order stands still while a walk goes on.
+//! Invariant: the order does not change during a walk.
 
 use crate::roles::{RoleKey, RoleTree};
 use crate::sorter::{NodeKey, Sorter};
@@ -8,9 +8,9 @@ use crate::sorter::{NodeKey, Sorter};
 /// Walks the active roles in order.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
-    /// Nodes whose children are being walked, and how far.
+    /// The nodes whose children are being walked, with the positions.
     stack: Vec<(NodeKey, usize)>,
-    /// Instead of the stack, for the random sorter.
+    /// The order of a random sorter, which replaces the stack.
     shuffled: Option<std::vec::IntoIter<RoleKey>>,
 }
 
@@ -21,7 +21,7 @@ impl Walk {
         self.shuffled = None;
     }
 
-    /// Goes through these instead.
+    /// Walks these roles instead.
     pub(crate) fn shuffle(&mut self, roles: Vec<RoleKey>) {
         self.shuffled = Some(roles.into_iter());
     }
@@ -31,7 +31,7 @@ impl Walk {
         self.next_where(sorter, roles, |_| false)
     }
 
-    /// The next role, without those below nodes that are passed over.
+    /// The next role, without the descendants of skipped nodes.
     #[inline]
     pub(crate) fn next_where(
         &mut self,

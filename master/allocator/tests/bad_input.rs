@@ -1,4 +1,4 @@
-//! Wrong calls: each is a typed error and leaves everything as it was.
+//! Invalid calls: each returns a typed error and leaves the allocator unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn framework(name: &str) -> FrameworkId {
     FrameworkId::new(name).expect("a valid id")
 }
 
-/// An agent that is known; `b` is not.
+/// A known agent; `b` is unknown.
 fn a() -> AgentId {
     agent("a")
 }
@@ -38,7 +38,7 @@ fn b() -> AgentId {
     agent("b")
 }
 
-/// A framework that is known; `g` is not.
+/// A known framework; `g` is unknown.
 fn f() -> FrameworkId {
     framework("f")
 }
@@ -383,7 +383,7 @@ fn patterns_are_limited() {
     assert!(Pattern::new("(").is_err());
     assert!(Pattern::new("(a{1000}){1000}").is_err());
     assert!(Pattern::new("rack-[0-9]+").is_ok());
-    // A match of these may be in very many states at once; each text would cost as many steps as they have.
+    // A match of these patterns may be in very many states at once; each text would cost as many steps.
     let many = "(?:[ -~]*[0-9][ -~]{0,40}|[ -~]*[a-m][ -~]{0,40}|[ -~]*[aeiou][ -~]{0,40})!";
     let refusal = Pattern::new(many).expect_err("too many states");
     assert!(refusal.to_string().contains("too many states"), "{refusal}");

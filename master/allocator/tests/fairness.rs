@@ -1,4 +1,4 @@
-//! Fairness: weights, and the properties that dominant-resource fairness is known for.
+//! Fairness: weights, and the known properties of dominant-resource fairness.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ fn in_role(name: &str) -> FrameworkSpec {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Two roles with weights 1 and 3 that take everything end up with dominant shares of 1 to 3.
+    /// Two roles with weights 1 and 3 that take everything reach dominant shares in the ratio 1 to 3.
     #[test]
     fn weights_are_met(
         agents in proptest::collection::vec((1_u32..8, 1_u32..64, 0_u32..9), 400..600),
@@ -68,8 +68,8 @@ struct Demand {
     mem: u32,
 }
 
-/// Progressive filling as in the paper, by way of offers: the whole cluster is on offer, whoever is next
-/// launches one task and declines the rest, until nobody fits another. Returns tasks by user.
+/// Progressive filling as in the paper, with offers: the whole cluster is on offer, the next user launches one task
+/// and declines the rest, until no further task fits. Returns the number of tasks of each user.
 fn fill(cpus: u32, mem: u32, demands: &[Demand], weights: &[f64]) -> Vec<u32> {
     let mut allocator = Allocator::new(Options::default());
     let names: Vec<String> = (0..demands.len())
@@ -121,8 +121,8 @@ fn dominant(tasks: u32, demand: &Demand, cpus: u32, mem: u32) -> f64 {
     part(demand.cpus, cpus).max(part(demand.mem, mem))
 }
 
-/// NSDI'11, the running example: 9 cpus and 18 GB; A needs <1, 4> a task, B <3, 1>. A gets 3 tasks and B 2,
-/// both 2/3 of their dominant resource.
+/// NSDI'11, the running example: 9 cpus and 18 GB; A needs <1, 4> per task, B <3, 1>. A gets 3 tasks and B 2, both
+/// 2/3 of their dominant resource.
 #[test]
 fn the_papers_example() {
     let demands = [Demand { cpus: 1, mem: 4 }, Demand { cpus: 3, mem: 1 }];
@@ -146,8 +146,8 @@ fn the_papers_example_weighted() {
     assert!((shares[1] - 2.0 * shares[0]).abs() < 0.06, "{shares:?}");
 }
 
-/// Asset fairness fails the sharing incentive where DRF does not (the paper's Theorem 1 example shape):
-/// two users of 30 and 30 units, <1, 3> and <1, 1>; each gets at least what half of the cluster gives.
+/// Asset fairness fails the sharing incentive where DRF does not (the shape of the paper's Theorem 1 example): two
+/// users of 30 and 30 units, <1, 3> and <1, 1>; each gets at least as much as from half of the cluster.
 #[test]
 fn the_papers_sharing_incentive_example() {
     let demands = [Demand { cpus: 1, mem: 3 }, Demand { cpus: 1, mem: 1 }];
@@ -168,8 +168,8 @@ fn demand() -> impl Strategy<Value = Demand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Nobody would do better with an equal part of the cluster of their own; tasks are whole, so up to
-    /// the share of the largest task of all.
+    /// No user would do better with an equal part of the cluster; whole tasks allow a deviation of the largest task's
+    /// share.
     #[test]
     fn sharing_pays(
         demands in proptest::collection::vec(demand(), 2..5),
@@ -187,7 +187,7 @@ proptest! {
         }
     }
 
-    /// Nobody would rather have what another has; up to one task of either.
+    /// No user would prefer another user's resources; deviations of one task of either are allowed.
     #[test]
     fn nobody_envies(
         demands in proptest::collection::vec(demand(), 2..5),
@@ -196,7 +196,7 @@ proptest! {
         let tasks = fill(cpus, mem, &demands, &vec![1.0; demands.len()]);
         for (mine, demand) in demands.iter().enumerate() {
             for (theirs, other) in demands.iter().enumerate() {
-                // With one of their tasks less, as they may be a task ahead.
+                // The other user may be one task ahead.
                 let bundle = tasks[theirs].saturating_sub(1);
                 let with_theirs =
                     (bundle * other.cpus / demand.cpus).min(bundle * other.mem / demand.mem);
@@ -208,7 +208,7 @@ proptest! {
         }
     }
 
-    /// Asking for more of something than a task needs does not bring more tasks.
+    /// A false demand for more of a resource brings no additional tasks.
     #[test]
     fn lying_does_not_pay(
         demands in proptest::collection::vec(demand(), 2..5),
@@ -220,7 +220,7 @@ proptest! {
         let mut with_lie = demands.clone();
         with_lie[0] = Demand { cpus: demands[0].cpus + lie.0, mem: demands[0].mem + lie.1 };
         let lying = fill(cpus, mem, &with_lie, &weights)[0];
-        // The last task that fits is a matter of rounding, for either.
+        // The last task that fits depends on rounding.
         prop_assert!(lying <= honest + 1, "{honest} tasks with the truth, {lying} with {lie:?} more");
     }
 }

@@ -27,7 +27,7 @@ fn framework() -> FrameworkId {
     FrameworkId::new("f").expect("a valid id")
 }
 
-/// A framework in many roles, which its constraints keep from all agents of a cluster.
+/// A framework in many roles, whose constraints exclude all agents of a cluster.
 fn cluster() -> Allocator {
     let mut allocator = Allocator::new(Options::default());
     let resources = Resources::parse("cpus:1;mem:64", &Role::star()).expect("valid resources");
@@ -160,7 +160,8 @@ fn a_random_order_of_very_many_roles_is_drawn_in_proportion_to_them() {
     assert!(many < few * 15, "{few}, then {many}");
 }
 
-/// A framework in so many roles, by their first letters; one that asks for something of its own takes gpus, too.
+/// Adds a framework with this many roles, by their first letters; a framework with a minimum of its own also takes
+/// gpus.
 fn add_in_roles(allocator: &mut Allocator, name: &str, roles: usize, minimum: Option<f64>) {
     let role = |number: usize| Role::new(&format!("{name}{number:05}")).expect("a valid role");
     let roles = (0..roles).map(role);
@@ -209,7 +210,7 @@ fn roles_that_can_use_nothing_of_an_agent_are_passed_over() {
         let useful = FrameworkId::new("useful").expect("a valid id");
         let mut looked_at = 0;
         for _ in 0..3 {
-            // A task ends, and its agent is visited.
+            // A task ends, and the cycle visits its agent.
             let held = allocator.held(&agent(0)).expect("it is known");
             let held = held.get(&useful).expect("the agent");
             let freed = allocator.recover_resources(Moment::ORIGIN, &useful, &agent(0), held, None);

@@ -54,7 +54,7 @@ fn run(file: &Path) -> Result<(), Failed> {
     Err(format!("differs at line {line}; got:\n{got}").into())
 }
 
-/// Every scenario of Mesos has its file, or a line in the page of those that cannot apply.
+/// Every scenario of Mesos has its file, or a line on the page of scenarios that cannot apply.
 fn none_is_missing(folder: &'static str, total: usize) -> Result<(), Failed> {
     let expected = std::fs::read_to_string(Path::new(ROOT).join(folder).with_extension("names"))?;
     let expected: Vec<&str> = expected

@@ -1,4 +1,4 @@
-//! The largest ACCEPTs with operations on reservations, on an agent that is divided into very many resources.
+//! The largest ACCEPTs with operations on reservations, on an agent divided into very many resources.
 
 use std::error::Error;
 use std::io::Write;
@@ -54,7 +54,7 @@ fn accept(offer: v1::Offer, operations: Vec<Message>) -> Action {
     })
 }
 
-/// An agent, a framework that may reserve, and the agent divided.
+/// Sets up an agent, a framework with the right to reserve, and divides the agent.
 fn divided(resources: usize) -> Result<World, Box<dyn Error>> {
     let mut world = World::new();
     let has = parse_resources("cpus:32;mem:65536", &Role::star())?;

@@ -1,4 +1,4 @@
-//! All agents of a cluster come back to a master that has just started, with the tasks that they run.
+//! All agents of a cluster return to a newly started master with their running tasks.
 
 use std::error::Error;
 use std::io::Write;
@@ -105,7 +105,7 @@ impl Cluster {
         }
     }
 
-    /// The frame by which an agent comes back, as it is sent.
+    /// The encoded frame of a reregistering agent.
     fn frame(&self, agent: usize) -> Vec<u8> {
         let numbers = (agent..self.tasks).step_by(self.agents);
         let tasks: Vec<_> = numbers.map(|number| self.task(agent, number)).collect();
@@ -148,7 +148,7 @@ fn resident_mb() -> Option<u64> {
     Some(kilobytes / 1_000)
 }
 
-/// Frames are decoded on one thread and taken in on another, as a master does it.
+/// Decodes frames on one thread and processes them on another, as a master does.
 fn take_in(world: &mut World, agents: &[usize], frames: &[Vec<u8>]) -> Result<(), Box<dyn Error>> {
     std::thread::scope(|scope| {
         let (sender, decoded) = std::sync::mpsc::sync_channel(BURST);
@@ -172,7 +172,7 @@ fn take_in(world: &mut World, agents: &[usize], frames: &[Vec<u8>]) -> Result<()
     })
 }
 
-/// Agents are made up outside of the time that is measured, and are not there any more when memory is.
+/// Creates the agents outside the measured time, and drops them before measuring memory.
 pub(crate) fn run(agents: usize, tasks: usize) -> Result<(), Box<dyn Error>> {
     let cluster = Cluster::new(agents, tasks)?;
     let recovered = cluster.recovered();

@@ -1,4 +1,4 @@
-//! A master's core without its shell: what it asks to be kept is kept at once.
+//! A master's core without its shell: every registry write is durable at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,12 +27,12 @@ pub(crate) struct World {
     pub(crate) replies: u64,
     pub(crate) steps: u64,
     pub(crate) slowest: Duration,
-    /// Operations that the agents were sent.
+    /// The number of operations sent to agents.
     pub(crate) applied: usize,
 }
 
 impl World {
-    /// A master with nothing.
+    /// A master with an empty registry.
     pub(crate) fn new() -> Self {
         Self::recovered(Recovered {
             epoch: 1,
@@ -40,7 +40,7 @@ impl World {
         })
     }
 
-    /// A master that starts with what the one before it left.
+    /// A master that starts with the former master's registry.
     pub(crate) fn recovered(recovered: Recovered) -> Self {
         Self {
             core: MasterCore::new(config(), recovered, Now::default()),
@@ -160,7 +160,7 @@ impl World {
         });
     }
 
-    /// An offer, after a look for one if none has come.
+    /// The next offer, after a new cycle if necessary.
     pub(crate) fn next_offer(&mut self) -> Result<v1::Offer, String> {
         if self.offers.is_empty() {
             self.step(Input::Tick);

@@ -7,9 +7,9 @@ use super::ids::OperationUuid;
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Taken; the effects come later.
+    /// Accepted; the effects come later.
     Accepted,
-    /// An operation was taken: it has this name, and ends later.
+    /// An operation was accepted: it has this uuid, and ends later.
     Applied(OperationUuid),
     Done,
     /// The call succeeded, with a warning for the operator.

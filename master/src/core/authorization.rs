@@ -33,7 +33,7 @@ impl From<NotAuthorized> for Answer {
     }
 }
 
-/// Gives a framework the name that it has proven to bear, unless it says another.
+/// Sets a framework's principal to the proven one, unless the framework names another.
 pub(crate) fn take_name(info: &mut FrameworkInfo, caller: &Caller) -> Result<(), Invalid> {
     let Some(principal) = caller.principal() else {
         return Ok(());
@@ -54,7 +54,7 @@ fn mismatch(authenticated: &str, own: &str) -> String {
     )
 }
 
-/// Says so if a framework's call comes from somebody else.
+/// The error if a framework's call comes from another principal.
 pub(super) fn is_not_its_own(info: &FrameworkInfo, caller: &Caller) -> Option<String> {
     let principal = caller.principal()?;
     let own = info.principal.as_deref().unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn roles(approver: &Approver, roles: &BTreeSet<Role>) -> Result<(), N
     Err(NotAuthorized::Roles(refused.join(", ")))
 }
 
-/// Whether a task, and the executor it brings, may run as the users that they would.
+/// Checks that a task, and the executor in it, may run as their users.
 pub(super) fn launch(
     framework: &Framework,
     task: &TaskInfo,
@@ -94,7 +94,7 @@ pub(super) fn launch(
     let executor = task.executor.as_deref().or(executor);
     let brought = executor.and_then(|executor| executor.command.as_ref());
     let named = |command: &meseta_proto::mesos::v1::CommandInfo| command.user.clone();
-    // A task in an executor runs as that does, unless it names a user itself.
+    // A task in an executor runs as the executor's user, unless the task names a user.
     let outer = brought
         .and_then(named)
         .unwrap_or_else(|| of_framework.to_owned());
@@ -111,7 +111,7 @@ pub(super) fn launch(
     Ok(())
 }
 
-/// Whether all parts of an operation may be done.
+/// Checks the rights for all parts of an operation.
 pub(crate) fn operation(approver: &Approver, operation: &Operation) -> Result<(), Forbidden> {
     if approver.allows_everything() {
         return Ok(());

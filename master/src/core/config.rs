@@ -26,14 +26,14 @@ const RECONNECT_TIME: Duration = Duration::from_secs(30);
 /// The identity of this master.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// A fresh UUID of every start; prefix of the ids of frameworks, agents and offers.
+    /// A new UUID for every start; the prefix of the ids of frameworks, agents and offers.
     pub id: String,
     pub hostname: String,
     /// The address at which others reach this master.
     pub ip: IpAddr,
     pub port: u16,
     pub cluster: Option<String>,
-    /// Digits and dots only: clients take it apart as numbers.
+    /// The version with digits and dots only, because clients parse it as numbers.
     pub version: String,
     /// The build of the program, for `/version` and `/state`.
     pub build: BuildInfo,
@@ -115,14 +115,14 @@ impl Memory {
     }
 }
 
-/// Some thousand ordinary tasks, whatever the budget is.
+/// The memory for about a thousand ordinary tasks, whatever the budget.
 const REPORTED_BYTES_MIN: usize = 16 << 20;
 
 const fn at_least(bytes: usize, min: usize) -> usize {
     if bytes < min { min } else { bytes }
 }
 
-/// The memory budget where no flag says otherwise.
+/// The default memory budget.
 const MEMORY_BUDGET_DEFAULT: usize = 4 << 30;
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ pub struct Config {
     pub agent_ping_timeout: Duration,
     pub max_agent_ping_timeouts: u32,
     pub agent_reregister_timeout: Duration,
-    /// The least time between two agents that are marked unreachable; zero for no limit.
+    /// The shortest time between two agents that are marked unreachable; zero for no limit.
     pub agent_removal_interval: Duration,
     /// The percentage of missing agents up to which silent agents may be marked unreachable.
     pub agent_removal_percent: u32,

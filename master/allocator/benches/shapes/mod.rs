@@ -1,4 +1,4 @@
-//! Clusters in the shapes of Mesos's allocator benchmarks, so that figures can be laid beside its own.
+//! Clusters in the shapes of Mesos's allocator benchmarks, for a comparison of the figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use meseta_resources::{
     Role, Scalar, Value,
 };
 
-/// Longer than any benchmark.
+/// A time longer than any benchmark.
 pub(crate) const FOREVER: Duration = Duration::from_secs(1_000_000);
 
 pub(crate) struct Cluster {
@@ -43,7 +43,7 @@ pub(crate) fn in_role(name: &str) -> FrameworkSpec {
     }
 }
 
-/// 16 ranges out of 31000-32000, as the benchmarks of Mesos have their ports in use.
+/// 16 ranges from 31000-32000, the ports in use in the benchmarks of Mesos.
 pub(crate) fn fragmented_ports() -> Resource {
     let ranges: Ranges = (0..16)
         .map(|at| {
@@ -59,8 +59,7 @@ fn id(kind: &str, index: usize) -> String {
 }
 
 impl Cluster {
-    /// Frameworks first, spread over the roles, then the agents, one in `used_by` of which is used by
-    /// a framework.
+    /// Adds the frameworks first, spread over the roles, then the agents; a framework uses one agent in `used_by`.
     pub(crate) fn new(agents: usize, frameworks: usize, roles: usize) -> Self {
         let mut cluster = Self::without_agents(frameworks, roles);
         let total = resources("cpus:24;mem:4096;disk:4096;ports:[31000-32000]");
@@ -113,7 +112,7 @@ impl Cluster {
         self.allocator.sweep(self.now)
     }
 
-    /// All offers are declined, by default for good.
+    /// Declines all offers, by default permanently.
     #[inline(never)]
     pub(crate) fn measured_decline(&mut self, offers: &[Allocation], refuse: Option<Duration>) {
         for offer in offers {

@@ -102,11 +102,11 @@ impl World {
         }
     }
 
-    /// A tick or a sweep leaves nothing that could be offered, and no guarantee that could be served.
+    /// A tick or a sweep leaves no resources that could be offered, and no guarantee that could be served.
     fn check_nothing_more(&self, offers: &[Allocation]) {
         let shared = |resources: &Resources| !resources.shared().is_empty();
         if offers.iter().any(|offer| shared(&offer.resources)) {
-            // Shared volumes are offered once a cycle, together with what else there is.
+            // A cycle offers shared volumes once, together with the other resources.
             return;
         }
         let more = self.allocator.clone().sweep(self.now);
@@ -174,7 +174,7 @@ impl World {
             let filters: BTreeSet<_> = of_role
                 .map(|filter| (&filter.agent, &filter.framework, filter.refused.to_string()))
                 .collect();
-            // Filters that have run out are dropped when the next cycle comes by.
+            // The next cycle drops expired filters.
             assert!(
                 roles.get(&role).map_or(0, |view| view.filters) >= filters.len(),
                 "filters of {role}"

@@ -12,7 +12,7 @@ use meseta_resources::{
 use super::model::{Filter, ModelAgent, ModelFramework};
 use super::{World, agent, framework, role, short};
 
-/// Totals of all sorts, small enough that everything happens.
+/// Totals of all kinds, small enough that every case occurs.
 fn total(b: u16, c: u16) -> Resources {
     let mut text = format!("cpus:{};mem:{}", 1 + b % 7, 64 * (1 + c % 5));
     if b & 8 != 0 {
@@ -101,7 +101,7 @@ impl World {
             self.allocator
                 .update_framework(&id, &spec)
                 .expect("known and valid");
-            // Roles left, and roles that are not suppressed any more, lose their filters.
+            // Former roles, and roles that are no longer suppressed, lose their filters.
             let suppressed = known.suppressed.clone();
             self.model.filters.retain(|filter| {
                 let revived =
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// A task ends, or an offer is declined: some or all of one holding.
+    /// Returns some or all of a holding: a task ends, or an offer is declined.
     pub(super) fn give_back(&mut self, a: u16, b: u16, c: u16) {
         let Some((key, held)) = self.holding(a) else {
             return;
@@ -255,7 +255,7 @@ impl World {
                 .set(&mem, least + Scalar::from_units(u64::from(b % 3) * 64));
         }
         if c & 96 == 96 {
-            // The older kind: the guarantee is the limit.
+            // Legacy quota: the guarantee is the limit.
             quota.limits = ResourceLimits::default();
             for (name, amount) in quota.guarantees.iter() {
                 quota.limits.set(name, amount);
@@ -288,7 +288,7 @@ impl World {
             .expect("known");
     }
 
-    /// An operator reserves, or takes a reservation back.
+    /// An operator reserves, or unreserves.
     pub(super) fn reserve(&mut self, a: u16, b: u16) {
         let id = agent(a);
         if !self.model.agents.contains_key(&id) {
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// A framework reserves what it holds, for its role.
+    /// A framework reserves held resources for its role.
     pub(super) fn convert(&mut self, a: u16, b: u16) {
         let Some(((on, id, name), held)) = self.holding(a) else {
             return;
@@ -329,7 +329,7 @@ impl World {
         } else {
             (reserved, plain)
         };
-        // What an agent has lost since then cannot be turned into something that it has.
+        // A conversion cannot consume resources that the agent has lost since.
         let total = &self.model.agents[&on].total;
         if !total.contains(&from) {
             return;

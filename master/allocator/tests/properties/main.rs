@@ -21,11 +21,11 @@ use proptest::prelude::*;
 const ROLES: [&str; 6] = ["a", "a/x", "a/y", "b", "b/z/w", "c"];
 const AGENTS: usize = 5;
 const FRAMEWORKS: usize = 6;
-/// Sequences per property, and commands in each: 100,000 commands and more in all.
+/// The number of sequences per property; below, of commands in each: more than 100,000 commands in all.
 const CASES: u32 = 110;
 const COMMANDS: usize = 320;
 
-/// More of them with `PROPERTY_CASES`.
+/// The number of sequences, higher with `PROPERTY_CASES`.
 fn cases() -> u32 {
     let requested = std::env::var("PROPERTY_CASES").ok();
     requested
@@ -88,7 +88,7 @@ impl World {
         self.check_state();
     }
 
-    /// All gone: nothing is left but what a new allocator has.
+    /// Removes everything: the allocator must equal a new one.
     fn tear_down(mut self) {
         for index in 0..16 {
             self.remove_framework(index);
@@ -118,8 +118,8 @@ fn run(quota: bool, seed: u64, commands: &[Numbers]) {
     world.tear_down();
 }
 
-/// Explain and the cycle agree: on each agent somebody has no blocker exactly when a cycle over that
-/// agent alone makes an offer, and each offer went to one of those.
+/// Explain and the cycle agree: on each agent, a framework without a blocker exists exactly when a cycle over that
+/// agent alone makes an offer, and each offer goes to such a framework.
 fn explain_agrees(quota: bool, seed: u64, commands: &[Numbers]) {
     let mut world = World::new(quota, seed);
     for (step, command) in commands.iter().enumerate() {

@@ -17,7 +17,7 @@ pub(crate) struct Model {
     pub(crate) filters: Vec<Filter>,
     pub(crate) weights: BTreeMap<Role, f64>,
     pub(crate) quotas: BTreeMap<Role, Quota>,
-    /// Allocations made, by role including those below, by a role's own frameworks, by framework.
+    /// The number of allocations, by role including its subtree, by a role's own frameworks, and by framework.
     counts: BTreeMap<Counted, u64>,
 }
 
@@ -69,7 +69,7 @@ impl Model {
         free
     }
 
-    /// Makes an allocation that the allocator made.
+    /// Records an allocation of the allocator.
     pub(crate) fn hold(&mut self, allocation: &Allocation) {
         let Allocation {
             framework,
@@ -90,7 +90,7 @@ impl Model {
         }
     }
 
-    /// Drops what no longer exists: the counts of roles and of frameworks in roles that are gone.
+    /// Drops counts of roles, and of frameworks in roles, that no longer exist.
     pub(crate) fn tidy(&mut self, now: Moment) {
         self.held.retain(|_, held| !held.is_empty());
         self.filters.retain(|filter| filter.expiry >= now);
@@ -177,7 +177,7 @@ impl Model {
         })
     }
 
-    /// Roles with their frameworks, in the order of weighted DRF, by sorting everything.
+    /// Roles with their frameworks in the order of weighted DRF, by a full sort.
     pub(crate) fn order(&self) -> Vec<(Role, Vec<FrameworkId>)> {
         let active: BTreeSet<Role> = self
             .frameworks

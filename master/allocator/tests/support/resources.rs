@@ -1,8 +1,8 @@
-//! Resources in short: `cpus:2;mem(role):10;disk(+role{k=v}+role/sub)[id1]*:50;cpus!:1;disk<mount>:9`.
+//! Short forms of resources: `cpus:2;mem(role):10;disk(+role{k=v}+role/sub)[id1]*:50;cpus!:1;disk<mount>:9`.
 //!
-//! In parentheses the reservations, bottom first, dynamic ones with `+`; in brackets the id of a volume;
-//! `*` shared, `!` revocable, `<mount>` a file system of its own. Ranges `[1-5]` and sets `{a,b}` are
-//! as in Mesos.
+//! Parentheses hold the reservations, bottom first, dynamic ones with `+`; brackets hold the id of a volume; `*`
+//! means shared, `!` revocable, `<mount>` a file system of its own. Ranges `[1-5]` and sets `{a,b}` are those of
+//! Mesos.
 
 use meseta_resources::{
     Disk, DiskSource, Label, Labels, Persistence, Reservation, Resource, ResourceName, Resources,
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Resources {
     all
 }
 
-/// At the `;` outside of brackets.
+/// Splits at each `;` outside of brackets.
 fn split_items(text: &str) -> Vec<String> {
     text.split(';')
         .filter(|item| !item.is_empty() && *item != "-")
@@ -32,7 +32,7 @@ fn split_items(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// At the last `:` before the value.
+/// Splits at the last `:` before the value.
 fn split_value(item: &str) -> (&str, &str) {
     let depth_zero = |(at, _): &(usize, &str)| {
         let head = &item[..*at];

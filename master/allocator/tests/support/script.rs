@@ -1,5 +1,5 @@
-//! Scripts: commands at the start of a line, what they answer indented below. Everything else is in
-//! the commands' own match arms.
+//! Scripts: commands at the start of a line, with their answers indented below. The match arms of the commands define
+//! the rest.
 
 mod members;
 mod questions;
@@ -23,12 +23,12 @@ pub(crate) struct Script {
     options: Options,
     allocator: Option<Allocator>,
     now: Moment,
-    /// Offers made and not given back, for the rescind plans.
+    /// Outstanding offers, for the rescind plans.
     offers: Vec<Outstanding>,
     made: usize,
 }
 
-/// Runs a script and returns it with the answers that it got.
+/// Runs a script and returns it with the actual answers.
 pub(crate) fn run(text: &str) -> String {
     let mut script = Script {
         options: Options::default(),
@@ -121,7 +121,7 @@ impl Script {
         }
     }
 
-    /// The rest: maintenance, time, cycles and questions.
+    /// Runs the remaining commands: maintenance, time, cycles and queries.
     fn other_command(&mut self, line: &str, words: &Words<'_>) -> Answer {
         match words.at(0) {
             "unavailable" => {

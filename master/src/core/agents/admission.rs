@@ -13,8 +13,8 @@ use crate::core::state::agent::{Agent, AgentProfile};
 use crate::core::state::rejection::Rejection;
 
 impl MasterCore {
-    /// Rejects an agent with a domain if the master has none, or without one if --require_agent_domain is set. Not
-    /// permanent: the agent retries.
+    /// Rejects an agent with a domain if the master has none, or without one if --require_agent_domain is set. The
+    /// rejection is not permanent: the agent retries.
     pub(super) fn check_domain(&self, profile: &AgentProfile) -> Result<(), Rejection> {
         let reason = match &profile.info.domain {
             Some(_) if self.config.identity.domain.is_none() => {
@@ -30,13 +30,13 @@ impl MasterCore {
         Err(Rejection::for_now(reason))
     }
 
-    /// Offers that are out stay out, as in Mesos.
+    /// Updates the whitelist. Outstanding offers stay, as in Mesos.
     pub(in crate::core) fn update_whitelist(&mut self, hosts: Option<&BTreeSet<Arc<str>>>) {
         self.allocator.update_whitelist(hosts.cloned());
         self.allocate_due = true;
     }
 
-    /// Sends an agent away that may not join, or not with these static reservations.
+    /// Rejects an agent without the right to join, or without that to its static reservations.
     pub(super) fn check_agent_is_authorized(
         &self,
         connection: ConnectionId,
@@ -63,7 +63,7 @@ impl MasterCore {
             &profile.info.hostname,
             outcome.as_deref().unwrap_or("authorized"),
         );
-        // An operator may mend the ACLs: the agent is to come again.
+        // An operator may correct the ACLs, so the agent should retry.
         decision.map_err(|forbidden| {
             let text = format!(
                 "{NOT_AUTHORIZED} to register an agent that provides {}: {forbidden}",
@@ -73,8 +73,8 @@ impl MasterCore {
         })
     }
 
-    /// Sends an agent away whose certificate is another host's, or that says it is an agent which was
-    /// admitted from another host.
+    /// Rejects an agent whose certificate is for another host, or whose id belongs to an agent admitted from another
+    /// host.
     pub(super) fn check_agent_is_certified(
         &self,
         connection: ConnectionId,
@@ -103,7 +103,7 @@ impl MasterCore {
         }
     }
 
-    /// The host that an agent was admitted from, whether it is here, expected, or unreachable.
+    /// The host from which an agent was admitted, whether it is registered, expected, or unreachable.
     pub(in crate::core) fn host_of(&self, id: &AgentId) -> Option<&str> {
         let registered = self
             .agents
@@ -112,7 +112,7 @@ impl MasterCore {
         let recovered = || Some(&self.recovered_agents.get(id)?.info.hostname);
         let unreachable = || Some(&self.unreachable_agents.get(id)?.hostname);
         let host = registered.or_else(recovered).or_else(unreachable)?;
-        // Older masters did not note it.
+        // Older masters did not record the host.
         (!host.is_empty()).then_some(host)
     }
 

@@ -27,12 +27,12 @@ use crate::core::validation::part::shares_groups;
 use crate::core::views::snapshot::FrameworkView;
 use crate::core::wire;
 
-/// Different resources of an agent's tasks of which the conversion is remembered: most of its tasks are alike.
+/// The number of cached conversions of resources: most tasks of an agent have equal resources.
 const CONVERSIONS_MAX: usize = 8;
 
 const NOT_LAUNCHED: &str = "it was not launched there, and is ended";
 
-/// Resources as tasks have them, with what follows from them.
+/// Reported resources of tasks, with the parsed form.
 struct Conversion {
     /// The reported resources, each an encoded message.
     reported: Vec<Vec<u8>>,
@@ -71,7 +71,7 @@ impl Conversion {
     }
 }
 
-/// The conversions that are remembered, of which the oldest makes room.
+/// The cached conversions; the oldest makes room.
 #[derive(Default)]
 struct Conversions {
     kept: Vec<Conversion>,
@@ -150,7 +150,7 @@ struct Books<'a> {
 }
 
 impl MasterCore {
-    /// Reads the tasks that an agent reports; what cannot be read is left out.
+    /// Parses the tasks that an agent reports; skips unreadable ones.
     pub(super) fn read_reported_tasks(
         &mut self,
         id: &AgentId,
@@ -169,7 +169,7 @@ impl MasterCore {
         read
     }
 
-    /// Takes reported tasks on the books, but for those of frameworks that are `finished`.
+    /// Adopts reported tasks, except those of frameworks that are `finished`.
     pub(super) fn adopt_tasks(
         &mut self,
         id: &AgentId,
@@ -230,8 +230,8 @@ impl TaskAdoption<'_> {
         }
         let state = TaskState::try_from(task.state).map_err(Invalid::of);
         let is_over = state.as_ref().is_ok_and(|state| is_terminal(*state));
-        // An agent that was never away runs only what this master gave it. An end may be one whose acknowledgement
-        // it did not get.
+        // An agent that was never away runs only tasks from this master. An ended task may be one whose
+        // acknowledgement the agent did not get.
         let is_strange = |framework: &FrameworkId| {
             self.back == ReregistrationKind::Registered && !is_over && self.issued.is_of(framework)
         };
@@ -245,7 +245,7 @@ impl TaskAdoption<'_> {
             }
             return Err(invalid!("its framework is unknown"));
         };
-        // The very id that is kept, which very many tasks share.
+        // A clone of the stored id, which very many tasks then share.
         let framework_id = framework.id.clone();
         let task_id = TaskId::new(task_id).map_err(Invalid::of)?;
         if agent.task(&framework_id, &task_id).is_some() {
@@ -321,7 +321,7 @@ impl Books<'_> {
     }
 }
 
-/// A reported task as a record.
+/// Converts a reported task to a record.
 fn record(
     agent_id: &AgentId,
     (framework_id, task_id): (FrameworkId, TaskId),

@@ -78,7 +78,7 @@ impl ChargedResources {
         })
     }
 
-    /// Charges so much if the agent has it.
+    /// Charges these amounts if the agent has them.
     pub(super) fn take(&mut self, more: &ResourceQuantities) -> bool {
         let has = self.has(more);
         if has {
@@ -87,7 +87,7 @@ impl ChargedResources {
         has
     }
 
-    /// The resources, or nothing if the agent does not have so much.
+    /// Charges the resources and returns them, or returns nothing if the agent does not have them.
     fn within(&mut self, resources: Resources) -> Resources {
         if resources.is_empty() || self.take(&counted(&resources)) {
             resources
@@ -108,7 +108,7 @@ pub(super) struct AdoptionBudget {
     pub(super) reported: ReportedBudget,
 }
 
-/// The frameworks of which an agent runs something.
+/// The frameworks with tasks or executors on an agent.
 struct RunningFrameworks<'a>(BTreeSet<&'a str>);
 
 impl<'a> RunningFrameworks<'a> {
@@ -129,8 +129,7 @@ impl<'a> RunningFrameworks<'a> {
 }
 
 impl MasterCore {
-    /// Adopts what an agent runs: its tasks, and what else is in its report. Returns the frameworks whose tasks the
-    /// agent has to kill.
+    /// Adopts the tasks and the rest of an agent's report. Returns the frameworks whose tasks the agent has to kill.
     pub(super) fn adopt(
         &mut self,
         id: &AgentId,
@@ -189,7 +188,7 @@ impl MasterCore {
         FRAMEWORKS_PER_AGENT_MAX.saturating_sub(told.count())
     }
 
-    /// A framework that agents know and this master does not: it may subscribe again.
+    /// Adds a framework that agents know and this master does not: its scheduler may subscribe again.
     fn recover_framework(
         &mut self,
         agent: &AgentId,
@@ -345,7 +344,7 @@ mod tests {
         let rest = all("cpus:1;ports:[1-5]");
         assert_eq!(charged.within(rest.clone()), rest, "nothing was taken");
         assert_eq!(charged.within(all("cpus:0.001")), nothing);
-        // Of what there is less than is charged, others' names say nothing.
+        // A name that is overcharged does not affect the others.
         charged.total.remove("cpus");
         assert_eq!(charged.within(all("mem:50")), all("mem:50"));
         assert_eq!(charged.within(all("mem:1")), nothing);

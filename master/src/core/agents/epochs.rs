@@ -30,7 +30,7 @@ impl MasterCore {
         let Some(obeyed) = same else {
             return Ok(None);
         };
-        // Of two starts with one epoch the other was the first.
+        // If another start has used the same epoch, this master needs a higher one.
         let own = self.config.identity.id.as_str();
         let is_another = obeyed.master_id.as_deref().is_some_and(|id| id != own);
         let is_enough = match is_another {
@@ -41,7 +41,8 @@ impl MasterCore {
             return Ok(None);
         }
         let next = obeyed.epoch.checked_add(1);
-        // All rises of one master together: an agent that makes epochs up must not outrun every copy of the registry.
+        // The limit for all raises of one master: an agent with invented epochs must not outrun every copy of the
+        // registry.
         let max = self.config.registry_epoch_rise_max;
         let rise = next.map(|next| next.saturating_sub(self.first_epoch));
         match next.filter(|_| rise.is_some_and(|rise| rise <= max)) {
@@ -57,7 +58,7 @@ impl MasterCore {
         }
     }
 
-    /// Has a higher epoch written; the agent goes on when that is durable.
+    /// Writes a higher epoch; the agent's reregistration continues when the epoch is durable.
     pub(super) fn raise_epoch(
         &mut self,
         agent: &AgentId,
@@ -111,7 +112,7 @@ impl MasterCore {
         }
     }
 
-    /// The epoch is durable; the agent that it was made for is answered.
+    /// Continues the reregistration of the agent for which the epoch was raised.
     pub(in crate::core) fn epoch_raised(
         &mut self,
         epoch: u64,

@@ -22,7 +22,7 @@ use crate::core::tasks::status::update;
 use crate::core::wire;
 use crate::core::wire::event_of;
 
-/// Characters of an agent's reason that are logged.
+/// The number of characters of an agent's reason in a log line.
 const REASON_CHARS_MAX: usize = 256;
 
 impl MasterCore {
@@ -35,7 +35,7 @@ impl MasterCore {
             self.handshake(connection, message);
             return;
         };
-        // One connection speaks for an agent, the last that it was admitted on.
+        // Only the agent's latest connection speaks for it.
         let speaks = self.agents.get(&agent).and_then(|agent| agent.connection);
         if speaks != Some(connection) {
             self.counters.dropped_messages += 1;
@@ -60,7 +60,7 @@ impl MasterCore {
         }
     }
 
-    /// Whatever an agent says beside pongs it says once its id is on its disk.
+    /// Records that the agent has stored its id: it sends messages other than pongs only afterwards.
     fn note_speech(&mut self, agent: &AgentId, message: &agent_frame::Message) {
         let is_pong = matches!(message, agent_frame::Message::Pong(_));
         if let Some(agent) = self.agents.get_mut_keeping_view(agent).filter(|_| !is_pong) {
@@ -86,7 +86,8 @@ impl MasterCore {
         }
     }
 
-    /// An agent whose disk does not answer can start nothing: it is offered again once the disk answers.
+    /// Stops offers of an agent whose disk does not respond, because the agent can start nothing, and resumes them
+    /// later.
     fn disk_silence_changed(&mut self, id: &AgentId, is_silent: bool) {
         match is_silent {
             true => {
@@ -97,7 +98,7 @@ impl MasterCore {
         self.update_offerability(id);
     }
 
-    /// Forwards an update and takes from it what it says of the task.
+    /// Forwards an update, and updates the record of the task.
     fn status_update(&mut self, agent: &AgentId, message: meseta::StatusUpdate) {
         self.counters.agent_frame("status_update");
         let mut status = message.status;
@@ -225,7 +226,7 @@ impl MasterCore {
         self.event(&framework, event);
     }
 
-    /// Takes an executor off the books and frees what it held.
+    /// Removes an executor and releases its resources.
     pub(super) fn remove_executor(
         &mut self,
         agent_id: &AgentId,
@@ -271,7 +272,7 @@ impl MasterCore {
         self.event(&framework, event);
     }
 
-    /// Whether an agent has an executor, or a task in it.
+    /// Whether an agent has the executor, or a task in it.
     fn has_executor(
         &self,
         agent: &AgentId,
@@ -336,7 +337,7 @@ impl MasterCore {
         self.allocate_due = true;
     }
 
-    /// The agent leaves for good.
+    /// Removes an agent that leaves permanently.
     fn unregister(&mut self, id: &AgentId, message: &meseta::Unregister) {
         self.counters.agent_frame("unregister");
         let Some(agent) = self.agents.get_mut(id) else {
@@ -360,7 +361,7 @@ impl MasterCore {
     }
 }
 
-/// Takes an update over into the record of its task. Gives the task's user, and whether the update was there before.
+/// Updates the record of a task. Returns the task's user, and whether the update is a repetition.
 fn take_over(
     record: &mut TaskRecord,
     status: &v1::TaskStatus,

@@ -63,7 +63,7 @@ impl MasterCore {
         checked.map_err(Rejection::for_now)
     }
 
-    /// Counts what a registered agent oversubscribes beside its description, if there is room for it.
+    /// Counts a registered agent's estimate of revocable resources on top of its description, if there is room.
     pub(super) fn keep_estimate(
         &mut self,
         id: &AgentId,
@@ -95,7 +95,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Refuses one more agent of a host that has very many. Without certificates anybody could name any host.
+    /// Refuses another agent of a host with very many agents. Without certificates, anybody could claim any host.
     pub(super) fn check_agents_of_host(
         &self,
         connection: ConnectionId,
@@ -139,7 +139,7 @@ impl MasterCore {
         self.registered_of_host(hostname).count() + expected.count() + waiting.count()
     }
 
-    /// Expects an agent of the registry to come back.
+    /// Adds an agent of the registry to the expected ones.
     pub(in crate::core) fn expect_agent(&mut self, id: AgentId, agent: RecoveredAgent) {
         let origin = Origin::host(&agent.info.hostname);
         self.agent_info_usage.set(&id, origin, agent.bytes());
@@ -148,7 +148,7 @@ impl MasterCore {
         self.recovered_agents.insert(id, agent);
     }
 
-    /// An agent of the registry is expected no more, and is lost unless its return waits for the registry.
+    /// Removes an agent from the expected ones. The agent is lost, unless its reregistration waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
         self.note_missing();
         let agent = self.take_returned(id)?;
@@ -159,14 +159,14 @@ impl MasterCore {
         Some(agent)
     }
 
-    /// An agent of the registry is expected no more, for it is back.
+    /// Removes a returned agent from the expected ones.
     pub(super) fn take_returned(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
         let agent = self.recovered_agents.remove(id)?;
         forget(&mut self.recovered_at, &endpoint(&agent.info), id);
         Some(agent)
     }
 
-    /// Counts what an agent on this connection says of itself, in the place of what it said before.
+    /// Counts an agent's description on this connection, in place of the former one.
     pub(super) fn keep_description(&mut self, connection: ConnectionId, profile: &AgentProfile) {
         let origin = self.origin_of(connection, &profile.info.hostname);
         self.agent_info_usage
@@ -185,7 +185,7 @@ impl MasterCore {
         }
     }
 
-    /// Whether an operation may change what a registered agent has.
+    /// Checks that an operation may change a registered agent's resources.
     pub(in crate::core) fn check_description_with(
         &self,
         agent: &Agent,
@@ -196,7 +196,8 @@ impl MasterCore {
         self.agent_info_usage.check_growth(agent.id(), bytes, max)
     }
 
-    /// An operation has changed what a registered agent has; the larger count, while it waits for the registry.
+    /// Counts a registered agent's resources after an operation: the larger size, while the agent waits for the
+    /// registry.
     pub(in crate::core) fn keep_changed_description(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get(id) else {
             return;

@@ -25,7 +25,7 @@ enum Loss {
 }
 
 impl MasterCore {
-    /// An agent's stream has ended. Its tasks go on; it has until the ping timeout to come back.
+    /// Handles the end of an agent's stream. Its tasks continue; the agent may return until the ping timeout.
     pub(in crate::core) fn agent_gone(&mut self, connection: ConnectionId) {
         self.handshakes.remove(&connection);
         self.forget_partial_reregistration(connection);
@@ -87,7 +87,7 @@ impl MasterCore {
         }
     }
 
-    /// An operator says that an agent will never be back, wherever it is now.
+    /// Removes an agent that an operator has marked gone, wherever it is now.
     pub(in crate::core) fn agent_marked_gone(&mut self, id: &AgentId) {
         tracing::warn!(agent_id = %id, "agent marked gone");
         let expected = self.take_expected(id);
@@ -137,7 +137,7 @@ impl MasterCore {
     }
 
     fn take_agent(&mut self, id: &AgentId) -> Option<Agent> {
-        // Offers are void first, while the agent is still there to give their resources back to.
+        // Offers end first, while the agent still exists in the allocator.
         let offers = self.agents.get(id)?.offers.clone();
         let mut rescinded = Vec::new();
         for offer in offers {

@@ -20,7 +20,7 @@ use crate::core::timers::Timer;
 pub(super) const NOT_GIVEN: &str = "the agent id has not been assigned by this master yet";
 
 impl MasterCore {
-    /// Keeps a part of a return.
+    /// Stores a part of a reregistration.
     pub(super) fn add_reregistration_part(
         &mut self,
         connection: ConnectionId,
@@ -51,7 +51,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Begins a return whose first part has come.
+    /// Begins a reregistration with its first part.
     fn begin_partial_reregistration(
         &mut self,
         connection: ConnectionId,
@@ -72,7 +72,7 @@ impl MasterCore {
         let profile = profile(id.clone(), register).map_err(Rejection::permanent)?;
         self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         let origin = self.origin_of(connection, &profile.info.hostname);
-        // An agent begins anew when it has lost its connection, which this master may learn later.
+        // An agent starts again after losing its connection; this master may learn of the loss later.
         if let Some((earlier, from)) = self.partial_reregistrations.of_agent(&id) {
             if *from != origin {
                 let text =
@@ -95,7 +95,7 @@ impl MasterCore {
         }
     }
 
-    /// Gives a return up that has not been completed in its time.
+    /// Drops a reregistration that was not completed in time.
     pub(in crate::core) fn check_partial_reregistration(&mut self, connection: ConnectionId) {
         let Some(pending) = self.partial_reregistrations.pending.get(&connection) else {
             return;
@@ -108,7 +108,7 @@ impl MasterCore {
         self.reject_partial_reregistration(connection, text);
     }
 
-    /// The agent may come again.
+    /// Rejects a reregistration in parts; the agent may retry.
     fn reject_partial_reregistration(&mut self, connection: ConnectionId, text: String) {
         self.forget_partial_reregistration(connection);
         self.refuse_agent(connection, Rejection::for_now(text));
@@ -149,7 +149,7 @@ impl MasterCore {
     }
 }
 
-/// The reregistration of an agent with this id that runs nothing.
+/// The reregistration of an agent with this id and without tasks.
 pub(super) fn reregister_without_tasks(
     mut register: meseta::Register,
     id: &AgentId,

@@ -51,9 +51,9 @@ impl MasterCore {
         self.remove_predecessor(id, "a new agent registered at the same address");
     }
 
-    /// Agents of the registry where another is now will not be back. Mostly they are ids that this very agent never
-    /// learnt, because the master that gave them was succeeded: as agents that may come back they would count against a
-    /// master that asks itself whether it is cut off.
+    /// Removes agents of the registry at the location of another agent, because they will not return. Usually they
+    /// are ids that this very agent never learned, because the master that assigned them was replaced: as expected
+    /// agents they would make a master suspect that it is cut off.
     pub(super) fn replace_expected_predecessors(&mut self, profile: &AgentProfile) {
         let there = self.recovered_at.get(&endpoint(&profile.info));
         let there = there.into_iter().flatten();
@@ -72,7 +72,7 @@ impl MasterCore {
         }
     }
 
-    /// Takes an agent off the registry whose place another has taken.
+    /// Removes an agent whose location belongs to another agent now.
     fn remove_predecessor(&mut self, agent: AgentId, why: &'static str) {
         self.counters.agent_removals_registered += 1;
         let agent_id = agent.to_string();
@@ -81,8 +81,7 @@ impl MasterCore {
     }
 }
 
-/// The answer on a connection that the agent has given up: what it said there was on its way while it came back on
-/// another.
+/// The rejection on an abandoned connection: the agent has since returned on another.
 pub(super) fn said_before(agent: &Agent) -> Rejection {
     Rejection::for_now(format!(
         "agent {} has registered on a newer connection",

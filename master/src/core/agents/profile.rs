@@ -1,4 +1,4 @@
-//! An agent as it describes itself, and as the registry keeps it.
+//! An agent's description of itself, and its registry record.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::core::state::persisted::AgentRecord;
 use crate::core::state::resource_size;
 use crate::core::wire;
 
-/// Longest frame for an agent, in bytes, also if the agent takes longer ones.
+/// The longest frame for an agent in bytes, even if the agent accepts longer ones.
 const FRAME_BYTES_MAX: u64 = 64 << 20;
 
 /// Parses an agent's description of itself.
@@ -47,7 +47,7 @@ pub(in crate::core) fn profile(
             ))?;
     }
     check_sums(&total)?;
-    // Counted as operations count them, so that the difference of each is right.
+    // Computed like for operations, so that the difference of each operation is correct.
     let checkpointed = register.checkpointed_resources.iter();
     let checkpointed: usize = checkpointed.map(schema::bytes_of).sum();
     let bytes = message_bytes + resource_size::decoded_bytes(&total).saturating_sub(checkpointed);
@@ -79,8 +79,8 @@ pub(in crate::core) fn profile(
     })
 }
 
-/// Whether what there is of each name is an amount that a scalar may have, however many resources divide it: what thousands
-/// of agents have is summed.
+/// Checks that the sum of each name fits a scalar, however many resources divide it, because the amounts of thousands
+/// of agents are added.
 pub(super) fn check_sums(total: &Resources) -> Result<(), Invalid> {
     let mut sums: BTreeMap<&ResourceName, i64> = BTreeMap::new();
     for resource in total {
@@ -110,7 +110,7 @@ pub(in crate::core) fn record(profile: &AgentProfile) -> AgentRecord {
     }
 }
 
-/// An agent as the registry has it.
+/// An agent from its registry record.
 pub(in crate::core) fn recovered_agent(
     record: &AgentRecord,
 ) -> Result<(AgentId, RecoveredAgent), Invalid> {

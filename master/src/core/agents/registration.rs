@@ -29,7 +29,7 @@ use crate::core::state::task::{TaskRecord, is_terminal};
 use crate::core::state::unknown_task_updates::UnknownTaskUpdates;
 
 impl MasterCore {
-    /// The first frame of a connection.
+    /// Handles the first frame of a connection.
     pub(in crate::core) fn handshake(
         &mut self,
         connection: ConnectionId,
@@ -62,7 +62,7 @@ impl MasterCore {
         self.conclude_handshake(connection, result);
     }
 
-    /// Sends an agent away that is not taken.
+    /// Sends the rejection if the agent is not accepted.
     pub(super) fn conclude_handshake(
         &mut self,
         connection: ConnectionId,
@@ -223,21 +223,21 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Whether the registry has this of an agent and will keep it: after a failover most agents are as they were, and
+    /// Whether the registry already has this record and will keep it: after a failover most agents are unchanged, and
     /// need no write.
     fn is_registered_as(&self, record: &AgentRecord, id: &AgentId) -> bool {
         let expected = self.recovered_agents.get(id);
         expected.is_some_and(|agent| !agent.removal_pending && agent.encoded == record.info)
     }
 
-    /// Sends an agent away whose machine is down, or is being brought down.
+    /// Rejects an agent whose machine is down, or is being brought down.
     fn check_machine_is_up(
         &mut self,
         connection: ConnectionId,
         profile: &AgentProfile,
     ) -> Result<(), Rejection> {
         if !self.operator.maintenance.is_down(profile) {
-            // Admitted now, it would be there once all that are there have been sent away.
+            // An agent admitted now would remain after all agents of the machine were shut down.
             return match self.operator.requested_maintenance.is_down(profile) {
                 true => Err(Rejection::for_now(
                     "the machine is being brought down for maintenance",
@@ -260,7 +260,7 @@ impl MasterCore {
     ) {
         if !self.handshakes.remove(&connection) {
             self.drop_description(&profile.id);
-            // It left before it learnt its id, so nobody will ever use that.
+            // The agent left before it learned its id, so nobody will ever use the id.
             let agent = profile.id.clone();
             self.persist(
                 Mutation::RemoveAgent {
@@ -281,7 +281,7 @@ impl MasterCore {
         }
     }
 
-    /// Puts a new entry into the tables, with nothing running yet. An agent that is there already stays.
+    /// Adds a new agent without tasks to the tables. An agent that exists already stays.
     pub(in crate::core) fn insert_agent(
         &mut self,
         connection: ConnectionId,
@@ -374,7 +374,7 @@ impl MasterCore {
         self.frame(id, master_frame::Message::Registered(registered));
     }
 
-    /// An agent of the registry, or one thought lost, is back with all that it runs.
+    /// Readmits an agent of the registry, or an unreachable one, with its tasks.
     pub(in crate::core) fn readmit(
         &mut self,
         connection: ConnectionId,
@@ -387,7 +387,7 @@ impl MasterCore {
         let was_unreachable = self.unreachable_agents.remove(&id).is_some()
             || expected.is_some_and(|expected| expected.was_unreachable);
         if !self.handshakes.remove(&connection) {
-            // Admitted, but gone again: it is expected like any other of the registry.
+            // Admitted, but disconnected again: it is expected like any other agent of the registry.
             let agent = RecoveredAgent {
                 info: Arc::new(profile.info.clone()),
                 encoded: record(&profile).info,
@@ -430,7 +430,7 @@ impl MasterCore {
         }
     }
 
-    /// An agent that this master holds is back, on this or a new connection.
+    /// Resumes a registered agent, on this or a new connection.
     pub(in crate::core) fn resume(
         &mut self,
         connection: ConnectionId,
@@ -464,7 +464,7 @@ impl MasterCore {
         self.locations.add(&profile);
         let generation = agent.generation;
         self.keep_description(connection, &profile);
-        // What it said on an earlier connection may still wait for the registry.
+        // The description from an earlier connection may still wait for the registry.
         self.keep_changed_description(&id);
         self.hear_again(&id);
         self.agent_connections.insert(connection, id.clone());
@@ -517,8 +517,8 @@ impl MasterCore {
         }
     }
 
-    /// Live tasks that the master holds and the agent did not name: it must answer for them.
-    /// Ended ones need no answer any more.
+    /// Live tasks of the master's record that the agent did not report: the agent must report their states. Ended
+    /// ones need no report.
     fn tasks_unknown_to(
         &mut self,
         id: &AgentId,
@@ -559,7 +559,7 @@ impl MasterCore {
         unknown
     }
 
-    /// Takes executors off the books that the agent did not name.
+    /// Removes executors that the agent did not report.
     fn drop_executors_unknown_to(&mut self, id: &AgentId, report: &meseta::Reregister) {
         let Some(agent) = self.agents.get(id) else {
             return;

@@ -114,7 +114,7 @@ impl ReportedBudget {
         Fit::LeftOut
     }
 
-    /// Says so if not everything was kept.
+    /// Logs that records were reduced or skipped.
     pub(in crate::core) fn log(&self, agent: &AgentId) {
         if self.reduced > 0 || self.left_out > 0 {
             tracing::warn!(agent_id = %agent, max = self.max, reduced = self.reduced, left_out = self.left_out, "the records reported by the agents of a host exceed the limit: of some records what only readers need is left away, others are left out; raise --memory_budget");
@@ -126,7 +126,7 @@ pub(super) fn encoded(resources: &[v1::Resource]) -> usize {
     resources.iter().map(v1::Resource::encoded_len).sum()
 }
 
-/// Without the texts in its resources.
+/// The memory of a task's record without the texts in its resources.
 fn memory_of_task(record: &TaskRecord) -> usize {
     let user = record.user.as_deref().map_or(0, str::len);
     let resources = record.resources.iter().count() * size_of::<Resource>();
@@ -162,8 +162,8 @@ impl Agent {
 }
 
 impl MasterCore {
-    /// The budget for the records of an agent. Without a certificate, any agent could use up the budget of another
-    /// host.
+    /// The budget for the records of an agent. Without a certificate, an agent could otherwise use up the budget of
+    /// another host.
     pub(in crate::core) fn reported_budget_of(&self, agent: &Agent) -> ReportedBudget {
         let is_proven = agent
             .connection

@@ -123,7 +123,7 @@ impl Script {
         }
     }
 
-    /// The sorter's scenarios: a client is a role with one framework of the same name, which is given
+    /// A command of the sorter's scenarios: a client is a role with one framework of the same name, which gets
     /// resources whether they are free or not.
     pub(super) fn client_command(&mut self, words: &Words<'_>) -> Answer {
         let name = words.at(1);

@@ -1,4 +1,4 @@
-//! The words of a command, and the values that they stand for; a word that makes no sense ends the test.
+//! The words of a command, and their values; an invalid word ends the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl<'a> Words<'a> {
     pub(super) fn new(line: &'a str) -> Self {
         let (mut plain, mut named) = (Vec::new(), BTreeMap::new());
         for word in line.split_whitespace() {
-            // `=` inside of labels does not make a named word.
+            // A `=` inside of labels does not make a named word.
             match word.split_once('=') {
                 Some((key, value)) if key.chars().all(|c| c.is_ascii_lowercase() || c == '_') => {
                     named.insert(key, value);
@@ -81,7 +81,7 @@ pub(super) fn amounts(text: &str) -> impl Iterator<Item = (ResourceName, Scalar)
     })
 }
 
-/// `cpus:1;mem:2|cpus:3`; nothing for `any`.
+/// A minimum: `cpus:1;mem:2|cpus:3`; empty for `any`.
 pub(super) fn minimum(text: &str) -> Vec<ResourceQuantities> {
     match text {
         "any" => Vec::new(),
@@ -104,7 +104,7 @@ pub(super) fn unavailability(text: &str) -> Option<Unavailability> {
     })
 }
 
-/// `framework:role:resources`, more of them after `+++`.
+/// Used resources: `framework:role:resources`, further ones after `+++`.
 pub(super) fn used(text: Option<&str>) -> BTreeMap<FrameworkId, Resources> {
     let mut used: BTreeMap<FrameworkId, Resources> = BTreeMap::new();
     for item in text.into_iter().flat_map(|text| text.split("+++")) {
@@ -116,7 +116,7 @@ pub(super) fn used(text: Option<&str>) -> BTreeMap<FrameworkId, Resources> {
     used
 }
 
-/// `hostname=a,rack~r[0-9]|zone!=b`: `|` between groups, `,` between constraints; `=`, `!=`, `~`, `!~`,
+/// Constraints: `hostname=a,rack~r[0-9]|zone!=b`: `|` between groups, `,` between constraints; `=`, `!=`, `~`, `!~`,
 /// `+` exists, `-` does not.
 pub(super) fn constraints(text: &str) -> OfferConstraints {
     let one = |item: &str| {
