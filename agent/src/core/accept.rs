@@ -37,7 +37,7 @@ const NOT_ACKNOWLEDGED: &str = "The framework has too many tasks on this agent t
      it has not acknowledged; its tasks are taken again when it has";
 const ENDING: &str = "The agent is about to end, once its tasks have";
 
-/// A validated task.
+/// A task that passed validation.
 struct Checked {
     stream: StreamKey,
     info: pb::TaskInfo,

@@ -1,15 +1,15 @@
-//! The clock of the machine's boot: how long ago something was in an earlier life of the agent.
+//! The clock of the machine's boot: the age of events in earlier agent processes.
 //!
-//! The clock of the wall may be set, ahead or back, while no agent runs. So times that a restart must remember are
-//! recorded as the machine's uptime, with the id of its boot; see [`crate::checkpoint::KillRequested`]. Suspension is
-//! not counted: no task runs then. Invariant: uptimes of two boots are never compared.
+//! Somebody may set the wall clock, ahead or back, while no agent runs. Times that must survive a restart are therefore
+//! recorded as the machine's uptime, with the id of its boot; see [`crate::checkpoint::KillRequested`]. Suspension does
+//! not count: no task runs then. Invariant: uptimes of two boots are never compared.
 
 use std::time::Duration;
 
 use meseta_isolators::BootId;
 use meseta_resources::{Moment, Now};
 
-/// Counts from the machine's boot.
+/// A clock that counts from the machine's boot.
 #[derive(Clone, Debug)]
 pub struct BootClock {
     boot: BootId,
@@ -18,7 +18,7 @@ pub struct BootClock {
 }
 
 impl BootClock {
-    /// The clock of this boot, whose uptime is `uptime_at_origin` at the origin of the agent's moments.
+    /// Creates the clock of this boot. `uptime_at_origin` is the uptime at the origin of the agent's moments.
     pub fn new(boot: BootId, uptime_at_origin: Duration) -> Self {
         Self {
             boot,
@@ -26,7 +26,7 @@ impl BootClock {
         }
     }
 
-    /// The id of the boot that it counts from.
+    /// The id of the boot that the clock counts from.
     pub(super) fn boot(&self) -> &BootId {
         &self.boot
     }
@@ -37,7 +37,7 @@ impl BootClock {
         u64::try_from(uptime.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How long ago a recorded uptime was; `None` for one of another boot.
+    /// The time since a recorded uptime; `None` if the uptime belongs to another boot.
     pub(super) fn since(&self, now: Now, boot: &BootId, uptime_ns: u64) -> Option<Duration> {
         let elapsed = self.uptime_ns(now).saturating_sub(uptime_ns);
         (*boot == self.boot).then(|| Duration::from_nanos(elapsed))
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(elapsed, Some(37 * SECOND));
         let rebooted = BootClock::new(BootId::from_text("c"), 140 * SECOND);
         assert_eq!(rebooted.since(at(2 * SECOND), &boot, recorded), None);
-        // What no clock of this boot can have shown is not long ago.
+        // An uptime that no clock of this boot can have reached counts as long ago.
         assert_eq!(
             after.since(at(SECOND), &boot, u64::MAX),
             Some(Duration::ZERO)

@@ -1,10 +1,10 @@
-//! Which checks can be carried out here, of those that make sense ([`meseta_proto::task_parts`]).
+//! The valid checks that this agent can carry out; see [`meseta_proto::task_parts`] for their validity.
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::task_parts::{check_check, check_health, no_command};
 use meseta_proto::{Invalid, invalid};
 
-/// Refuses checks that cannot be carried out, in Mesos's words.
+/// Refuses checks that cannot be carried out, with Mesos's errors.
 pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), Invalid> {
     if let Some(check) = &info.health_check {
         use pb::health_check::Type;
@@ -38,7 +38,7 @@ pub(super) fn validate(info: &pb::TaskInfo) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Variables are the master's to judge: an agent runs what an older master let pass.
+/// Accepts all variables. The master validates them: an agent runs tasks that an older master accepted.
 fn any_environment(_: Option<&pb::CommandInfo>) -> Result<(), Invalid> {
     Ok(())
 }
@@ -63,7 +63,7 @@ fn validate_http(asked_for: Option<(u32, Option<&str>)>) -> Result<(), Invalid> 
     validate_path(path.flatten())
 }
 
-/// What is no path of a URL is never asked for: such a check could only fail.
+/// Refuses an invalid URL path, since its check could only fail.
 fn validate_path(path: Option<&str>) -> Result<(), Invalid> {
     const PATH_CHARACTERS_SHOWN: usize = 255;
     let path = path.unwrap_or_default();
@@ -81,7 +81,7 @@ fn validate_path(path: Option<&str>) -> Result<(), Invalid> {
 mod tests {
     use super::*;
 
-    /// A task that is checked both ways over HTTP.
+    /// A task with a check and a health check over HTTP.
     fn asked_for(path: Option<&str>, port: u32) -> pb::TaskInfo {
         let path = path.map(str::to_owned);
         pb::TaskInfo {

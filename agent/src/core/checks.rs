@@ -1,9 +1,10 @@
-//! Checks and health checks: when a task is probed, and what is told of what was seen.
+//! Checks and health checks: schedules the probes of a task, and reports their results.
 //!
-//! The containerizer runs one probe at a time ([`Probe`]); the core keeps the clock, counts failures and tells the scheduler.
-//! A health check that fails too often in a row ends its task; a check never does. Invariants: no probe runs before
-//! its delay or after a kill; only changes of a check are told, and of a health check every failure that counts; what finds
-//! no room is told by the next look; that the agent could not look, or that the task was frozen, is no failure of the task.
+//! The containerizer runs one probe at a time ([`Probe`]). The core keeps the clock, counts failures and sends updates
+//! to the scheduler. A health check that fails too often in a row ends its task; a check never does. Invariants: no
+//! probe runs before its delay or after a kill. A check reports only changes; a health check also reports every counted
+//! failure. An update without room is replaced by that of the next probe. A failure of the agent to probe, or a frozen
+//! task, is no failure of the task.
 
 use std::time::Duration;
 
@@ -20,12 +21,13 @@ use super::update_streams::Pushed;
 use super::{AgentCore, ContainerAction, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::KillCause;
 
-/// Two looks are never closer than this, whatever a task asks for.
+/// The shortest interval between two probes, even if a task requests a shorter one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// No look takes longer, and what no timeout means: long, but over some day.
+/// The longest timeout, also used for an unset one: long enough for any check, but finite.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
-/// What is beyond all durations, as infinity is, never comes. Below zero there is nothing: such a task is refused.
+/// Converts seconds. Values beyond the range of durations, such as infinity, become a duration that never ends. A task
+/// with a negative value has been refused.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
@@ -68,7 +70,7 @@ fn times(info: &pb::TaskInfo, check_kind: CheckKind) -> Option<Times> {
 }
 
 impl AgentCore {
-    /// Begins to look at a task that runs.
+    /// Schedules the probes of a running task.
     pub(super) fn arm_checks(&mut self, now: Now, task_ref: &TaskRef) {
         self.change_task(&task_ref.task.key, |task| {
             task.check_state = CheckState {
@@ -99,7 +101,7 @@ impl AgentCore {
             return;
         };
         if self.is_frozen(&task_ref.executor) {
-            // It could not answer, which says nothing of its health.
+            // A frozen task could not answer, which does not show that it is unhealthy.
             let next = Timer::Probe(container.clone(), check_kind);
             return self.set_timer(now.moment + times.interval, next);
         }
@@ -344,7 +346,7 @@ impl AgentCore {
         self.tell_check(now, task_ref, CheckKind::Check);
     }
 
-    /// Tells what was seen, or notes that there was no room for it: then the next look tells what that sees.
+    /// Sends the result of a probe. Without room for the update, notes that the next probe must send its result.
     fn tell_check(&mut self, now: Now, task_ref: &TaskRef, check_kind: CheckKind) {
         let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
@@ -364,8 +366,8 @@ impl AgentCore {
     }
 }
 
-/// What of a task its check's command needs: its environment, but for what the check has of its own. Made for each look,
-/// in the step that decides for all tasks, so that the rest, however much that is, is not copied.
+/// The parts of a task that the check's command needs: its environment, unless the check overrides it. Called for each
+/// probe in the step of the core, so that it copies only these parts of a possibly large task.
 fn probed_task(task: &pb::TaskInfo, command: &pb::CommandInfo) -> pb::TaskInfo {
     let own = task.command.as_ref();
     let own = own.and_then(|command| command.environment.as_ref());
@@ -389,7 +391,7 @@ fn is_success(result: &ProbeResult) -> bool {
     }
 }
 
-/// What is told of a check that has seen nothing yet: its type alone.
+/// The status of a check before its first result: only its type.
 pub(super) fn empty_status(info: &pb::TaskInfo) -> Option<pb::CheckStatusInfo> {
     let kind = info.check.as_ref()?.r#type();
     Some(pb::CheckStatusInfo {
@@ -400,7 +402,7 @@ pub(super) fn empty_status(info: &pb::TaskInfo) -> Option<pb::CheckStatusInfo> {
     })
 }
 
-/// The address that a health check's `protocol` names.
+/// The address for the `protocol` of a health check.
 fn host_of(protocol: Option<i32>) -> ProbeHost {
     use pb::network_info::Protocol;
     match protocol.map(Protocol::try_from) {
@@ -429,7 +431,7 @@ mod tests {
         }
     }
 
-    /// Megabytes of labels were copied ten times a second in the step that decides for all tasks.
+    /// Regression: the core copied megabytes of labels ten times a second.
     #[test]
     fn a_check_copies_no_more_of_its_task_than_it_needs() {
         let label = pb::Label {

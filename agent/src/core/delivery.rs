@@ -1,8 +1,8 @@
-//! Tasks given to executors of the frameworks' own: in portions that a stream takes, and again if they got lost.
+//! Delivers tasks to the executors of frameworks: in batches that fit a stream, and again if they were lost.
 //!
-//! An executor whose stream was ended names the tasks that it has when it subscribes again. Of those that it was given in
-//! this life of the agent it is given the others once more; of those that an earlier agent gave it nobody knows what became,
-//! and they are dropped, as in Mesos. Invariant: what is given at a time has a bound, but for a single task or group.
+//! An executor whose stream was ended names its known tasks when it subscribes again. The agent delivers the other
+//! tasks of this agent process again. The fate of tasks that an earlier agent process delivered is unknown: they are
+//! dropped, as in Mesos. Invariant: the size of a batch is bounded, except for a single task or group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,33 +22,33 @@ use super::states::dropped_or_lost;
 use super::{AgentCore, ConnectionId, Timer};
 use crate::checkpoint::{LogEntry, Lsn, RunKey, Write};
 
-/// Bytes of tasks that an executor is given at a time: of the least that may wait on its stream a third.
+/// Bytes of tasks in a batch: a third of the smallest buffer of an executor's stream.
 const PORTION_BYTES: usize = 512 * 1024;
-/// Events of them, likewise.
+/// Events in a batch: a third of the smallest buffer of an executor's stream.
 const PORTION_EVENTS: usize = 256;
-/// Time for its stream to take them, before more follows.
+/// The time that the stream gets to send a batch before the next batch.
 const PORTION_PAUSE: Duration = Duration::from_millis(100);
-/// How often a task is given to an executor that does not have it the next time that it subscribes.
+/// Attempts to deliver a task to an executor that does not name it at its next subscription.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// Why a task ends that its executor may not know.
+/// The message for a task that its executor may not know.
 const NEVER_ARRIVED: &str = "Task launched during agent restart";
 const DAMAGED: &str = "What the agent had written of the task is damaged; whether it ran is unknown, and it is killed";
 const NOT_TAKEN: &str = "The executor was given the task several times and does not have it";
 
-/// How far an executor is with what it is given.
+/// The progress of the deliveries to an executor.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deliveries {
-    /// When the present portion was begun.
+    /// The start of the current batch.
     since: Option<Moment>,
     bytes: usize,
     events: usize,
-    /// The first task that got lost at the last subscription, and how often it did.
+    /// The first lost task at the last subscription, and how often in a row it was lost.
     lost: Option<(u64, u32)>,
 }
 
 impl Deliveries {
-    /// Takes an event of so many bytes into the present portion, or says when the next one begins.
+    /// Adds an event of this size to the current batch, or returns the start of the next batch.
     fn take(&mut self, now: Moment, bytes: usize) -> Result<(), Moment> {
         let end = self.since.map(|since| since + PORTION_PAUSE);
         let Some(end) = end.filter(|end| now < *end) else {
@@ -63,14 +63,14 @@ impl Deliveries {
         Ok(())
     }
 
-    /// When the next portion begins, if the present one is full.
+    /// The start of the next batch, if the current one is full.
     fn is_full_until(&self, now: Moment) -> Option<Moment> {
         let end = self.since.map(|since| since + PORTION_PAUSE);
         let is_full = self.bytes >= PORTION_BYTES || self.events >= PORTION_EVENTS;
         end.filter(|end| is_full && now < *end)
     }
 
-    /// Counts that a task, by its order, is the first that got lost: how often in a row.
+    /// Counts how often in a row the task with this order number was the first lost task.
     fn count_lost(&mut self, first: u64) -> u32 {
         let before = self.lost.filter(|(order, _)| *order == first);
         let times = before.map_or(0, |(_, times)| times).saturating_add(1);
@@ -80,7 +80,7 @@ impl Deliveries {
 }
 
 impl AgentCore {
-    /// Gives an executor the tasks that it has not been given, as many as are good at a time.
+    /// Delivers the undelivered tasks to an executor, as many as fit into a batch.
     pub(super) fn deliver_tasks(&mut self, now: Now, executor: &Arc<Executor>) {
         let Some(connection) = executor.link.connection else {
             return;
@@ -122,8 +122,8 @@ impl AgentCore {
         }
     }
 
-    /// What becomes of tasks that were given to an executor which does not name them. One whose log is damaged may run all
-    /// the same, told and acknowledged: it is killed.
+    /// Settles delivered tasks that their executor does not name. A task with a damaged log may still run, with
+    /// acknowledged updates: it is killed.
     pub(super) fn settle_unknown(
         &mut self,
         now: Now,
@@ -162,8 +162,8 @@ impl AgentCore {
         self.give_again(now, &executor, lost);
     }
 
-    /// Tasks that did not reach an executor are to be given to it again, but for those that are killed. If it never takes
-    /// the first of them it never will: the event may be more than a stream takes.
+    /// Queues the tasks that did not reach an executor for delivery, except killed tasks. If the executor repeatedly
+    /// misses the first of them, that task is dropped: its event may be larger than a stream allows.
     fn give_again(&mut self, now: Now, executor: &Arc<Executor>, lost: Vec<&Arc<Task>>) {
         let Some(first) = lost.iter().map(|task| task.order).min() else {
             return self.change_executor(&executor.key, |executor| {
@@ -203,7 +203,7 @@ impl AgentCore {
     }
 }
 
-/// What tells a custom executor of new tasks: one of them, or a group.
+/// The event for new tasks of a custom executor: a single task, or a group.
 fn launch_event(batch: &[Arc<Task>]) -> Event {
     let mut tasks = batch.iter().map(|task| (*task.info).clone());
     if batch.iter().any(|task| task.group.is_some()) {
@@ -224,7 +224,7 @@ fn launch_event(batch: &[Arc<Task>]) -> Event {
 }
 
 impl Executor {
-    /// The tasks that wait to reach it, in the order in which they came, those of one group together.
+    /// The tasks to deliver, in order of their acceptance; the tasks of a group stay together.
     fn batches(&self) -> Vec<Vec<Arc<Task>>> {
         let mut batches: Vec<Vec<Arc<Task>>> = Vec::new();
         let mut groups = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! What a task's resources and limits mean to the kernel side.
+//! Converts a task's resources and limits to kernel limits.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::checkpoint::{LogEntry, RunImage};
 const BYTES_PER_MEGABYTE: u64 = 1024 * 1024;
 const MILLIS: u64 = 1000;
 
-/// Which limits the isolators in use can hold.
+/// The limits that the isolators in use can enforce.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Enforceable {
     /// Whether the isolator `cgroups/cpu` is on.
@@ -22,7 +22,7 @@ pub struct Enforceable {
     pub mem: bool,
 }
 
-/// Requests and limits of a task that runs alone in its container, or why they make no sense.
+/// Requests and limits of a task alone in its container, or the reason why they are invalid.
 pub(super) fn demand(
     resources: &Resources,
     limits: &BTreeMap<String, pb::value::Scalar>,
@@ -70,8 +70,8 @@ pub(super) fn demand(
     Ok(demand)
 }
 
-/// What several that share a container ask for together. A ceiling of one is a ceiling of all only where
-/// the others' requests are added to it; one without a ceiling takes it off.
+/// The total demand of all tasks in a container. If a task has a ceiling, the total ceiling is the sum of the ceilings
+/// and of the requests of the other tasks. A task with an infinite ceiling removes the total ceiling.
 pub(super) fn combined(demands: impl IntoIterator<Item = Demand>) -> Demand {
     let mut demands = demands.into_iter();
     let Some(mut sum) = demands.next() else {
@@ -105,7 +105,7 @@ pub(super) fn combined(demands: impl IntoIterator<Item = Demand>) -> Demand {
     sum
 }
 
-/// Whether cpus are revocable, where those of all demands are of one kind. What differs tells nothing of the launch.
+/// Whether the cpus are revocable, if all demands agree; `None` if they differ.
 pub(super) fn kind_of_cpus(demands: impl Iterator<Item = Demand>) -> Option<bool> {
     let with_cpus = demands.filter(|demand| demand.cpus_millis > 0);
     let mut kinds = with_cpus.map(|demand| demand.cpus_revocable);
@@ -134,12 +134,12 @@ fn add_limits(one: (Option<Limit>, u64), other: (Option<Limit>, u64)) -> Option<
     }
 }
 
-/// What a recovered task was given; it had been checked when it was taken.
+/// The demand of a recovered task, which was validated when the agent accepted it.
 pub fn demand_of_task(task: &pb::TaskInfo) -> Demand {
     read_demand(&task.resources, &task.limits)
 }
 
-/// What the container of a recovered run was given at its launch.
+/// The demand of a recovered run's container at its launch.
 pub fn demand_of_run(run: &RunImage) -> Demand {
     let own = run.executor.as_ref();
     let own = own.map(|own| read_demand(&own.record.info.resources, &BTreeMap::new()));
@@ -163,7 +163,7 @@ fn read_demand(resources: &[pb::Resource], limits: &BTreeMap<String, pb::value::
         .unwrap_or_default()
 }
 
-/// Limits beyond this many units are as good as none, and stay exact in a double.
+/// The largest finite limit. Larger limits are practically infinite, and this value is exact in a double.
 const LIMIT_UNITS_MAX: f64 = 1e12;
 
 fn read_limit(name: &str, value: f64) -> Result<Limit, Invalid> {
@@ -187,9 +187,9 @@ fn unsigned(millis: i64) -> u64 {
     u64::try_from(millis).unwrap_or(0)
 }
 
-/// An amount in thousandths of a megabyte, in whole bytes.
+/// Converts thousandths of a megabyte to whole bytes.
 pub(crate) fn megabytes_to_bytes(millis: u64) -> u64 {
-    // Divided first where the product would overflow: beyond 10^13 MB nobody counts the rest.
+    // Divides first where the product would overflow: beyond 10^13 MB the remainder does not matter.
     millis.checked_mul(BYTES_PER_MEGABYTE).map_or(
         (millis / MILLIS).saturating_mul(BYTES_PER_MEGABYTE),
         |bytes| bytes / MILLIS,
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(limited, partly);
         let all = combined([of(100, Some(Limit::At(100))), of(500, Some(Limit::At(900)))]);
         assert_eq!(all, of(600, Some(Limit::At(1000))));
-        // One that asks for no processor has nothing to be limited.
+        // A task without a processor request has nothing to limit.
         assert!(!combined([of(0, None), of(500, Some(Limit::At(900)))]).cpus_partly_limited);
         let free = combined([of(100, Some(Limit::Unlimited)), limited]);
         assert_eq!(free.cpus_limit, Some(Limit::Unlimited));

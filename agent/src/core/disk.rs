@@ -1,9 +1,9 @@
-//! The disk of the work directory, as far as it decides what the agent does: takes tasks, answers its master.
+//! The effects of the work directory's disk on the agent's decisions: accepting tasks, answering the master.
 //!
-//! While the disk does not answer, no task is taken and each pong says so, so that the master offers nothing of this
-//! agent. After [`super::Options::disk_timeout`] the agent answers its master no more, which then marks it unreachable
-//! as it does any silent agent. Kills go on all the time (`kill.rs`). Invariant: once the disk answers, all of this
-//! ends by itself.
+//! While the disk is silent, the agent accepts no task, and each pong reports this, so that the master makes no offers
+//! of this agent. After [`super::Options::disk_timeout`] the agent stops answering the master, which then marks it
+//! unreachable like any silent agent. Kills continue all the time (`kill.rs`). Invariant: once the disk answers, all of
+//! this ends automatically.
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_resources::Now;
@@ -47,17 +47,17 @@ impl AgentCore {
         }
     }
 
-    /// The answer to a ping; `None` once the agent answers no more.
+    /// The answer to a ping; `None` if the agent no longer answers.
     pub(super) fn pong(&self, sequence: u64) -> Option<wire::Pong> {
         (!self.given_up_for_disk).then(|| wire::Pong {
             sequence,
-            // Filled in as it is sent.
+            // Set when the pong is sent.
             usage: None,
             disk_silent: (self.disk == DiskCondition::Silent).then_some(true),
         })
     }
 
-    /// Whether the master is not to be answered.
+    /// Whether the agent does not answer the master because of its disk.
     pub(super) fn is_given_up_for_disk(&self) -> bool {
         self.given_up_for_disk
     }

@@ -1,9 +1,9 @@
 //! Draining: the agent kills its tasks and accepts no new ones, as the master requested.
 //!
-//! Tasks are killed, with no more grace than the operator allows, and executors that have no more tasks are shut down;
-//! what is told of the tasks' ends says why, and what comes meanwhile is refused, by later lives of the agent too. The
-//! agent forgets it when the end of the last task is acknowledged, as the master does, which says it again at every
-//! registration until then: an executor that takes its time to end keeps nobody from reactivating the agent.
+//! The agent kills tasks with at most the grace period that the operator allows, and shuts down executors without
+//! tasks. The updates of the tasks give the drain as the reason. New tasks are refused, also after a restart. The agent
+//! forgets the drain when the end of the last task is acknowledged. So does the master, which repeats the drain at
+//! every registration until then: an executor that ends slowly does not prevent the reactivation of the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use super::model::Executor;
 use super::states::has_capability;
 use crate::checkpoint::Write;
 
-/// How this agent is drained.
+/// The drain of this agent.
 #[derive(Copy, Clone, Debug)]
 pub struct Draining {
     pub config: pb::DrainConfig,
-    /// When that began, since the Unix epoch; after a restart of the agent that of its recovery.
+    /// The start of the drain, since the Unix epoch; after a restart of the agent the time of its recovery.
     pub since: Duration,
 }
 
@@ -72,7 +72,7 @@ impl AgentCore {
         }
     }
 
-    /// Forgets that it was drained once no task is left.
+    /// Forgets the drain once no task is left.
     pub(super) fn end_draining(&mut self) {
         let has_tasks = |executor: Arc<Executor>| !executor.tasks.is_empty();
         if self.draining.is_some() && !self.all_executors().any(has_tasks) {
@@ -88,13 +88,13 @@ impl AgentCore {
         }
     }
 
-    /// What is told of a task that came too late.
+    /// The refusal of a task during a drain.
     pub(super) fn drain_refusal(&self) -> Option<(Reason, &'static str)> {
         self.draining?;
         Some((Reason::AgentDraining, "the agent is being drained"))
     }
 
-    /// Says why a task ends, and that it ends for good if its agent does.
+    /// Sets the reason for the end of a task, and marks it as permanent if the agent is to be marked gone.
     pub(super) fn explain_draining(&self, framework: &FrameworkId, status: &mut pb::TaskStatus) {
         let Some(draining) = self.draining else {
             return;

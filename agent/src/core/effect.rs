@@ -1,7 +1,7 @@
-//! Everything that the agent does.
+//! The effects of the agent's core.
 //!
-//! An effect that others can see waits for the write that it follows ([`Effect::Output`] after an [`Lsn`]); the
-//! service releases those of one [`Destination`] in order.
+//! An effect that others can observe waits for the write that it follows ([`Effect::Output`] after an [`Lsn`]); the
+//! service releases the effects for one [`Destination`] in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,33 +19,33 @@ use super::launch_plan::LaunchPlan;
 use super::probe::Probe;
 use crate::checkpoint::{Lsn, RunKey, Write};
 
-/// Something is to be done.
+/// An effect of a step of the core.
 #[derive(Debug)]
 pub enum Effect {
     Persist {
-        /// Its place in the order.
+        /// The position in the order of writes.
         lsn: Lsn,
         write: Write,
     },
-    /// Carry this out once all writes up to `after` are durable.
+    /// Carry out this output once all writes up to `after` are durable.
     Output {
-        /// The last write that must come before.
+        /// The last write that must precede the output.
         after: Lsn,
-        /// Whom it concerns; order is kept per destination.
+        /// The destination, within which the order is kept.
         to: Destination,
         output: Output,
     },
 }
 
-/// Whom an output concerns.
+/// The destination of an output.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum Destination {
     /// The connection to the master.
     Master,
-    /// The same, for what waits for no disk: connecting, disconnecting, signs of life.
+    /// The connection to the master, for outputs that wait for no disk: connecting, disconnecting, heartbeats.
     Liveness,
     Container(ContainerId),
-    /// The same, for a kill that cannot wait any longer for what comes before it.
+    /// The connection for a kill that can no longer wait for the earlier outputs.
     Overdue(ContainerId),
     /// The executor in this container.
     Executor(ContainerId),
@@ -54,70 +54,70 @@ pub enum Destination {
     Agent,
 }
 
-/// What leaves the core, by what carries it out.
+/// The outputs of the core, by the component that carries them out.
 #[derive(Debug)]
 pub enum Output {
-    /// Done by the link to the master.
+    /// An action of the link to the master.
     Link(LinkAction),
-    /// Done by the streams to executors.
+    /// An action of the streams to executors.
     Executor(ExecutorAction),
-    /// Done by the containerizer, to a container.
+    /// An action of the containerizer on a container.
     Container(ContainerAction),
-    /// A run is over and nothing refers to it: its sandbox may go in its time.
+    /// A run is over and nothing refers to it: its sandbox may be removed later.
     DiscardSandbox { run: Arc<RunKey> },
     /// End the agent's process.
     Exit(ExitReason),
 }
 
-/// What the link to the master is to do.
+/// The actions of the link to the master.
 #[derive(Debug)]
 pub enum LinkAction {
     /// Try to reach the master, once; answered by `LinkUp` or `LinkDown`.
     Connect {
-        /// The name of the connection.
+        /// The id of the new connection.
         link: LinkId,
     },
     /// Give a connection up; not answered.
     Disconnect { link: LinkId },
     Send {
-        /// On this connection; if it is gone, to nobody.
+        /// The connection. If it is gone, the frame is dropped.
         link: LinkId,
         message: Box<wire::agent_frame::Message>,
     },
 }
 
-/// What a stream to an executor is to do.
+/// The actions of a stream to an executor.
 #[derive(Debug)]
 pub enum ExecutorAction {
     /// Send an event to an executor.
     Send {
-        /// On this stream; if it is gone, to nobody.
+        /// The stream. If it is gone, the event is dropped.
         connection: ConnectionId,
         event: Box<executor::Event>,
     },
-    /// End a stream after what was sent on it; not answered.
+    /// End a stream after sending its queued events; not answered.
     Finish { connection: ConnectionId },
 }
 
-/// What the containerizer is to do.
+/// The actions of the containerizer.
 #[derive(Debug)]
 pub enum ContainerAction {
     /// Launch a container; answered by `ContainerStarted` and later `ContainerEnded`, or by
     /// `LaunchFailed`.
     Launch(Box<LaunchPlan>),
-    /// Give a container other limits; answered by `Resized`.
+    /// Change the limits of a container; answered by `Resized`.
     Resize {
         container: ContainerId,
         demand: Demand,
-        /// What is behind it.
+        /// The resources behind the demand.
         resources: Resources,
-        /// The persistent volumes in it, each as it was asked for.
+        /// The persistent volumes of the container, as requested.
         volumes: Vec<pb::Resource>,
     },
-    /// Look at a task; answered by `Probed`.
+    /// Probe a task; answered by `Probed`.
     Probe(Box<Probe>),
-    /// End a container: a signal, then after the grace SIGKILL. One that has not begun to be
-    /// launched is not launched any more, which is answered by `LaunchFailed`.
+    /// End a container: SIGTERM, then after the grace period SIGKILL. A queued launch is cancelled and answered by
+    /// `LaunchFailed`.
     Kill {
         container: ContainerId,
         /// Time between SIGTERM and SIGKILL.
@@ -125,20 +125,20 @@ pub enum ContainerAction {
     },
     /// The grace period is over and the container still exists: destroy it.
     Destroy { container: ContainerId },
-    /// Stop all processes of a container where they are, or let them go on.
+    /// Freeze or thaw all processes of a container.
     Freeze {
         container: ContainerId,
-        /// Whether they are to stand still.
+        /// Whether the processes are to be frozen.
         frozen: bool,
     },
-    /// Throttle all containers with revocable CPUs together; `None` lifts a limit.
+    /// Throttle all containers with revocable CPUs together; `None` removes a limit.
     ThrottleRevocable {
         /// Thousandths of a processor for all of them.
         cpus_millis: Option<u64>,
-        /// Memory that they are to be kept below by reclaiming.
+        /// The memory ceiling, enforced by reclaiming.
         memory_ceiling_bytes: Option<u64>,
     },
-    /// The end of a container is durable: what the machine kept of it may go.
+    /// The end of a container is durable: the machine's records of the container may be removed.
     Forget { container: ContainerId },
 }
 
@@ -161,7 +161,7 @@ impl From<ContainerAction> for Output {
 }
 
 impl Output {
-    /// Whether it is a message between a framework and its executor; nobody is promised that one arrives.
+    /// Whether the output is a message between a framework and its executor, whose delivery is not guaranteed.
     pub(crate) fn is_message(&self) -> bool {
         match self {
             Self::Link(LinkAction::Send { message, .. }) => {
@@ -179,7 +179,7 @@ impl Output {
 
 impl QueuedSize for Output {
     fn bytes(&self) -> usize {
-        /// What an action about a container takes, more or less.
+        /// The approximate memory of an action on a container.
         const SMALL: usize = 1_024;
         match self {
             Self::Link(LinkAction::Send { message, .. }) => {
@@ -197,15 +197,15 @@ impl QueuedSize for Output {
     }
 }
 
-/// Why the agent's process ends.
+/// The reason for the end of the agent's process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ExitReason {
-    /// It was asked to.
+    /// The agent was asked to stop.
     Stopped,
-    /// It was asked to leave its cluster, and has told the master.
+    /// The agent was asked to leave its cluster, and has notified the master.
     Unregistered,
-    /// The master asked for it.
+    /// The master requested the shutdown.
     Shutdown(String),
-    /// The master will not have it, for good.
+    /// The master refused the agent permanently.
     Refused(String),
 }

@@ -1,8 +1,7 @@
-//! From the end of a container to the last update of its task.
+//! Handles the end of a container, up to the last update of its task.
 //!
-//! The containerizer says that a container ended only when its groups are verified empty and removed, so that
-//! resources are free when the terminal update is seen. Invariant: success is told for an exit with
-//! code 0 that somebody saw, and for nothing else.
+//! The containerizer reports the end of a container only after its groups are verified empty and removed, so that the
+//! resources are free when the terminal update arrives. Invariant: a task finishes only with an observed exit code 0.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::checkpoint::{KillCause, Limitation};
 
 pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
 
-/// What a container's end means for its task.
+/// The outcome of a container's end for its task.
 #[derive(Debug, PartialEq)]
 struct TaskOutcome {
     state: pb::TaskState,
@@ -52,7 +51,7 @@ impl AgentCore {
             return self.finish_killed_during_launch(now, &task_ref);
         }
         if has_run && kill.is_none() {
-            // It ran, but the agent may have fallen before it could say so.
+            // The container ran, but the agent may have crashed before it sent that update.
             self.tell_running(now, &task_ref);
         }
         let preempted = self.preemption_of(&task_ref.executor);
@@ -78,7 +77,7 @@ impl AgentCore {
         );
     }
 
-    /// Tells the end of a task whose container is gone.
+    /// Sends the terminal update of a task whose container is gone.
     #[expect(
         clippy::too_many_arguments,
         reason = "the parts of one status, named at the call"
@@ -107,7 +106,7 @@ impl AgentCore {
         status.message = message;
         status.limitation = limitation;
         if phase == Phase::Launching {
-            // There was no container to tell of.
+            // There was no container to report.
             status.container_status = None;
         }
         if task_ref.task.nested.is_some() {
@@ -119,7 +118,7 @@ impl AgentCore {
         self.forget(&container);
     }
 
-    /// What the machine kept of a container may go: its end is written.
+    /// Forgets a container whose end is written, so that the machine's records of it may be removed.
     pub(super) fn forget(&mut self, container: &ContainerId) {
         self.forget_revocable(container);
         self.timers.remove_container(container);
@@ -131,7 +130,8 @@ impl AgentCore {
     }
 }
 
-/// That nobody noted itself as the supervisor of a container which is known to have run says that the note was lost.
+/// Corrects the exit of a container that is known to have run: a missing note of its supervisor then means that the
+/// note was lost.
 fn unless_begun(phase: Phase, mut ending: Ending) -> Ending {
     if ending.exit == Exit::NeverBegun && phase != Phase::Launching {
         ending.exit = Exit::Unknown("the record of who kept it is lost".to_owned());
@@ -144,8 +144,8 @@ pub(super) fn has_ended_itself(ending: &Ending) -> bool {
     ending.kill_requested == Some(false) && matches!(ending.exit, Exit::Code(_))
 }
 
-/// The kill that a container's end is told as. What its supervisor recorded counts: a request that reached it
-/// and was lost with an agent was one, and a command that exited before any reached it ended by itself.
+/// The kill that decides the reported state. The supervisor's record counts: a kill that reached the supervisor counts
+/// even if the agent lost its own record. A command that exited before any kill reached its supervisor ended by itself.
 fn effective_kill(asked: Option<Kill>, ending: &Ending) -> Option<Kill> {
     match (asked, ending.kill_requested, &ending.exit) {
         (None, Some(true), _) => Some(Kill {
@@ -227,7 +227,7 @@ pub(super) fn exit_message(exit: &Exit) -> String {
     }
 }
 
-/// What was used beyond a limit, if that is known.
+/// The usage beyond a limit, if it is known.
 pub(super) fn limited(limitation: &Limitation) -> Option<pb::TaskResourceLimitation> {
     (!limitation.resources.is_empty()).then(|| pb::TaskResourceLimitation {
         resources: limitation.resources.clone(),

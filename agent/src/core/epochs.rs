@@ -1,64 +1,65 @@
-//! Which masters the agent obeys: of one cluster no lower epoch than it has obeyed, also after a restart.
+//! Decides which masters the agent obeys: never a lower epoch of the same cluster than it has obeyed, also after a
+//! restart.
 //!
-//! Entered through [`Epochs::decide`] for every frame and [`Epochs::keep`] once the agent is registered. A master that
-//! names no cluster is an older one: of it, and of another cluster's, only what was heard of late counts. Invariant:
-//! the epoch kept of a cluster never falls.
+//! Entered through [`Epochs::decide`] for every frame and [`Epochs::keep`] after the registration. A master without a
+//! cluster id is an older version. For such a master, and for another cluster, only recently heard epochs count.
+//! Invariant: the kept epoch of a cluster never falls.
 
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::ObeyedEpoch;
 use meseta_resources::Moment;
 
-/// How long the master of the highest epoch may be silent before one of a lower epoch, of another cluster or of none
-/// that is named, is taken for what comes after a lost registry, not for a master that has been succeeded: such a one
-/// ends with its lease, long before.
+/// The silence after which the master of the highest epoch no longer counts. After this time a master with a lower
+/// epoch, of another cluster or without a cluster id, is accepted as the result of a lost registry. Before, it may be a
+/// superseded master, but such a master ends with its lease, long before this time.
 const EPOCH_MEMORY: Duration = Duration::from_secs(75);
 
-/// Ids are UUIDs; what is longer than so many bytes is none, and not written to the disk.
+/// Ids are UUIDs. A longer id is invalid, and not written to the disk.
 const ID_BYTES_MAX: usize = 256;
 
-/// A master, as the frame at hand and those before it on the connection tell it.
+/// A master, as described by the current frame and the earlier frames of the connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MasterEpoch<'a> {
     /// Absent if the master names none.
     pub(super) cluster_id: Option<&'a str>,
     pub(super) epoch: u64,
-    /// The start of the master; absent before the agent is registered with it.
+    /// The start of the master; absent before the agent is registered with that master.
     pub(super) master_id: Option<&'a str>,
 }
 
-/// What becomes of a frame.
+/// The decision about a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Decision {
     Obey {
-        /// What is kept is to be durable before anything of the frame takes effect.
+        /// Whether the kept epoch has changed. It must be durable before the frame takes effect.
         has_changed: bool,
-        /// A higher epoch was obeyed, so long ago that it is forgotten.
+        /// Whether the agent has obeyed a higher epoch, which expired after a long silence.
         is_lower: bool,
     },
-    /// It comes from a master that has been succeeded, or whose registry is older than what was obeyed.
+    /// The frame comes from a superseded master, or from a master with an outdated registry.
     Drop {
-        /// Of this cluster a higher epoch was obeyed: waiting does not help.
+        /// Whether the agent has obeyed a higher epoch of this cluster, so that waiting does not help.
         for_ever: bool,
-        /// This master was not refused just before.
+        /// Whether this master was not refused just before.
         is_news: bool,
     },
 }
 
-/// The epochs that were obeyed.
+/// The epochs that the agent has obeyed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Epochs {
-    /// The highest of the cluster that the agent was registered with last; durable, or on its way.
+    /// The highest epoch of the cluster of the last registration; durable, or about to be.
     kept: Option<ObeyedEpoch>,
-    /// That of the last frame that was obeyed, whosever it was.
+    /// The epoch of the last obeyed frame, of any cluster.
     heard: u64,
     heard_at: Moment,
-    /// Cluster and epoch of the last frame that was dropped, if none was obeyed since.
+    /// Cluster and epoch of the last frame that was dropped, if no frame was obeyed since.
     refused: Option<(Option<String>, u64)>,
 }
 
 impl Epochs {
-    /// What is known after a restart.
+    /// The known epochs after a restart.
     pub(super) fn recovered(kept: Option<ObeyedEpoch>) -> Self {
         Self {
             kept,
@@ -66,17 +67,17 @@ impl Epochs {
         }
     }
 
-    /// What is to be durable, and told to masters.
+    /// The epoch to make durable and send to masters.
     pub(super) fn kept(&self) -> Option<&ObeyedEpoch> {
         self.kept.as_ref()
     }
 
-    /// The epoch of the last frame that was obeyed; 0 before there was one.
+    /// The epoch of the last obeyed frame; 0 before the first.
     pub(super) fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// Whether a frame is obeyed.
+    /// Decides whether a frame is obeyed.
     pub(super) fn decide(&mut self, now: Moment, master: MasterEpoch<'_>) -> Decision {
         let known = self
             .kept
@@ -106,14 +107,14 @@ impl Epochs {
         }
     }
 
-    /// Whether a master is above all that was obeyed of its cluster, and not below the one that was obeyed last.
+    /// Whether a master is above all obeyed epochs of its cluster, and not below the epoch obeyed last.
     pub(super) fn is_raised_by(&self, master: MasterEpoch<'_>) -> bool {
         let kept = self.kept.as_ref();
         let same = kept.filter(|kept| master.cluster_id == Some(kept.cluster_id.as_str()));
         master.epoch >= self.heard && same.is_none_or(|kept| master.epoch > kept.epoch)
     }
 
-    /// Says whether this master was not refused just before.
+    /// Notes a refusal. Returns whether this master was not refused just before.
     fn note_refusal(&mut self, master: MasterEpoch<'_>) -> bool {
         let cluster_id = valid(master.cluster_id);
         let refused = Some((cluster_id, master.epoch));
@@ -122,8 +123,8 @@ impl Epochs {
         is_news
     }
 
-    /// The agent is registered with a master whose frame was obeyed: its cluster is the one that counts from now on.
-    /// Says whether what is kept has changed.
+    /// Notes the registration with an obeyed master: from now on its cluster counts. Returns whether the kept epoch has
+    /// changed.
     pub(super) fn keep(&mut self, master: MasterEpoch<'_>) -> bool {
         let Some(cluster_id) = valid(master.cluster_id) else {
             return false;
@@ -138,13 +139,13 @@ impl Epochs {
         has_changed
     }
 
-    /// The process stood still for so long, in which nobody could be heard.
+    /// Extends the memory by the time that the process stood still, since it could not hear anybody.
     pub(super) fn paused(&mut self, now: Moment, lasted: Duration) {
         self.heard_at = (self.heard_at + lasted).min(now);
     }
 }
 
-/// An id, if it can be one.
+/// Returns a valid id, or `None`.
 fn valid(id: Option<&str>) -> Option<String> {
     id.filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX)
         .map(str::to_owned)
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!((kept.epoch, &kept.master_id), (8, &None));
         assert!(epochs.keep(master("a", 8)));
         assert!(!epochs.keep(master("a", 8)));
-        // The same master has made its epoch a higher one.
+        // The same master has raised its epoch.
         assert_eq!(epochs.decide(at(4), master("a", 9)), decision(true));
         let kept = epochs.kept().expect("it is kept");
         assert_eq!((kept.epoch, kept.master_id.as_deref()), (9, Some("m")));
@@ -284,7 +285,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever masters say, and however often the agent is restarted.
+        /// This holds for any messages of masters and any number of restarts of the agent.
         #[test]
         fn the_epoch_of_a_cluster_never_falls(
             frames in prop::collection::vec(

@@ -1,9 +1,10 @@
-//! Kills of tasks that an executor of a framework's own runs: it is told of them, and ends them itself.
+//! Kills of tasks that run in a framework's own executor: the agent sends the kill to the executor, which ends the
+//! task.
 //!
-//! A kill is written, so that it is told again to an executor that comes back, in another life of the agent too. It is told
-//! after what was written before; if the disk takes longer for that than [`RECORD_WAIT`] it is told at once, and once more
-//! in its turn. Invariant: no executor is told of a kill before it was told of the task, and on a stream nothing before
-//! that it is subscribed.
+//! A kill is written, so that the agent can send it again to a returning executor, also after a restart. It is sent
+//! after the earlier writes are durable. If the disk takes longer for that than [`RECORD_WAIT`], the kill is sent at
+//! once, and again in its turn. Invariant: no executor gets a kill before its task, and no stream gets anything before
+//! the subscription.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::{AgentCore, ConnectionId, Destination, ExecutorAction, Timer};
 use crate::checkpoint::{KillCause, Lsn, RunKey, TaskKey};
 
 impl AgentCore {
-    /// Passes a kill on to the executor that runs the task, now or when it is back.
+    /// Passes a kill on to the executor that runs the task, now or after its return.
     pub(super) fn ask_for_kill(
         &mut self,
         now: Now,
@@ -37,14 +38,14 @@ impl AgentCore {
             self.log_kill(now, task_ref, KillCause::Framework, grace);
             self.change_task(&task.key, |task| task.kill_asked = Some(policy));
         }
-        // Frozen, it would not hear of it.
+        // A frozen executor would not receive it.
         self.thaw(&executor.key.container);
         if let Some(connection) = executor.link.connection {
             self.tell_of_kill(now, executor, connection, task, policy);
         }
     }
 
-    /// Tells an executor that is back of all kills that were asked for meanwhile, or before.
+    /// Sends a returning executor all kills requested meanwhile or earlier.
     pub(super) fn repeat_kills(&mut self, now: Now, key: &RunKey, connection: ConnectionId) {
         let Some(executor) = self.executor_at(key) else {
             return;
@@ -74,7 +75,8 @@ impl AgentCore {
         );
     }
 
-    /// A full disk keeps no task alive: its kill goes before what cannot be written.
+    /// Sends a kill whose record is late: a full disk does not keep a task alive, so the kill precedes the pending
+    /// writes.
     pub(super) fn kill_untold(&mut self, now: Now, key: &Arc<TaskKey>, lsn: Lsn) {
         if lsn <= self.durable {
             return;
@@ -90,7 +92,7 @@ impl AgentCore {
             return;
         };
         if executor.link.subscribed_after.max(task.delivered_after) > self.durable {
-            // It may be soon, before the kill is.
+            // These writes may become durable soon, before the kill's.
             let again = Timer::KillUntold(key.clone(), lsn);
             return self.set_timer(now.moment + RECORD_WAIT, again);
         }

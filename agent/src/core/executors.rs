@@ -1,8 +1,8 @@
-//! Executors of the frameworks' own: how they subscribe, and what they tell and are told.
+//! The executors of frameworks: their subscriptions, and the messages from and to them.
 //!
-//! Events go to one stream per executor, the last that it opened. What an executor tells is durable before it is
-//! acknowledged, but for what it tells of a task that has ended. Invariant: an executor hears of a task or a kill at least
-//! once, and of nothing before it is durable, but for a kill.
+//! Events go to one stream per executor, the last one it opened. An executor's update is durable before the agent
+//! acknowledges it, except for late updates of ended tasks. Invariant: an executor gets a task or a kill at least once,
+//! and, except for kills, nothing before it is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl AgentCore {
                 executor.link.subscribed_after = after;
             });
         }
-        // Also of one that ends: these may be the ends of its tasks.
+        // Also for an ending executor: these may be the terminal updates of its tasks.
         for (update, permit) in subscribe.unacknowledged_updates.into_iter().zip(permits) {
             self.executor_update(
                 now,
@@ -113,7 +113,7 @@ impl AgentCore {
         }
     }
 
-    /// Says something to an executor, after everything that was written before.
+    /// Sends an event to an executor, after all earlier writes.
     pub(super) fn tell_executor(
         &mut self,
         executor: &Executor,
@@ -138,8 +138,8 @@ impl AgentCore {
         }
     }
 
-    /// Takes an update, which keeps its room until it is acknowledged. One that found none is not taken, and not
-    /// acknowledged to the executor, unless it is here already.
+    /// Accepts an update, which keeps its permit until it is acknowledged. An update without a permit is neither
+    /// accepted nor acknowledged to the executor, unless the agent has it already.
     pub(super) fn executor_update(
         &mut self,
         now: Now,
@@ -186,7 +186,7 @@ impl AgentCore {
         self.acknowledge_to_executor(&task_ref, uuid, told);
     }
 
-    /// What the agent adds to an executor's status.
+    /// Completes an executor's status with fields from the agent.
     fn complete_status(&self, now: Now, executor: &Executor, status: &mut pb::TaskStatus) {
         status.source = Some(Source::Executor.into());
         status.executor_id = Some(pb::ExecutorId {
@@ -205,8 +205,8 @@ impl AgentCore {
         told.executor_pid = ours.executor_pid;
     }
 
-    /// A word about a task that is over is passed on, as Mesos does; one about a task that never was here is not. It is
-    /// written if it tells an end: what else it may say of such a task is of no use to another life of the agent.
+    /// Forwards an update of an ended task, as Mesos does, and drops an update of an unknown task. A terminal update is
+    /// written; other updates of such a task are of no use after a restart.
     fn update_of_absent(
         &mut self,
         now: Now,
@@ -252,7 +252,7 @@ impl AgentCore {
         self.acknowledge_to_executor(&task_ref, uuid, Some(Pushed::Send));
     }
 
-    /// Tells the executor that its update is safe here, unless there was no room for it.
+    /// Acknowledges an update to its executor, unless there was no room for the update.
     pub(super) fn acknowledge_to_executor(
         &mut self,
         task_ref: &TaskRef,
@@ -279,7 +279,7 @@ impl AgentCore {
         self.tell_executor(&executor, connection, event);
     }
 
-    /// From an executor to its scheduler. Nobody keeps messages, and no connection begins with one.
+    /// Forwards a message from an executor to its scheduler. Messages are not kept, and no connection begins with one.
     pub(super) fn executor_message(
         &mut self,
         framework: &FrameworkId,
@@ -305,7 +305,7 @@ impl AgentCore {
         }));
     }
 
-    /// From a scheduler to its executor.
+    /// Forwards a message from a scheduler to its executor.
     pub(super) fn message_for_executor(&mut self, message: wire::ExecutorMessage) {
         let ids = FrameworkId::new(&message.framework_id.value)
             .ok()
@@ -332,7 +332,8 @@ impl AgentCore {
         self.tell_executor(&executor, connection, event);
     }
 
-    /// The last word about a task that its executor never had, once the executor's container has nothing of it.
+    /// Sends the terminal update of a task that its executor never received, once the executor's container no longer
+    /// includes the task's resources.
     pub(super) fn finish_unlaunched(
         &mut self,
         now: Now,
@@ -390,10 +391,12 @@ pub(super) fn kill_event(task: &TaskId, kill_policy: Option<pb::KillPolicy>) -> 
     }
 }
 
-/// An executor's clock is this machine's, which may be set back between an update and its arrival.
+/// The longest time by which an update may be ahead of the clock. An executor has the same clock, which may be set back
+/// between an update and its arrival.
 const AHEAD_MAX: Duration = Duration::from_secs(60);
 
-/// When a status was made, as seconds from the epoch: what its executor says, if that can be. Lists of tasks are sorted by it.
+/// The time of a status, in seconds since the Unix epoch: the executor's value if it is plausible. Lists of tasks are
+/// sorted by it.
 fn believable_time(told: Option<f64>, now: Duration) -> f64 {
     let latest = now.saturating_add(AHEAD_MAX).as_secs_f64();
     let told = told.filter(|told| (0.0..=latest).contains(told));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Now, Resources, Role};
 
-/// Whom a task runs as: who its command says, or else its framework.
+/// The user of a task: from its command, or else from its framework.
 pub(super) fn user_of(command: Option<&pb::CommandInfo>, framework: &pb::FrameworkInfo) -> String {
     command
         .and_then(|command| command.user.clone())
@@ -23,14 +23,14 @@ pub(crate) fn volumes_among<'a>(
     resources.into_iter().filter(is_volume).cloned().collect()
 }
 
-/// The role that resources were allocated to.
+/// The role to which the resources are allocated.
 pub(super) fn role_of(resources: &Resources) -> Option<Role> {
     resources
         .iter()
         .find_map(|resource| resource.allocation_role().cloned())
 }
 
-/// Mesos's durations may be negative, which means none.
+/// Converts a duration; Mesos's durations may be negative, which counts as zero.
 pub(super) fn duration(info: &pb::DurationInfo) -> Duration {
     Duration::from_nanos(u64::try_from(info.nanoseconds).unwrap_or(0))
 }

@@ -1,8 +1,7 @@
-//! What completed frameworks, executors and their tasks take, so that it has a bound in bytes, with the tasks that have
-//! ended and whose end is not acknowledged.
+//! Bounds the bytes of completed frameworks, executors and their tasks, and of ended tasks with an unacknowledged end.
 //!
-//! Those are not forgotten: a framework with too many of them is refused new ones. Pure. Invariant: what is counted for a
-//! framework is what its completed executors took when they were added, and what it took itself if it has no work.
+//! The latter are not forgotten: a framework with too many of them gets no new tasks. Pure. Invariant: a framework's
+//! count is the size of its completed executors when they were added, plus its own size if it has no work.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +11,13 @@ use meseta_resources::FrameworkId;
 use super::shares::Shares;
 use super::{Executor, Framework, Task};
 
-/// The bytes of each framework's completed executors, and of itself once it is completed.
+/// The bytes of each framework's completed executors, and of the framework itself once it is completed.
 #[derive(Debug)]
 pub(super) struct History {
     bytes_max: usize,
     bytes: usize,
     frameworks: BTreeMap<FrameworkId, usize>,
-    /// What tasks take that have ended and whose end is not acknowledged.
+    /// The bytes of ended tasks with an unacknowledged end.
     ended: Shares,
 }
 
@@ -32,7 +31,7 @@ impl History {
         }
     }
 
-    /// What one executor may keep of its tasks that are over, while it goes on.
+    /// The most bytes of completed tasks that a running executor may keep.
     pub(super) fn of_executor_max(&self) -> usize {
         self.bytes_max / 64
     }
@@ -58,37 +57,37 @@ impl History {
         }
     }
 
-    /// A framework has no work any more and is still shown.
+    /// Adds a framework that has no work left and is still shown.
     pub(super) fn add_framework(&mut self, framework: &Framework) {
         let bytes = framework_bytes(framework);
         self.bytes += bytes;
         *self.frameworks.entry(framework.id.clone()).or_default() += bytes;
     }
 
-    /// A framework that was shown has work again.
+    /// Removes a shown framework that has work again.
     pub(super) fn take_off_framework(&mut self, framework: &Framework) {
         self.take_off_bytes(&framework.id, framework_bytes(framework));
     }
 
-    /// A task has ended, or was read as one that has. What it takes, until [`History::acknowledged`].
+    /// Counts a task that has ended, or was recovered as ended, until [`History::acknowledged`]. Returns its size.
     pub(super) fn ended(&mut self, task: &Task) -> usize {
         let bytes = size_of::<Executor>() + task_bytes(task);
         self.ended.add(&task.key.run.framework, bytes);
         bytes
     }
 
-    /// The end of a task was acknowledged, or nobody will.
+    /// Removes a task whose end was acknowledged, or never will be.
     pub(super) fn acknowledged(&mut self, task: &Task) {
         let framework = &task.key.run.framework;
         self.ended.take_off(framework, task.ended_bytes);
     }
 
-    /// Whether a framework has acknowledged enough of the ends of its tasks to be given more.
+    /// Whether a framework has acknowledged enough terminal updates to get more tasks.
     pub(super) fn takes_tasks_of(&self, framework: &FrameworkId) -> bool {
         self.ended.has_room(framework, 0)
     }
 
-    /// The framework that has most, if all together have too much.
+    /// The framework with the most bytes, if the total is too large.
     pub(super) fn too_much(&self) -> Option<FrameworkId> {
         if self.bytes.saturating_add(self.ended.all()) <= self.bytes_max {
             return None;
@@ -97,7 +96,7 @@ impl History {
         most.map(|(framework, _)| framework.clone())
     }
 
-    /// All of a framework's are forgotten.
+    /// Forgets all completed executors of a framework.
     pub(super) fn forget(&mut self, framework: &FrameworkId) {
         self.bytes -= self.frameworks.remove(framework).unwrap_or_default();
     }
@@ -117,7 +116,7 @@ fn executor_bytes(executor: &Executor) -> usize {
         + own
 }
 
-/// What a task takes that is over.
+/// The approximate memory of an ended task.
 pub(super) fn task_bytes(task: &Task) -> usize {
     let statuses = task.statuses.iter().map(schema::bytes_of).sum::<usize>();
     size_of::<Task>() + schema::bytes_of(&*task.info) + statuses

@@ -1,4 +1,4 @@
-//! Everything that the agent reacts to.
+//! The inputs of the agent's core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,32 +20,32 @@ use crate::checkpoint::{DiskCondition, Image, Limitation};
 
 #[derive(Debug)]
 pub enum Input {
-    /// The checkpoints were read and the machine was looked at. Comes first, once.
+    /// The checkpoints were read and the machine was inspected. Comes first, once.
     Recovered(Box<Recovery>),
-    /// A master that leads has taken a connection; nothing was sent on it.
+    /// A leading master has accepted a connection; nothing was sent on it.
     LinkUp {
         link: LinkId,
-        /// With what it leads; older masters do not tell.
+        /// The epoch with which the master leads; older masters do not send it.
         led: Option<LedEpoch>,
     },
     /// A connection failed or ended.
     LinkDown {
         link: LinkId,
-        /// Why, for the log.
+        /// The reason, for the log.
         reason: String,
     },
-    /// The connection's queue has space again: the updates of these streams were not sent and are to be sent now.
+    /// The connection's queue has space again. The updates of these streams were not sent, and must be sent now.
     LinkWritable {
-        /// The connection that it concerns.
+        /// The connection with the free space.
         link: LinkId,
         unsent: BTreeSet<StreamKey>,
     },
-    /// The master said something.
+    /// A frame from the master arrived.
     Frame {
-        /// The connection that it concerns.
+        /// The connection of the frame.
         link: LinkId,
         frame: Box<wire::MasterFrame>,
-        /// What it takes of the room for frames that wait, until it is taken.
+        /// The share of the capacity for waiting frames, held until the core takes the frame.
         charge: Option<Charge>,
     },
     /// A container's task has been executed.
@@ -53,10 +53,10 @@ pub enum Input {
         container: ContainerId,
         /// The supervisor process of the container.
         supervisor: ProcessIdentity,
-        /// The task's main process.
+        /// The host pid of the task's main process.
         task_pid: i32,
     },
-    /// A container could not be launched; nothing is left of it.
+    /// A container could not be launched; nothing is left behind.
     LaunchFailed {
         container: ContainerId,
         cause: String,
@@ -67,114 +67,114 @@ pub enum Input {
         ending: Ending,
     },
     ExecutorSubscribed {
-        /// The stream that its events go to.
+        /// The stream for the executor's events.
         connection: ConnectionId,
         framework: FrameworkId,
         executor: ExecutorId,
-        /// What it has not seen acknowledged.
+        /// The executor's unacknowledged updates and tasks.
         subscribe: Box<executor::call::Subscribe>,
-        /// Permit for the bytes of this call.
+        /// The permit for the bytes of this call.
         permit: Permit,
-        /// What each of its unacknowledged updates takes of the room for those; none where there is too little.
+        /// The permits of its unacknowledged updates; `None` for an update without room.
         permits: Vec<Option<Permit>>,
     },
     /// A stream to an executor ended.
     ExecutorGone { connection: ConnectionId },
-    /// A subscribed executor told the state of a task.
+    /// A subscribed executor sent the state of a task.
     ExecutorUpdate {
         framework: FrameworkId,
         executor: ExecutorId,
-        /// What it told; its uuid was checked.
+        /// The status from the executor; its uuid was checked.
         status: Box<pb::TaskStatus>,
-        /// What the update takes of the room for those that are not acknowledged.
+        /// The permit of the update, held until it is acknowledged.
         permit: Permit,
     },
-    /// A subscribed executor has something for its scheduler.
+    /// A subscribed executor sent a message to its scheduler.
     ExecutorMessage {
         framework: FrameworkId,
         executor: ExecutorId,
         data: Vec<u8>,
-        /// Permit for the bytes of this call.
+        /// The permit for the bytes of this call.
         permit: Permit,
     },
-    /// A container's limits were changed, or could not be.
+    /// The limits of a container were changed, or the change failed.
     Resized {
         container: ContainerId,
         failed: Option<String>,
     },
-    /// A container was to stand still, and could not be made to.
+    /// A container could not be frozen.
     FreezeFailed { container: ContainerId },
-    /// A look at a task was taken.
+    /// A probe of a task has ended.
     Probed {
-        /// The container that is entered.
+        /// The container of the probed task.
         container: ContainerId,
         id: ProbeId,
         result: ProbeResult,
     },
-    /// The estimator and the controller looked at a sample.
+    /// The estimator and the controller evaluated a sample.
     Oversubscription(Box<Report>),
-    /// Whether checkpoints can be written has changed.
+    /// The condition of the disk has changed.
     Disk(DiskCondition),
-    /// The agent's own process stood still until now: stopped, or starved of the processor.
+    /// The agent's own process was paused until now: stopped, or without CPU time.
     Paused {
-        /// The time that it lasted.
+        /// The length of the pause.
         lasted: Duration,
     },
-    /// The core was told nothing new until now, because too much waits for the disk.
+    /// The core got no new inputs until now, because too many writes were waiting for the disk.
     HeldUp {
-        /// The time that it lasted.
+        /// The length of that time.
         lasted: Duration,
     },
     /// Only time has passed.
     Tick,
-    /// The agent is asked to end.
+    /// The agent must stop.
     Stop {
-        /// Whether its tasks end with it.
+        /// Whether its tasks end with the agent.
         kill_tasks: bool,
     },
-    /// The agent is asked to leave its cluster: its tasks end, then it unregisters and ends.
+    /// The agent must leave its cluster: its tasks end, then it unregisters and stops.
     Unregister,
 }
 
-/// What was found after a start.
+/// The state found after a start.
 #[derive(Debug, Default)]
 pub struct Recovery {
     pub image: Image,
-    /// Whether the machine was booted since.
+    /// Whether the machine was booted since the last run of the agent.
     pub rebooted: bool,
-    /// What became of each checkpointed container.
+    /// The state of each checkpointed container.
     pub containers: BTreeMap<ContainerId, Found>,
 }
 
 /// State of a container found after a restart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Found {
-    /// It runs, and the containerizer watches it.
+    /// The container runs, and the containerizer watches it.
     Alive(ProcessIdentity),
-    /// It ended, or what is left of it is being destroyed; `ContainerEnded` follows.
+    /// The container has ended, or its rest is being destroyed; `ContainerEnded` follows.
     Ending,
 }
 
-/// How a container ended.
+/// The ending of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
-    /// Of its main process.
+    /// The exit of its main process.
     pub exit: Exit,
-    /// A limit that it had run into.
+    /// The limit that the container had reached.
     pub limitation: Option<Limitation>,
-    /// Whether its supervisor had been asked to end it before; `None` where nobody recorded that.
+    /// Whether its supervisor had received a kill before; `None` if no record shows that.
     pub kill_requested: Option<bool>,
 }
 
-/// How a process ended.
+/// The exit of a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// It never came to run its command.
+    /// The launch failed before the command was executed.
     LaunchFailed(String),
-    /// The agent fell before anything of it was begun.
+    /// The agent crashed before anything was begun.
     NeverBegun,
-    /// Nobody saw it; why not.
+    /// The exit is unknown, for this reason.
     Unknown(String),
 }

@@ -1,11 +1,11 @@
 //! Kills: requested by a framework, the completion time, a shutdown or the agent itself.
 //!
-//! The request is durable before the container gets SIGTERM, so that an end is told as what it was whenever the agent
-//! falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more, and a disk that is known not to
-//! answer does not delay it. After the grace comes SIGKILL: the supervisor keeps that time, and the core destroys the
-//! container should the supervisor fail, whether or not the disk answers. A later kill may
-//! shorten the grace and never lengthens it. The tasks of a custom executor are its own to end (`executor_kills.rs`).
-//! Invariant: a task that is told killed is gone.
+//! The request is durable before the container gets SIGTERM, so that the reported end is correct even after a crash of
+//! the agent. A slow disk delays the signal by at most [`RECORD_WAIT`], and a disk known to be silent does not delay
+//! it. SIGKILL follows after the grace period: the supervisor keeps that time. If the supervisor fails, the core
+//! destroys the container, even if the disk is silent. A later kill may shorten the grace period but never lengthens
+//! it. A custom executor ends its tasks itself (`executor_kills.rs`). Invariant: a task that is reported as killed is
+//! gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +24,18 @@ use super::{
 };
 use crate::checkpoint::{DiskCondition, KillCause, KillRequested, LogEntry, Lsn, Write};
 
-/// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
+/// Time between SIGTERM and SIGKILL if neither the kill nor the task sets it (Mesos's default).
 pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
 /// Time after SIGKILL before the container is destroyed.
 const KILL_OVERDUE: Duration = Duration::from_secs(1);
-/// How long a signal waits for its request to be durable. What is sent unwritten is told by the supervisor's
-/// record should the agent fall then.
+/// The longest time that a signal waits for its request to be durable. After an unwritten kill and a crash of the
+/// agent, the supervisor's record still shows the kill.
 pub(super) const RECORD_WAIT: Duration = Duration::from_secs(1);
-/// How long the end of the agent's process waits for its last writes: without them it is the end of an agent that was
-/// killed, which loses nothing either.
+/// The longest time that the exit of the process waits for the last writes. An exit without them equals a kill of the
+/// agent, which loses nothing either.
 const EXIT_WAIT: Duration = Duration::from_secs(5);
-/// How long an agent that unregisters waits for the ends of its tasks to be acknowledged: of what a framework has not
-/// heard by then, the master says that it is lost.
+/// The longest time that an unregistering agent waits for the acknowledgements of its terminal updates. The master
+/// reports tasks without an acknowledged terminal update as lost.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(5);
 
 impl AgentCore {
@@ -44,7 +44,7 @@ impl AgentCore {
             return;
         };
         let Some(task_ref) = self.find_task(&stream) else {
-            // The master answers reconciliation for what we do not have.
+            // The master answers reconciliation for unknown tasks.
             warn!(
                 framework_id = %stream.framework, task_id = %stream.task,
                 "ignored the kill of a task that is not here"
@@ -63,8 +63,9 @@ impl AgentCore {
         self.kill(now, &task_ref, KillCause::Framework, grace);
     }
 
-    /// A task that waits for its executor is killed before it gets there, and its whole group with it. The executor's
-    /// container has its resources, or is being launched with them: the end is told once that is over.
+    /// Kills a task that waits for its executor, together with its whole group, before they are delivered. The
+    /// executor's container already includes their resources, or is launched with them: the terminal updates follow
+    /// after a resize.
     pub(super) fn kill_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
         let key = task_ref.executor.key.clone();
         self.end_undelivered(now, task_ref);
@@ -83,13 +84,13 @@ impl AgentCore {
                 executor: task_ref.executor.clone(),
                 task,
             };
-            // Another life of the agent must not give it to the executor.
+            // A restarted agent must not deliver it to the executor.
             self.log_kill(now, &task_ref, KillCause::Framework, Duration::ZERO);
             self.finish_killed_during_launch(now, &task_ref);
         }
     }
 
-    /// Ends a task whose process is a container's.
+    /// Ends a task whose process is the main process of a container.
     pub(super) fn kill(&mut self, now: Now, task_ref: &TaskRef, cause: KillCause, grace: Duration) {
         let container = task_ref.container();
         if container.phase == Phase::Ended {
@@ -120,12 +121,12 @@ impl AgentCore {
             });
         });
         if during_launch {
-            // Not launched any more if it has not begun; else killed as soon as it has. It may have run for long, and the
-            // word of that wait for the disk: then this is its kill, and it has its grace.
+            // A queued launch is cancelled; a begun launch is killed once it has started. The task may have run for
+            // long while the report of its start waited for the disk: then this is its kill, with its grace period.
             self.output_kill(now, &container.id, grace);
             return;
         }
-        // It ran, but the agent may have fallen before it could say so.
+        // The task ran, but the agent may have crashed before it sent that update.
         self.tell_running(now, task_ref);
         let Some(task_ref) = &self.task_at(&task_ref.task.key) else {
             return;
@@ -164,7 +165,7 @@ impl AgentCore {
         })
     }
 
-    /// Notes that an executor is to end, so that an agent that comes back knows.
+    /// Records that an executor must end, so that a restarted agent knows this.
     pub(super) fn mark_ending(
         &mut self,
         now: Now,
@@ -187,7 +188,7 @@ impl AgentCore {
         });
     }
 
-    /// Sends the signal to a container that runs.
+    /// Sends the signal to a running container.
     pub(super) fn send_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
         let deadline = now.moment + grace;
         self.change_container(container, |container| {
@@ -217,7 +218,7 @@ impl AgentCore {
         self.set_timer(now.moment + self.record_wait(), unwritten);
     }
 
-    /// How long a signal waits for its request to be durable.
+    /// The longest time that a signal waits for its request to be durable.
     pub(super) fn record_wait(&self) -> Duration {
         match self.disk {
             DiskCondition::Silent => Duration::ZERO,
@@ -228,7 +229,8 @@ impl AgentCore {
         }
     }
 
-    /// A full disk keeps no task alive: its signal goes before what cannot be written.
+    /// Sends a signal whose record is late: a full disk does not keep a task alive, so the signal precedes the pending
+    /// writes.
     pub(super) fn kill_unwritten(&mut self, now: Now, container: &ContainerId, lsn: Lsn) {
         let executor = self.executor_of(container);
         let of_executor = executor.as_ref().map(|executor| &executor.container);
@@ -260,7 +262,7 @@ impl AgentCore {
         };
         if phase == Phase::Running {
             warn!(container_id = %container, "a container is still running after its kill; destroying it");
-            // Its kill has been sent, written or not: nothing is left to be waited for.
+            // Its kill was sent, with or without a record: there is nothing left to wait for.
             self.output_now(
                 Destination::Overdue(container.clone()),
                 ContainerAction::Destroy {
@@ -304,7 +306,7 @@ impl AgentCore {
         );
     }
 
-    /// What ends with an unsuccessful task of a group: the others of it.
+    /// Kills the other tasks of the group of a task that did not finish successfully.
     pub(super) fn end_group_of(&mut self, now: Now, task_ref: &TaskRef, state: pb::TaskState) {
         let group = task_ref.task.group.clone();
         if state == pb::TaskState::TaskFinished || group.is_none() {
@@ -371,7 +373,7 @@ impl AgentCore {
         let Ok(id) = FrameworkId::new(&shutdown.framework_id.value) else {
             return;
         };
-        // Also of one that has nothing here but what was refused.
+        // Also for a framework without anything here except refused tasks.
         self.updates.remove_framework(&id);
         let executors: Vec<Arc<Executor>> = match self.frameworks.get(&id) {
             Some(framework) => framework.executors.values().cloned().collect(),
@@ -393,7 +395,7 @@ impl AgentCore {
         self.retire_framework_if_idle(&id);
     }
 
-    /// Those that ended wait for acknowledgements that will not come.
+    /// Drops the ended tasks: their acknowledgements will not come.
     fn drop_ended_tasks(&mut self, executor: &Arc<Executor>) {
         for task in executor.tasks.values().filter(|task| task.is_terminal()) {
             self.task_over(&TaskRef {
@@ -419,19 +421,20 @@ impl AgentCore {
         }
     }
 
-    /// What runs here ends first, so that each end is told while the master still knows the agent.
+    /// Ends the running tasks first, so that each terminal update is sent while the master still knows the agent.
     pub(super) fn unregister(&mut self, now: Now) {
         info!("asked to unregister: tasks end, and the agent after them");
         self.kill_everything(now, KillCause::AgentExit);
         self.begin_exit(ExitReason::Unregistered);
     }
 
-    /// Whether a master is looked for: also by an agent that is to unregister once its tasks have ended, which may take long.
+    /// Whether the agent needs a master. This includes an agent that will unregister after the end of its tasks, which
+    /// may take long.
     pub(super) fn needs_master(&self) -> bool {
         self.state != State::Terminating || self.exit == Some(ExitReason::Unregistered)
     }
 
-    /// What an agent is once a master has taken it.
+    /// The state of the agent once a master has registered it.
     pub(super) fn state_with_master(&self) -> State {
         match self.exit {
             Some(_) => State::Terminating,
@@ -446,7 +449,8 @@ impl AgentCore {
         }
     }
 
-    /// One that leaves its cluster may be told to end without that.
+    /// Begins the exit. Leaving the cluster can turn into another exit reason, but a begun exit otherwise keeps its
+    /// reason.
     fn begin_exit(&mut self, reason: ExitReason) {
         let is_leaving = self.exit == Some(ExitReason::Unregistered);
         if self.state != State::Terminating || is_leaving && reason != ExitReason::Unregistered {
@@ -455,7 +459,7 @@ impl AgentCore {
         }
     }
 
-    /// Once no container is left of those that were to end with the agent.
+    /// Exits once no container is left that had to end with the agent.
     pub(super) fn exit_if_idle(&mut self, now: Now) {
         if self.exit.is_none() || self.all_executors().any(|executor| executor.is_live()) {
             return;
@@ -484,12 +488,13 @@ impl AgentCore {
     pub(super) fn exit_unwritten(&mut self) {
         if let Some(reason) = self.leaving.take() {
             error!("the disk takes too long; ending before the last writes are durable");
-            // The exit that waits for them has a destination of its own.
+            // The exit that waits for the writes has another destination.
             self.output_now(Destination::Liveness, Output::Exit(reason));
         }
     }
 
-    /// A master that is there is given the time to hear all, as it is told one update of a task after the other.
+    /// Whether the exit waits for acknowledgements from a connected master. The wait is needed because the agent sends
+    /// the updates of a task one after the other.
     fn awaits_acknowledgements(&mut self, now: Now) -> bool {
         if !self.updates.is_flowing() || !self.updates.awaits_any() {
             return false;
@@ -502,7 +507,7 @@ impl AgentCore {
     }
 }
 
-/// The grace that a task names, or the usual one.
+/// The grace period of a task, or the default.
 pub(super) fn grace_of_task(task_ref: &TaskRef) -> Duration {
     grace_of(task_ref.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT)
 }

@@ -1,7 +1,7 @@
-//! Containers: launched, and what their start is told as.
+//! Launches containers and reports their start.
 //!
-//! The intent is durable before a launch; when a task was executed STARTING and RUNNING are told. An
-//! executor's own container is told of to nobody: what waits for it goes on.
+//! The intent is durable before a launch. When a task was executed, the core sends STARTING and RUNNING. The start of
+//! an executor's own container is not reported to anybody; it only lets the waiting tasks continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +40,8 @@ impl AgentCore {
         self.launch_as(plan);
     }
 
-    /// Launches the container of a task inside its executor's, whose volumes are these. What it takes does not grow with
-    /// the number of tasks beside it: a group has any number of them.
+    /// Launches the container of a task inside its executor's, with these volumes. The cost does not grow with the
+    /// number of other tasks: a group may have any number.
     pub(super) fn launch_inside(
         &mut self,
         key: &Arc<RunKey>,
@@ -71,7 +71,7 @@ impl AgentCore {
         );
     }
 
-    /// Takes a framework up, or its newer description.
+    /// Adds a framework, or updates its description.
     pub(super) fn upsert_framework(&mut self, id: &FrameworkId, info: pb::FrameworkInfo) {
         let known = self.frameworks.get(id).map(|held| held.info.clone());
         if known.is_some_and(|known| *known == info) {
@@ -134,7 +134,7 @@ impl AgentCore {
         task_pid: i32,
     ) {
         let Some(executor) = self.executor_of(container) else {
-            // Nobody's: what was launched must not live on.
+            // The container is unknown and must not live on.
             warn!(container_id = %container, "a container started that is not known");
             return self.output(
                 Destination::Container(container.clone()),
@@ -152,7 +152,7 @@ impl AgentCore {
             container.pid = Some(task_pid);
         });
         let kill = match &task_ref {
-            // What an earlier signal has left it of its grace, if it ran before that was known here.
+            // The rest of its grace period after an earlier signal, if the task ran before the core learned of it.
             Some(task_ref) => task_ref.container().kill.map(|kill| kill.left(now.moment)),
             None => executor.container.kill.map(|_| Duration::ZERO),
         };
@@ -183,8 +183,8 @@ impl AgentCore {
         });
     }
 
-    /// Writes again who keeps a container that goes on, if its log does not tell: the agent fell before it could say so,
-    /// or the log was damaged since. Where one of two records is gone, the other must not be the last.
+    /// Writes the supervisor of a running container again if its log lacks the entry: the agent crashed before writing
+    /// it, or the log was damaged since. If one of two records is lost, the agent must not depend on the other.
     pub(super) fn restore_start(&mut self, now: Now, executor: &Executor, task: Option<&TaskRef>) {
         let container = task.map_or(&executor.container, TaskRef::container);
         let Some(supervisor) = container.supervisor.as_ref() else {
@@ -201,7 +201,7 @@ impl AgentCore {
         self.log_start(executor, task, entry);
     }
 
-    /// That a container was started so long ago.
+    /// A log entry for a container that was started this long ago.
     fn start_entry(
         &self,
         now: Now,
@@ -219,8 +219,8 @@ impl AgentCore {
         })
     }
 
-    /// Tells STARTING and RUNNING, as far as they were not told. STARTING follows nothing: where a damaged log has lost what
-    /// was told, the task may be known as running.
+    /// Sends STARTING and RUNNING, unless they were sent. STARTING is never sent after another state: with a damaged
+    /// log the master may already know the task as running.
     pub(super) fn tell_running(&mut self, now: Now, task_ref: &TaskRef) {
         for state in [pb::TaskState::TaskStarting, pb::TaskState::TaskRunning] {
             let Some(task_ref) = self.task_at(&task_ref.task.key) else {
@@ -285,7 +285,7 @@ impl AgentCore {
         }
     }
 
-    /// A task may not run longer than it said; counted from its start, over restarts of the agent.
+    /// Sets the timer for the completion time of a task, counted from its start, also over restarts of the agent.
     pub(super) fn arm_completion_time(&mut self, now: Now, task_ref: &TaskRef) {
         let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
@@ -324,7 +324,8 @@ impl AgentCore {
     }
 }
 
-/// Time since a task was told to run, by the clock of the wall: no record of earlier versions tells more.
+/// The time since the RUNNING update of a task, by the wall clock: the records of earlier versions contain no better
+/// time.
 fn told_to_run_since(now: Now, task: &Task) -> Duration {
     let running = i32::from(pb::TaskState::TaskRunning);
     let mut told = task.statuses.iter();

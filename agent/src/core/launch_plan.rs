@@ -1,4 +1,4 @@
-//! What is wanted of a container: what runs in it, as whom, with which resources.
+//! The specification of a container: its command, user and resources.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use meseta_resources::{ContainerId, Resources, Role};
 
 use crate::checkpoint::RunKey;
 
-/// What runs in a container.
+/// The program in a container.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// A command task, alone in its executor's container.
@@ -17,36 +17,36 @@ pub enum Subject {
     Nested(Arc<pb::TaskInfo>),
     /// An executor of the framework's own.
     Executor(Arc<pb::ExecutorInfo>),
-    /// Nothing but the place in which the tasks of a default executor are.
+    /// An empty container that contains the tasks of a default executor.
     Group(Arc<pb::ExecutorInfo>),
 }
 
 /// A container, ready to be launched.
 #[derive(Clone, Debug)]
 pub struct LaunchPlan {
-    /// Which run it belongs to.
+    /// The run that owns the container.
     pub run: Arc<RunKey>,
-    /// Its id; that of the run, or of one nested in it.
+    /// The id of the container: that of the run, or of a nested container.
     pub container: ContainerId,
-    /// What runs in it.
+    /// The program in the container.
     pub subject: Subject,
-    /// Whom it runs as.
+    /// The user of the container's processes.
     pub user: String,
     /// The role its resources are allocated to.
     pub role: Option<Role>,
     /// Requests and limits of resources.
     pub demand: Demand,
-    /// What is behind them.
+    /// The resources behind the demand.
     pub resources: Resources,
-    /// The persistent volumes in them, each as it was asked for: resources do not tell apart how often and
-    /// where one is to be seen.
+    /// The persistent volumes of the container, as requested: the resources alone do not show how often and where a
+    /// volume is mounted.
     pub volumes: Vec<pb::Resource>,
-    /// Those of the container around it, whose sandbox it may look into.
+    /// The volumes of its parent container, whose sandbox the container may access.
     pub parent_volumes: Vec<pb::Resource>,
 }
 
 impl LaunchPlan {
-    /// The command, as it was given.
+    /// The command, as the framework sent it.
     pub fn command(&self) -> Option<&pb::CommandInfo> {
         match &self.subject {
             Subject::Task(task) | Subject::Nested(task) => task.command.as_ref(),
@@ -55,7 +55,7 @@ impl LaunchPlan {
         }
     }
 
-    /// How the framework wants the container to be.
+    /// The framework's description of the container.
     pub fn container_info(&self) -> Option<&pb::ContainerInfo> {
         match &self.subject {
             Subject::Task(task) | Subject::Nested(task) => task.container.as_deref(),

@@ -1,7 +1,7 @@
 //! Timeouts of executors: registration, re-registration, shutdown; and their termination.
 //!
-//! Invariant: an executor that is told to end, or never came, is gone after its grace, and every task of
-//! it gets a last word.
+//! Invariant: an executor that was asked to end, or never subscribed, is gone after its grace period, and each of its
+//! tasks gets a terminal update.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl AgentCore {
         );
     }
 
-    /// Asks an executor to end, and ends it after its grace.
+    /// Asks an executor to end, and ends it after its grace period.
     pub(super) fn shut_custom_down(&mut self, now: Now, executor: &Executor) {
         if !executor.is_live() || executor.container.kill.is_some() {
             return;
@@ -63,7 +63,7 @@ impl AgentCore {
         if executor.container.phase == Phase::Launching {
             return self.send_kill(now, &executor.container.id, Duration::ZERO);
         }
-        // Its grace is for it to end in, and frozen it would not hear of it.
+        // The executor needs its grace period for its shutdown, and frozen it would not receive the event.
         self.thaw(&executor.key.container);
         if let Some(connection) = executor.link.connection {
             self.tell_executor(executor, connection, plain(event::Type::Shutdown));
@@ -109,7 +109,7 @@ impl AgentCore {
         self.executor_ended(now, &executor, ending);
     }
 
-    /// An executor's own container is gone, and everything in it.
+    /// Handles the end of an executor's own container, with everything in it.
     pub(super) fn executor_ended(&mut self, now: Now, executor: &Arc<Executor>, ending: Ending) {
         if executor.container.phase == Phase::Ended {
             return;
@@ -121,7 +121,7 @@ impl AgentCore {
         });
         self.counters.executors_terminated += 1;
         info!(executor_id = %key.executor, container_id = %key.container, ?ending, "executor ended");
-        // What it had told before is told first.
+        // Updates that it sent before come first.
         self.reconcile_executor(now, &key);
         self.end_tasks_of(now, &key, &ending);
         if !executor.orphaned {
@@ -132,12 +132,12 @@ impl AgentCore {
         }
         self.forget(&key.container);
         self.retire_if_over(&key);
-        // It may be the last that was waited for.
+        // It may be the last executor that the registration waits for.
         self.registered_if_all_back(now);
     }
 
-    /// The master has put an executor on its books that was to be launched for what was refused: it is told that there
-    /// is none.
+    /// Reports the exit of an executor that was to be launched for refused tasks: the master has recorded it as
+    /// launched.
     pub(super) fn tell_not_launched(
         &mut self,
         framework: &pb::FrameworkInfo,
@@ -151,7 +151,7 @@ impl AgentCore {
         let Ok(id) = ExecutorId::new(&executor.executor_id.value) else {
             return;
         };
-        // One that has ended may still have updates to be acknowledged.
+        // An ended executor may still have unacknowledged updates.
         let mut executors = self.all_executors().filter(|one| one.is_live());
         let is_here = executors
             .any(|one| one.key.executor == id && one.key.framework.as_str() == framework.value);
@@ -225,7 +225,7 @@ impl AgentCore {
         }
     }
 
-    /// After a restart: waits for the executors of before, or registers at once if there are none.
+    /// Waits for the recovered executors after a restart, or registers at once if there are none.
     pub(super) fn await_executors(&mut self, now: Now) {
         self.awaits_executors = true;
         let at = now.moment + self.options.executor_reregistration_timeout;
@@ -236,7 +236,7 @@ impl AgentCore {
     fn missing(&self) -> Vec<Arc<Executor>> {
         let missing = self.all_executors().filter(|executor| {
             let is_custom = executor.kind == ExecutorKind::Custom;
-            // One that was told to end has no reason to come back, and what is left of its grace.
+            // An executor that was asked to end need not come back, and has only the rest of its grace period.
             let is_to_end = executor.container.kill.is_some();
             is_custom
                 && executor.container.phase == Phase::Running
@@ -273,9 +273,8 @@ impl AgentCore {
     }
 }
 
-/// As wait(2) gives it.
-/// How an executor is said to have ended. What holds the place of Mesos's executor of groups is killed once their
-/// tasks are over, where Mesos's own exits with 0.
+/// The reported exit status of an executor, in the format of wait(2). The container that replaces Mesos's default
+/// executor is killed once its tasks are over. Mesos's own default executor exits with 0, so the status is 0 here too.
 fn exit_of(executor: &Executor, ending: &Ending) -> Option<i32> {
     let was_ended = executor.container.kill.is_some() && ending.limitation.is_none();
     match executor.kind {

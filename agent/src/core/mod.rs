@@ -1,37 +1,37 @@
-//! The agent's decisions: one synchronous state machine.
+//! The agent's decisions: a single synchronous state machine.
 //!
-//! Entered through [`AgentCore::step`] only: an [`Input`] and the time go in, [`Effect`]s come out. It
-//! reads no clock, does no I/O and draws chance from a seeded generator, so that the same inputs give
-//! the same effects. For command tasks and task groups the core itself is the executor.
+//! Entered through [`AgentCore::step`] only: an [`Input`] and the time go in, [`Effect`]s come out. It reads no clock,
+//! does no I/O and takes random numbers from a seeded generator, so that the same inputs give the same effects. For
+//! command tasks and task groups the core itself is the executor.
 //!
 //! ```text
-//! input.rs, effect.rs, ids.rs, launch_plan.rs  what goes in and what comes out
+//! input.rs, effect.rs, ids.rs, launch_plan.rs  the inputs and outputs
 //! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, pings
-//! epochs.rs        which masters are obeyed
+//! epochs.rs        the obeyed masters
 //! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
-//! rejection.rs     why a task is not taken
-//! launch.rs        containers that started → STARTING, RUNNING
-//! parent_volumes.rs  what a task of a group sees of the volumes around it
+//! rejection.rs     reasons to refuse a task
+//! launch.rs        started containers → STARTING, RUNNING
+//! parent_volumes.rs  volumes of the executor that a group task uses
 //! executors.rs     executors of frameworks: subscription, updates, messages
-//! delivery.rs      tasks given to them
-//! executor_kills.rs  kills of their tasks
-//! lifetimes.rs     their timeouts, shutdown and end
-//! reconcile.rs     what waits for an executor's container: resizes, deliveries, terminal updates
-//! probe.rs, checks.rs  what is asked of tasks; when they are looked at, and what is told of it
+//! delivery.rs      delivery of tasks to executors
+//! executor_kills.rs  kills of tasks of custom executors
+//! lifetimes.rs     timeouts, shutdown and end of executors
+//! reconcile.rs     events that wait for an executor's container: resizes, deliveries, terminal updates
+//! probe.rs, checks.rs  probes of tasks; their schedule and results
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
-//! operations.rs    reservations and volumes, and what is told of them
+//! operations.rs    reservations and volumes
 //! oversubscription.rs  estimates → the master; corrections → revocable containers
 //! status_updates.rs status updates made, sent, acknowledged; runs retired
-//! update_streams.rs their streams
-//! shares.rs        what each framework takes of what they share
+//! update_streams.rs streams of status updates
+//! shares.rs        shares of frameworks in common limits
 //! recovery.rs      the state after a restart
-//! partial_groups.rs  groups that were written in part
-//! boot_clock.rs    how long ago something was, over restarts
-//! pause.rs         deadlines after the process stood still
+//! partial_groups.rs  partially written groups
+//! boot_clock.rs    ages of events, over restarts
+//! pause.rs         deadlines after a pause of the process
 //! ```
-//! Invariants: intent is durable before a launch, an update before it is sent, its acknowledgement
-//! before the next one; a task ends once; an exit nobody saw is a failure.
+//! Invariants: an intent is durable before the launch, an update before it is sent, its acknowledgement before the next
+//! update; a task ends once; an unobserved exit is a failure.
 
 mod accept;
 mod boot_clock;
@@ -119,40 +119,39 @@ pub(crate) use registration::stream_key;
 pub(crate) use rejection::VOLUMES_MAX;
 use timers::{Timer, Timers};
 
-/// What the core is told once.
+/// The fixed settings of the core.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the master is told of the agent; `id` is filled in.
+    /// The description of the agent for the master; the core fills in `id`.
     pub info: pb::AgentInfo,
-    /// What the configuration gives it.
+    /// The resources from the configuration.
     pub resources: Resources,
-    /// Where the agent's own API is reached.
+    /// The address of the agent's own API.
     pub address: pb::Address,
     pub version: String,
-    /// What the agent can do.
+    /// The capabilities that the agent announces.
     pub capabilities: Vec<pb::agent_info::capability::Type>,
     /// Unit of the pauses between attempts to register (`--registration_backoff_factor`).
     pub registration_backoff_factor: Duration,
-    /// Pause between totals of revocable resources told to the master
-    /// (`--oversubscribed_resources_interval`).
+    /// The interval between totals of revocable resources sent to the master (`--oversubscribed_resources_interval`).
     pub oversubscribed_resources_interval: Duration,
-    /// Which limits can be held.
+    /// The limits that the isolators can enforce.
     pub enforceable: Enforceable,
     /// Completed executors shown per framework.
     pub max_completed_executors_per_framework: usize,
-    /// Bytes of all completed executors; of whom there are most goes first.
+    /// Bytes of all completed executors; beyond this, executors of the framework with the most bytes go first.
     pub history_bytes_max: usize,
     /// Bytes of ended operations that are not acknowledged.
     pub operations_bytes_max: usize,
     /// Bytes of the longest frame that the master may send.
     pub frame_bytes_max: u64,
-    /// Bytes of what checks have told that is not acknowledged.
+    /// Bytes of unacknowledged updates from checks.
     pub check_updates_bytes_max: usize,
-    /// Bytes of the largest event for an executor: of what may wait for all of them.
+    /// Bytes of the largest event for an executor, since it counts towards the limit for all streams.
     pub executor_event_bytes_max: usize,
-    /// Address told in `TaskStatus.container_status`.
+    /// The address in `TaskStatus.container_status`.
     pub container_ip: String,
-    /// Tells the times that a restart remembers.
+    /// The clock for recorded times.
     pub boot_clock: BootClock,
     /// The value of `--executor_registration_timeout`.
     pub executor_registration_timeout: Duration,
@@ -160,24 +159,25 @@ pub struct Options {
     pub executor_reregistration_timeout: Duration,
     /// `--executor_shutdown_grace_period`, for executors that name none.
     pub executor_shutdown_grace: Duration,
-    /// How long the disk may be silent, once that was reported, until the master is answered no more; `None`: for ever.
+    /// The time that the disk may be silent, after the silence was reported, until the agent stops answering the
+    /// master. `None` means for ever.
     pub disk_timeout: Option<Duration>,
 }
 
-/// Where the agent is in its life.
+/// The phases of the agent's life.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum State {
     /// The checkpoints are being read.
     Recovering,
-    /// There is no master that knows us.
+    /// No master has registered the agent.
     Disconnected,
     /// The agent is registered and running.
     Running,
-    /// On the way out.
+    /// The agent is shutting down.
     Terminating,
 }
 
-/// How far an agent that unregisters is with the wait for its tasks' ends to be acknowledged.
+/// The state of an unregistering agent's wait for acknowledged terminal updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnregisterWait {
     NotBegun,
@@ -185,12 +185,12 @@ enum UnregisterWait {
     Over,
 }
 
-/// What a container is of.
+/// The owner of a container.
 #[derive(Clone, Debug)]
 struct ContainerOwner {
     framework: FrameworkId,
     executor: ExecutorId,
-    /// The task whose process it holds; none for an executor's own.
+    /// The task of the container's main process; `None` for an executor's own container.
     task: Option<TaskId>,
 }
 
@@ -203,26 +203,25 @@ pub struct AgentCore {
     link: Link,
     master: Option<Arc<pb::MasterInfo>>,
     epochs: Epochs,
-    /// What is on record of who the agent is; without an id before the first registration.
+    /// The recorded identity of the agent; without an id before the first registration.
     recorded_info: Option<Box<pb::AgentInfo>>,
     frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     completed_frameworks: VecDeque<Arc<Framework>>,
-    /// What those and the completed executors of others take.
+    /// The memory of completed frameworks, and of completed executors of other frameworks.
     history: History,
     containers: BTreeMap<ContainerId, ContainerOwner>,
-    /// Counts the looks at tasks.
+    /// The number of probes begun.
     probes: u64,
-    /// Looks up to this one were under way while the agent stood still: that they saw nothing says nothing.
+    /// Probes up to this number were running during a pause of the agent, so their failures do not count.
     probes_paused: u64,
-    /// Counts the tasks taken, to deliver them in that order.
+    /// The number of accepted tasks, used to deliver tasks in that order.
     accepted: u64,
-    /// Whether registration waits for executors of before to be back.
+    /// Whether registration waits for the return of recovered executors.
     awaits_executors: bool,
     updates: StatusUpdates,
-    /// All that the agent has, reservations and volumes included.
+    /// The agent's total, including reservations and volumes.
     total: Resources,
-    /// Reservations and volumes that were checkpointed and that `--resources` does not give: they are kept on
-    /// record and not used.
+    /// Recovered reservations and volumes that do not fit `--resources`: they are recorded but not used.
     set_aside: Resources,
     operations: OperationUpdates,
     durable_view: operations::DurableView,
@@ -230,28 +229,28 @@ pub struct AgentCore {
     counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
-    /// Set while the end of the process waits for the last writes.
+    /// Set while the exit of the process waits for the last writes.
     leaving: Option<ExitReason>,
     unregister_wait: UnregisterWait,
-    /// Set while the master wants the agent empty.
+    /// Set while the master drains the agent.
     draining: Option<Draining>,
-    /// Whether checkpoints can be written; no task is taken while they cannot.
+    /// The condition of the disk; while checkpoints cannot be written the agent accepts no task.
     disk: DiskCondition,
-    /// Whether the agent has stopped answering its master, because the disk has not answered for too long.
+    /// Whether the agent has stopped answering its master, because the disk has been silent for too long.
     given_up_for_disk: bool,
     lsn: Lsn,
-    /// The last write that is more than another epoch.
+    /// The last write that contains more than a new epoch.
     last_fact: Lsn,
-    /// An epoch that is on its way to the disk, or was, and since when.
+    /// The write of the newest epoch, and its time.
     rise: Option<(Lsn, Moment)>,
-    /// How far everything is durable.
+    /// The last durable write.
     durable: Lsn,
     sequence: u64,
     effects: Vec<Effect>,
 }
 
 impl AgentCore {
-    /// Before anything happened; `seed` is the source of all its uuids and jitter.
+    /// Creates the initial state; `seed` is the source of all its uuids and jitter.
     pub fn new(options: Options, seed: u64) -> Self {
         Self {
             rng: fastrand::Rng::with_seed(seed),
@@ -293,7 +292,7 @@ impl AgentCore {
         }
     }
 
-    /// Takes one input; what is due by `now` happens after it.
+    /// Takes one input, then does the work that is due by `now`.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         self.sequence += 1;
         match input {
@@ -352,7 +351,7 @@ impl AgentCore {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`AgentCore::step`] is to be called with [`Input::Tick`] at the latest.
+    /// The latest time for the next call of [`AgentCore::step`] with [`Input::Tick`].
     pub fn next_deadline(&self) -> Option<Moment> {
         [
             self.timers.next(),
@@ -364,12 +363,12 @@ impl AgentCore {
         .min()
     }
 
-    /// Where the agent is in its life.
+    /// The current phase of the agent's life.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Counts the steps: two snapshots of one sequence are the same.
+    /// The number of steps: two snapshots with the same number are equal.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -419,7 +418,7 @@ impl AgentCore {
         });
     }
 
-    /// An action that follows all writes so far.
+    /// Adds an output that follows all writes so far.
     fn output(&mut self, to: Destination, output: impl Into<Output>) {
         self.effects.push(Effect::Output {
             after: self.lsn,
@@ -428,7 +427,7 @@ impl AgentCore {
         });
     }
 
-    /// An output that waits for no write, but for what goes to the same destination before it.
+    /// Adds an output that waits for no write, only for earlier outputs of the same destination.
     fn output_now(&mut self, to: Destination, output: impl Into<Output>) {
         self.effects.push(Effect::Output {
             after: Lsn::default(),
@@ -454,14 +453,14 @@ impl AgentCore {
         uuid::Builder::from_random_bytes(bytes).into_uuid()
     }
 
-    /// The executor that a container is of, or is nested in one of.
+    /// The executor that owns a container, or its parent.
     fn executor_of(&self, container: &ContainerId) -> Option<Arc<Executor>> {
         let owner = self.containers.get(container)?;
         let framework = self.frameworks.get(&owner.framework)?;
         framework.executors.get(&owner.executor).cloned()
     }
 
-    /// The task whose process a container holds; none for an executor's own container.
+    /// The task of a container's main process; `None` for an executor's own container.
     fn task_of(&self, container: &ContainerId) -> Option<TaskRef> {
         let task = self.containers.get(container)?.task.clone()?;
         let executor = self.executor_of(container)?;
@@ -469,7 +468,7 @@ impl AgentCore {
         Some(TaskRef { executor, task })
     }
 
-    /// The executor of a run, unless another run has taken its place.
+    /// The executor of a run, unless another run has replaced it.
     fn executor_at(&self, key: &RunKey) -> Option<Arc<Executor>> {
         let framework = self.frameworks.get(&key.framework)?;
         let executor = framework.executors.get(&key.executor)?;

@@ -1,7 +1,6 @@
-//! What the core knows of frameworks, executors and tasks.
+//! The core's model of frameworks, executors and tasks.
 //!
-//! Shared by `Arc` with snapshots; the core changes them copy-on-write, so that a reader never holds
-//! the core up.
+//! Snapshots share it by `Arc`. The core changes it copy-on-write, so that a reader never delays the core.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,20 +21,20 @@ use super::update_streams::StreamKey;
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{KillCause, Lsn, RunKey, TaskKey};
 
-/// A framework with work here, or with updates to be acknowledged.
+/// A framework with tasks here, or with unacknowledged updates.
 #[derive(Clone, Debug)]
 pub struct Framework {
     pub id: FrameworkId,
-    /// The newest the master told.
+    /// The newest description from the master.
     pub info: Arc<pb::FrameworkInfo>,
-    /// Its executors that are not over.
+    /// The framework's executors that are not completed.
     pub executors: BTreeMap<ExecutorId, Arc<Executor>>,
-    /// Those that are, oldest first.
+    /// The completed executors, oldest first.
     pub completed: VecDeque<Arc<Executor>>,
 }
 
 impl Framework {
-    /// A framework that has no executors yet.
+    /// Creates a framework without executors.
     pub fn new(id: FrameworkId, info: Arc<pb::FrameworkInfo>) -> Self {
         Self {
             id,
@@ -45,25 +44,25 @@ impl Framework {
         }
     }
 
-    /// Whether it has the PARTITION_AWARE capability.
+    /// Whether the framework has the PARTITION_AWARE capability.
     pub fn is_partition_aware(&self) -> bool {
         has_capability(&self.info, FrameworkCapability::PartitionAware)
     }
 
-    /// Whether it has the TASK_KILLING_STATE capability.
+    /// Whether the framework has the TASK_KILLING_STATE capability.
     pub fn has_killing_state(&self) -> bool {
         has_capability(&self.info, FrameworkCapability::TaskKillingState)
     }
 }
 
-/// How far a container is.
+/// The phases of a container.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Phase {
-    /// It is to be launched, or is being launched.
+    /// The container is queued for its launch, or the launch is in progress.
     Launching,
-    /// Its task was executed.
+    /// The program of the container was executed.
     Running,
-    /// It is gone; the terminal update may still be unacknowledged.
+    /// The container is gone; the terminal update may still be unacknowledged.
     Ended,
 }
 
@@ -71,45 +70,46 @@ pub enum Phase {
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Kill {
     pub cause: KillCause,
-    /// Whether it had not been started when this came.
+    /// Whether the kill came before the start of the container.
     pub during_launch: bool,
-    /// When the last signal is due; `None` until it is known when the first one is sent.
+    /// The time of the SIGKILL; `None` until SIGTERM was sent.
     pub deadline: Option<Moment>,
-    /// Time between the two.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
 
 impl Kill {
-    /// What is left of its grace.
+    /// The rest of the grace period.
     pub(super) fn left(&self, now: Moment) -> Duration {
         self.deadline
             .map_or(self.grace, |at| at.saturating_since(now))
     }
 }
 
-/// A container, as far as the core must know it.
+/// The core's state of a container.
 #[derive(Clone, Debug)]
 pub struct Container {
     pub id: ContainerId,
-    /// How far it is.
+    /// The phase of the container.
     pub phase: Phase,
     /// The supervisor process of the container.
     pub supervisor: Option<ProcessIdentity>,
     /// The pid of the main process.
     pub pid: Option<i32>,
-    /// How long it had run when it was recovered; `None` if it was not, or no record tells.
+    /// The time that the container had run when it was recovered; `None` if it was not recovered, or its records lack
+    /// the time.
     pub ran_before: Option<Duration>,
-    /// Whether it is to end.
+    /// The pending kill of the container.
     pub kill: Option<Kill>,
     /// Requests and limits of resources.
     pub demand: Demand,
-    /// Whether it was made among those with revocable cpus, where it stays for as long as it runs. None after a
-    /// restart, when no task with cpus tells.
+    /// Whether the container was launched in the group for revocable cpus, where it stays for its whole life. `None`
+    /// after a restart, if no task with cpus shows it.
     pub launched_revocable: Option<bool>,
 }
 
 impl Container {
-    /// One that is to be launched.
+    /// Creates a container that is to be launched.
     pub fn new(id: ContainerId, demand: Demand) -> Self {
         Self {
             id,
@@ -123,8 +123,8 @@ impl Container {
         }
     }
 
-    /// Whether a task can be added: what regular work leaves and what it was promised are given out in different
-    /// places, and a container is in one of them for as long as it runs.
+    /// Checks whether a task's cpus fit. Regular and revocable cpus belong to different cgroups, and a container stays
+    /// in one of them for its whole life.
     pub(super) fn check_cpus(&self, task: &Demand) -> Result<(), &'static str> {
         let launched = self
             .launched_revocable
@@ -143,82 +143,82 @@ impl Container {
     }
 }
 
-/// The kind of an executor: who reports the state of its tasks.
+/// The kinds of executors, which differ in the reporter of their tasks' states.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum ExecutorKind {
-    /// The core; the executor is made up for one command and has no process of its own.
+    /// The core reports; the executor is made for one command and has no process of its own.
     Command,
-    /// The core; each task has a container of its own inside the executor's.
+    /// The core reports; each task has its own container inside the executor's.
     Default,
-    /// The framework's own program, over `/api/v1/executor`.
+    /// The framework's own program reports, over `/api/v1/executor`.
     Custom,
 }
 
 #[derive(Clone, Debug)]
 pub struct Executor {
     pub key: Arc<RunKey>,
-    /// Who speaks for its tasks.
+    /// The kind, which determines the reporter of its tasks' states.
     pub kind: ExecutorKind,
-    /// As the framework sent it; none for a command.
+    /// The description from the framework; `None` for a command task.
     pub info: Option<Arc<pb::ExecutorInfo>>,
-    /// Whom it runs as.
+    /// The user of the executor's processes.
     pub user: String,
-    /// What it has beside its tasks' resources.
+    /// The executor's own resources, without those of its tasks.
     pub resources: Resources,
-    /// The role that these and its tasks' were allocated to.
+    /// The role to which these resources and its tasks' are allocated.
     pub role: Option<Role>,
-    /// Its container; for a command it is the task's.
+    /// The executor's container; for a command task it is the task's.
     pub container: Container,
-    /// Its tasks that are not over: live, or with updates to be acknowledged.
+    /// The tasks that are live or have unacknowledged updates.
     pub tasks: BTreeMap<TaskId, Arc<Task>>,
-    /// Those that are, oldest first.
+    /// The completed tasks, oldest first.
     pub completed: VecDeque<Arc<Task>>,
     pub completed_bytes: usize,
-    /// Its framework is gone: nobody will acknowledge its tasks' updates.
+    /// Whether its framework is gone, so that nobody will acknowledge its tasks' updates.
     pub orphaned: bool,
-    /// What only executors with a life of their own have.
+    /// State of default and custom executors only.
     pub link: ExecutorLink,
 }
 
-/// How the core speaks with an executor of its own life, and what waits for its container.
+/// The connection to a default or custom executor, and the events that wait for its container.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutorLink {
-    /// The stream that events go to.
+    /// The stream for the executor's events.
     pub connection: Option<ConnectionId>,
-    /// The place in the log that it waits for to be told that it is subscribed.
+    /// The write after which the executor gets the SUBSCRIBED event.
     pub subscribed_after: Lsn,
-    /// Whether it ever subscribed, in this life of the agent or before.
+    /// Whether the executor ever subscribed, to this agent process or an earlier one.
     pub has_subscribed: bool,
-    /// Whether it was given a task.
+    /// Whether a task was ever delivered to it.
     pub was_given: bool,
-    /// How far it is with what it is given.
+    /// The progress of the deliveries to the executor.
     pub(super) deliveries: Deliveries,
-    /// Resizes of its container that are under way.
+    /// Resizes of its container in progress.
     pub resizes: u32,
     /// Terminal updates delayed until these resizes are done, each with the permit for its bytes.
     pub delayed_updates: Vec<(pb::TaskStatus, Arc<Permit>)>,
-    /// The persistent volumes that its container was last given; unknown in a new life of the agent.
+    /// The persistent volumes that its container got last; unknown after a restart of the agent.
     pub volumes: Option<Vec<pb::Resource>>,
-    /// When it was given a task last, or was launched, in this life of the agent.
+    /// The time of the last delivery, or of the launch, in this agent process.
     pub given_at: Option<Moment>,
-    /// When a task of it ended at a limit of memory last, and was counted.
+    /// The last time when a task ended at a memory limit and was counted.
     pub out_of_memory_at: Option<Moment>,
-    /// Why its container is taken down, and how that is told of its tasks.
+    /// The reason for destroying its container, as reported for its tasks.
     pub termination_reason: Option<TerminationReason>,
 }
 
-/// Why an executor was terminated, as its tasks are told: overrides the exit status.
+/// The reason for the termination of an executor, as reported for its tasks. It overrides the exit status.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TerminationReason {
-    /// The state of tasks that had not ended.
+    /// The reported state of its unfinished tasks.
     pub state: pb::TaskState,
     pub reason: Reason,
-    /// The state, as a text.
+    /// The reported message of its unfinished tasks.
     pub message: String,
 }
 
 impl Executor {
-    /// What operators read: the framework's name for it, or the one Mesos makes up for a command.
+    /// The name shown to operators: the framework's name for the executor, or Mesos's name for a command executor.
     pub fn name(&self) -> String {
         match (&self.info, self.command_task()) {
             (Some(info), _) => info.name.clone().unwrap_or_default(),
@@ -227,14 +227,14 @@ impl Executor {
         }
     }
 
-    /// The task of an executor that is made up for one command.
+    /// The task of an executor that was made for one command.
     pub fn command_task(&self) -> Option<&Arc<Task>> {
         self.all_tasks()
             .next()
             .filter(|_| self.kind == ExecutorKind::Command)
     }
 
-    /// What `source` says: Mesos gives a command's task id there.
+    /// The value of `source`: for a command Mesos puts the task id there.
     pub fn source(&self) -> &str {
         match (&self.info, self.command_task()) {
             (Some(info), _) => info.source.as_deref().unwrap_or_default(),
@@ -243,7 +243,7 @@ impl Executor {
         }
     }
 
-    /// As the framework sent it, or as Mesos describes the one that it makes up for a command.
+    /// The description from the framework, or Mesos's description of a command executor.
     pub fn describe(&self) -> pb::ExecutorInfo {
         let framework_id = Some(pb::FrameworkId {
             value: self.key.framework.to_string(),
@@ -269,32 +269,32 @@ impl Executor {
         }
     }
 
-    /// Whether it holds resources.
+    /// Whether the executor holds resources.
     pub fn is_live(&self) -> bool {
         self.container.phase != Phase::Ended
     }
 
-    /// Whether it was launched and has not been heard of.
+    /// Whether the executor was launched and has not subscribed yet.
     pub fn is_registering(&self) -> bool {
         self.kind == ExecutorKind::Custom && !self.link.has_subscribed
     }
 
-    /// Its tasks, also those that are over.
+    /// All tasks of the executor, including completed tasks.
     pub fn all_tasks(&self) -> impl Iterator<Item = &Arc<Task>> + Clone {
         self.tasks.values().chain(&self.completed)
     }
 
-    /// Whether it has a task of this id, or one that is over.
+    /// Whether the executor has a live or completed task with this id.
     pub fn has_task(&self, id: &TaskId) -> bool {
         self.tasks.contains_key(id) || self.completed.iter().any(|task| task.key.task == *id)
     }
 
-    /// What it and its live tasks were allocated.
+    /// The resources of the executor and its live tasks.
     pub fn allocated(&self) -> Resources {
         self.allocated_with(|_| true)
     }
 
-    /// What it was allocated, and those of its live tasks that count.
+    /// The resources of the executor and of its live tasks for which `counts` is true.
     pub(super) fn allocated_with(&self, counts: impl Fn(&Task) -> bool) -> Resources {
         let mut sum = Resources::default();
         if self.is_live() {
@@ -309,7 +309,7 @@ impl Executor {
     }
 }
 
-/// Reference to a task: a snapshot of it and of its executor.
+/// Reference to a task: a snapshot of the task and of its executor.
 #[derive(Clone, Debug)]
 pub struct TaskRef {
     pub executor: Arc<Executor>,
@@ -317,7 +317,7 @@ pub struct TaskRef {
 }
 
 impl TaskRef {
-    /// The container that the task's process is in.
+    /// The container of the task's process.
     pub fn container(&self) -> &Container {
         self.task
             .nested
@@ -328,49 +328,50 @@ impl TaskRef {
 
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// Its place in the checkpoints.
+    /// The task's key in the checkpoints.
     pub key: Arc<TaskKey>,
-    /// Its place among the tasks that this agent took.
+    /// The position among the tasks that this agent accepted.
     pub order: u64,
-    /// As the framework sent it.
+    /// The task as the framework sent it.
     pub info: Arc<pb::TaskInfo>,
-    /// Whom it runs as.
+    /// The user of the task's processes.
     pub user: String,
-    /// What it was allocated.
+    /// The resources allocated to the task.
     pub resources: Resources,
-    /// The role it was allocated to.
+    /// The role to which the resources are allocated.
     pub role: Option<Role>,
     pub state: pb::TaskState,
     /// The last status of each state, oldest first.
     pub statuses: Vec<pb::TaskStatus>,
     /// State and uuid of the update that was sent last.
     pub sent: Option<(i32, Vec<u8>)>,
-    /// Its container inside its executor's, for a task of the default executor.
+    /// The task's container inside its executor's, for a task of the default executor.
     pub nested: Option<Container>,
-    /// Its own requests and limits.
+    /// The task's own requests and limits.
     pub demand: Demand,
-    /// The group that it was launched with.
+    /// The group that the task was launched with.
     pub group: Option<Arc<str>>,
-    /// Whether its executor was given it.
+    /// Whether the task was delivered to its executor.
     pub delivered: bool,
-    /// The place in the log that this waited for; zero if it was in another life of the agent.
+    /// The write that the delivery waited for; zero if an earlier agent process delivered the task.
     pub delivered_after: Lsn,
-    /// True if the log was damaged: the executor may run the task, and the framework may know it, without a record here.
+    /// Whether the log was damaged: the executor may run the task, and the framework may know it, without a record
+    /// here.
     pub may_run_unknown: bool,
-    /// How its checks stand.
+    /// The state of its checks.
     pub check_state: CheckState,
-    /// What its health check said last.
+    /// The last result of its health check.
     pub healthy: Option<bool>,
-    /// What its check saw last.
+    /// The last result of its check.
     pub check_status: Option<pb::CheckStatusInfo>,
-    /// A kill that was asked for, of a task whose executor carries it out.
+    /// A requested kill of a task whose executor carries out the kill.
     pub kill_asked: Option<Option<pb::KillPolicy>>,
-    /// What it is counted to take since it has ended.
+    /// The counted size of the ended task.
     pub ended_bytes: usize,
 }
 
 impl Task {
-    /// Whose updates its are.
+    /// The key of the stream of the task's updates.
     pub fn stream(&self) -> StreamKey {
         StreamKey {
             framework: self.key.run.framework.clone(),
@@ -383,13 +384,13 @@ impl Task {
         self.group.is_some() && self.group == other.group
     }
 
-    /// Whether it has ended.
+    /// Whether the task has ended.
     pub fn is_terminal(&self) -> bool {
         is_terminal(self.state.into())
     }
 
-    /// Notes a new status. What is told of a task that has ended, but of its end, changes nothing: it holds no resources
-    /// any more, and nobody would end it again.
+    /// Records a new status. After the end of a task only terminal updates change its state: the task holds no
+    /// resources any more, and nothing would end it again.
     pub fn record(&mut self, status: &pb::TaskStatus) {
         if self.is_terminal() && !is_terminal(status.state) {
             return;

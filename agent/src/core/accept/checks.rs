@@ -1,4 +1,4 @@
-//! What can be told of a task, or of an executor of a framework's own, without touching the machine.
+//! Validates a task, or an executor of a framework, without access to the machine.
 
 use meseta_isolators::Demand;
 use meseta_proto::convert;
@@ -15,7 +15,7 @@ use super::super::{AgentCore, check_rules};
 use super::{Checked, is_partition_aware};
 
 impl AgentCore {
-    /// Everything that can be told of a task without touching the machine.
+    /// Validates a task as far as possible without access to the machine.
     pub(super) fn check(
         &self,
         task: &pb::TaskInfo,
@@ -39,7 +39,7 @@ impl AgentCore {
         }
         let resources = self.read_resources(&task.resources, "task", framework)?;
         if has_command {
-            // Others have theirs in the container of their executor.
+            // Other tasks have their volumes in the container of their executor.
             check_volumes("task", task.container.as_deref(), [&resources])?;
         }
         let demand = demand(&resources, &task.limits, self.options.enforceable)
@@ -47,7 +47,7 @@ impl AgentCore {
         Ok((resources, demand))
     }
 
-    /// Resources that the agent has.
+    /// Reads resources, and checks that the agent has them.
     pub(super) fn read_resources(
         &self,
         messages: &[pb::Resource],
@@ -67,7 +67,7 @@ impl AgentCore {
         }
     }
 
-    /// What is run in the place of a framework's own executor, and what that is told and given at first.
+    /// Validates a framework's own executor: its command, its volumes and the size of its first event.
     pub(super) fn check_custom(
         &self,
         framework: &pb::FrameworkInfo,
