@@ -1,27 +1,27 @@
-//! The descriptors that the agent may have, and how they are divided.
+//! The descriptors of the agent, and their division.
 //!
-//! It takes all that its hard limit allows. Invariant: what grows with the number of clients and of containers leaves a
-//! part to what must always go on.
+//! The agent uses its full hard limit. Invariant: descriptors whose number grows with clients and containers leave a
+//! part to work that must always continue.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Connections at a time, however many descriptors there are.
+/// The most connections at a time, for any number of descriptors.
 const CONNECTIONS_MAX: u64 = 16_384;
 
-/// How many descriptors may be held by what grows with the number of clients and of containers. An eighth each is
-/// for control files that are kept open and for watching containers, half is for connections; the rest is left
-/// for what must always go on: kills, ends, checkpoints, launches.
+/// The limits for descriptors whose number grows with clients and containers. An eighth each is for open control files
+/// and for watching containers, half is for connections. The rest is left for work that must always continue: kills,
+/// ends of containers, checkpoints, launches.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct DescriptorShares {
     /// Connections to the agent.
     pub(crate) connections: usize,
-    /// Supervisors, and limits, that are watched; further ones are looked at now and then.
+    /// Watched supervisors and limits; further ones are polled.
     pub(crate) watched: usize,
 }
 
 impl DescriptorShares {
-    /// Of what this process may have.
+    /// Divides the descriptors of this process.
     pub(crate) fn of_process() -> Self {
         Self::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
     }
@@ -35,14 +35,14 @@ impl DescriptorShares {
     }
 }
 
-/// What of so many descriptors may be kept open to be read again and again. `others_max` are more than anything
-/// else ever takes.
+/// The number of descriptors for files that stay open for repeated reads. `others_max` is more than all other
+/// descriptors.
 pub(crate) fn kept_open(limit: u64, others_max: u64) -> usize {
     let kept = limit - others_max.min(limit - limit / 8);
     usize::try_from(kept).unwrap_or(usize::MAX)
 }
 
-/// Raises this process's soft limit to its hard one: control files of containers stay open.
+/// Raises this process's soft limit to its hard limit: control files of containers stay open.
 pub(crate) fn take_all() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

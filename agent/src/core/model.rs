@@ -399,7 +399,7 @@ impl Task {
             self.state = state;
         }
         if self.is_terminal() && self.info.data.is_some() {
-            // It was for whoever runs the task, and may be the most of it.
+            // The data was only for the program that runs the task, and may be most of its size.
             Arc::make_mut(&mut self.info).data = None;
         }
         self.healthy = status.healthy.or(self.healthy);
@@ -407,12 +407,12 @@ impl Task {
             self.check_status.clone_from(&status.check_status);
         }
         self.statuses.retain(|old| old.state != status.state);
-        // Two or three are all that there will be.
+        // A task has only two or three statuses.
         self.statuses.reserve_exact(1);
         self.statuses.push(truncated_status(status));
     }
 
-    /// The executor that it names to others; none for a command, whose executor is ours.
+    /// The executor id shown to others; `None` for a command task, whose executor belongs to the agent.
     pub fn executor_id(&self) -> Option<pb::ExecutorId> {
         let of_framework = self.info.executor.is_some() || self.group.is_some();
         of_framework.then(|| pb::ExecutorId {
@@ -425,7 +425,7 @@ impl Task {
         self.info.command.as_ref()?.user.as_deref()
     }
 
-    /// As the master and the operators see it.
+    /// The task as shown to the master and the operators.
     pub fn to_message(&self) -> pb::Task {
         let info = &*self.info;
         let (sent_state, sent_uuid) = match &self.sent {
@@ -460,11 +460,11 @@ impl Task {
 
 /// Limit of a stored status, in bytes.
 const STORED_STATUS_BYTES_MAX: usize = 64 * 1024;
-/// Characters of its message, if it has more than that.
+/// Characters kept of a longer message.
 const STORED_MESSAGE_CHARS: usize = 1024;
 
-/// What is kept of a status to be shown and told at a return: not its data, as in Mesos, and of one that is
-/// still large only what every status has. The update itself is sent whole.
+/// The part of a status that is stored for the API and for reregistration. It lacks the data, as in Mesos; a status
+/// that is still too large keeps only the common fields. The update itself is sent whole.
 fn truncated_status(status: &pb::TaskStatus) -> pb::TaskStatus {
     let mut truncated = status.clone();
     truncated.data = None;
@@ -483,7 +483,7 @@ fn truncated_status(status: &pb::TaskStatus) -> pb::TaskStatus {
     }
 }
 
-/// How many characters of a command its executor's name shows.
+/// Characters of the command shown in its executor's name.
 const COMMAND_IN_NAME_CHARS: usize = 15;
 
 /// The name Mesos gives to the executor of a command task.

@@ -1,8 +1,8 @@
-//! Ends of operations that the master has not acknowledged.
+//! Results of operations that the master has not acknowledged.
 //!
-//! Each is told at once, then after 10 s, then after twice as long each time up to 10 min, until it is
-//! acknowledged by its uuid. Knows nothing of disks or wires. Invariant: an end is told as long as it
-//! is here, and goes only by its acknowledgement.
+//! Each result is sent at once, then after 10 s, then after twice as long each time up to 10 min, until it is
+//! acknowledged by its uuid. The module knows neither disks nor wire formats. Invariant: a result is sent as long as it
+//! is stored, and only its acknowledgement removes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use super::{RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN};
 /// The UUID of an operation.
 pub(super) type OperationUuid = [u8; 16];
 
-/// One that has ended here.
+/// An operation that has ended here.
 #[derive(Debug)]
 struct Ended {
     message: Arc<pb::Operation>,
-    /// Whether it is in the checkpoints; what never happened is not.
+    /// Whether the operation is in the checkpoints; an operation that was never carried out is not.
     kept: bool,
     interval: Duration,
-    /// Set while it is in flight.
+    /// The time of the next attempt; set while the result is in flight.
     retry_at: Option<Moment>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct OperationUpdates {
     ended: BTreeMap<OperationUuid, Ended>,
-    /// What the messages of all take.
+    /// The total size of the messages.
     bytes: usize,
     retries: BTreeSet<(Moment, OperationUuid)>,
-    /// Only while the master listens is anything in flight.
+    /// Whether the master listens; only then results are in flight.
     flowing: bool,
 }
 
 impl OperationUpdates {
-    /// Takes one up; whether it is to be told now.
+    /// Adds a result. Returns whether it must be sent now.
     pub(super) fn push(
         &mut self,
         now: Moment,
@@ -64,7 +64,8 @@ impl OperationUpdates {
         self.flowing
     }
 
-    /// It is acknowledged, if that is the uuid of its status. Tells whether it was in the checkpoints.
+    /// Removes an acknowledged result, if `status` is the uuid of its status. Returns whether the operation was in the
+    /// checkpoints.
     pub(super) fn acknowledge(&mut self, uuid: &OperationUuid, status: &[u8]) -> Option<bool> {
         let ended = self.ended.get(uuid)?;
         let told = ended.message.latest_status.uuid.as_ref()?;
@@ -90,7 +91,7 @@ impl OperationUpdates {
         self.ended.len()
     }
 
-    /// What their messages take.
+    /// The total size of the messages.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -99,13 +100,13 @@ impl OperationUpdates {
         self.ended.values().map(|ended| &ended.message)
     }
 
-    /// Those that belong into the checkpoints.
+    /// The results that belong into the checkpoints.
     pub(super) fn kept(&self) -> Vec<Arc<pb::Operation>> {
         let kept = self.ended.values().filter(|ended| ended.kept);
         kept.map(|ended| ended.message.clone()).collect()
     }
 
-    /// The master is gone: nothing is in flight.
+    /// Stops the retries: the master is gone, and nothing is in flight.
     pub(super) fn pause(&mut self) {
         self.flowing = false;
         self.retries.clear();
@@ -114,7 +115,7 @@ impl OperationUpdates {
         }
     }
 
-    /// The master is back: everything is to be told, and the pauses begin anew.
+    /// Restarts when the master is back. Returns all results, whose pauses begin again.
     pub(super) fn resume(&mut self, now: Moment) -> Vec<OperationUuid> {
         self.flowing = true;
         let all: Vec<_> = self.ended.keys().copied().collect();
@@ -124,7 +125,7 @@ impl OperationUpdates {
         all
     }
 
-    /// Those whose pause is over.
+    /// Returns the results whose pause is over.
     pub(super) fn due(&mut self, now: Moment) -> Vec<OperationUuid> {
         let mut due = Vec::new();
         while let Some((at, uuid)) = self.retries.first().copied() {
@@ -139,7 +140,7 @@ impl OperationUpdates {
         due
     }
 
-    /// When [`OperationUpdates::due`] has something again.
+    /// The next time when [`OperationUpdates::due`] returns results.
     pub(super) fn next_due(&self) -> Option<Moment> {
         self.retries.first().map(|(at, _)| *at)
     }
@@ -152,7 +153,7 @@ impl OperationUpdates {
             ended.retry_at = Some(at);
             self.retries.insert((at, uuid));
         } else {
-            // Nothing to tell any more.
+            // No retry is needed any more.
             self.retries.retain(|(_, other)| *other != uuid);
         }
     }

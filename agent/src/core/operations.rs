@@ -1,8 +1,8 @@
-//! Operations on reservations and volumes: done here, made durable, told until acknowledged.
+//! Operations on reservations and volumes: carried out, made durable, and reported until acknowledged.
 //!
-//! The master has checked and applied an operation before it sends it; here it is applied to the
-//! agent's own total, which counts. Invariants: what is told as FINISHED is in the checkpoints, with
-//! its volumes' directories; an operation is done once, however often it arrives.
+//! The master has validated and applied an operation before it sends it. Here the operation is applied to the agent's
+//! own total, which is authoritative. Invariants: an operation reported as FINISHED is in the checkpoints, and the
+//! directories of its volumes exist; an operation is carried out once, even if it arrives repeatedly.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use super::AgentCore;
 use super::operation_updates::OperationUuid;
 use crate::checkpoint::{Holdings, Lsn, ResourcesRecord, Write, check_place};
 
-/// Durable view of reservations and operations: readers see only what would survive a crash,
-/// since operators judge by it whether an operation was done.
+/// Durable view of reservations and operations. Readers see only state that would survive a crash, since operators use
+/// it to decide whether an operation was carried out.
 #[derive(Debug, Default)]
 pub(super) struct DurableView {
     pub(super) resources: Resources,
     pub(super) operations: Vec<Arc<pb::Operation>>,
-    /// What follows once its write is durable, in order.
+    /// The later states in order, each shown once its write is durable.
     next: VecDeque<PendingView>,
 }
 
-/// What is there once everything up to a place in the log is durable.
+/// The state that is shown once the log is durable up to this position.
 type PendingView = (Lsn, Resources, Vec<Arc<pb::Operation>>);
 
 impl DurableView {
@@ -40,7 +40,7 @@ impl DurableView {
         }
     }
 
-    /// Of very many states that wait for their writes the last ones are left out but for the very last.
+    /// Queues a state. If too many states wait, it replaces the last one.
     fn follow(&mut self, next: PendingView) {
         if self.next.len() >= STATES_WAITING_MAX {
             self.next.pop_back();
@@ -49,17 +49,17 @@ impl DurableView {
     }
 }
 
-/// States that wait for their writes: each has all that the agent has.
+/// States that wait for their writes: each holds all resources of the agent.
 const STATES_WAITING_MAX: usize = 8;
 
-/// Ended operations whose end is not acknowledged; more are dropped. The master's bound is the same.
+/// Ended operations with an unacknowledged result; further operations are dropped. The master's limit is the same.
 const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
 
-/// Why an operation was not done.
+/// The reason why an operation was not carried out.
 enum OperationFailure {
-    /// It never can be.
+    /// The operation can never be carried out.
     Failed(String),
-    /// It does not fit what the agent has.
+    /// The operation does not fit the agent's resources.
     Dropped(String),
 }
 
@@ -84,7 +84,7 @@ impl AgentCore {
                 "{UNACKNOWLEDGED_OPERATIONS_MAX} operations wait for their acknowledgement"
             )))
         } else if self.operations.bytes() >= self.options.operations_bytes_max {
-            // One checkpoint holds them all.
+            // A single checkpoint holds all of them.
             Err(OperationFailure::Dropped(format!(
                 "operations of {} bytes wait for their acknowledgement: raise the agent's --memory_budget",
                 self.options.operations_bytes_max
@@ -132,7 +132,7 @@ impl AgentCore {
         }
     }
 
-    /// Does an operation to the total. Nothing has changed if that cannot be.
+    /// Applies an operation to the total. After a failure the total is unchanged.
     fn carry_out(
         &mut self,
         message: &pb::offer::Operation,
@@ -167,7 +167,7 @@ impl AgentCore {
         Ok((operation, produced))
     }
 
-    /// Makes what the agent holds, and what it has to tell, durable.
+    /// Makes the agent's holdings and unacknowledged operations durable.
     fn persist_holdings(&mut self, created: Vec<Resource>, destroyed: Vec<Resource>) {
         let holdings = Arc::new(Holdings {
             resources: self.total.to_checkpoint() + &self.set_aside,
@@ -183,7 +183,7 @@ impl AgentCore {
             .follow((self.lsn, self.total.clone(), operations));
     }
 
-    /// Everything up to `lsn` is durable: readers may see it.
+    /// Notes that all writes up to `lsn` are durable, so that readers may see their state.
     pub fn durable(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         while self
@@ -250,7 +250,7 @@ impl AgentCore {
         }
     }
 
-    /// The master sent an operation that never arrived: it did not happen.
+    /// Answers for an operation from the master that never arrived: it was not carried out.
     pub(super) fn answer_unknown_operation(&mut self, now: Now, uuid: pb::Uuid) {
         let Some(key) = uuid_of(&uuid) else { return };
         if self.operations.get(&key).is_some() {
@@ -272,7 +272,7 @@ impl AgentCore {
         }
     }
 
-    /// Takes up what was checkpointed.
+    /// Restores the checkpointed holdings.
     pub(super) fn recover_holdings(&mut self, now: Now, record: ResourcesRecord) {
         let checkpointed = match convert::resources(&record.resources) {
             Ok(checkpointed) => checkpointed,
@@ -306,7 +306,7 @@ impl AgentCore {
         }
     }
 
-    /// What of a task's resources is not here although it should have been made here.
+    /// A resource of a task that is missing here although this agent should have made it.
     pub(super) fn unknown_resource<'a>(&self, resources: &'a Resources) -> Option<&'a Resource> {
         resources
             .iter()

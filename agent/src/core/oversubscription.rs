@@ -1,10 +1,9 @@
-//! Oversubscription in the core: reports the total to the master and carries QoS corrections out.
+//! Oversubscription in the core: reports the total to the master and carries out QoS corrections.
 //!
-//! The estimator and the controller are asked once for each sample, and their answers come in as
-//! a [`Report`]. The core tells the master a new total every `--oversubscribed_resources_interval`, at
-//! once when offering has to stop, and carries corrections out. Invariant: a container without
-//! revocable resources is never touched, whatever a controller says, and nothing stands still that is
-//! to hear of its end.
+//! The service queries the estimator and the controller once for each sample, and passes their answers to the core as a
+//! [`Report`]. The core sends the master a new total every `--oversubscribed_resources_interval`, and at once when the
+//! offers must stop. It also carries out the corrections. Invariants: a container without revocable resources is never
+//! touched, even if a controller names it; no container stays frozen that must learn of its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,56 +23,57 @@ use super::{AgentCore, ContainerAction, Destination, State};
 use crate::checkpoint::KillCause;
 
 const MILLIS_PER_CPU: f64 = 1000.0;
-/// For so long a task that a framework's own executor is given keeps it from being frozen: whether it takes the task or not.
+/// The longest time that an undelivered task protects a custom executor from being frozen, even if the executor never
+/// takes the task.
 const GIVEN_WITHIN: Duration = Duration::from_secs(30);
-/// More than any machine has, and exact in a double.
+/// More than the processors of any machine, and exact in a double.
 const THROTTLE_CPUS_MAX: f64 = 1e6;
 
-/// What the estimator and the controller made of one sample.
+/// The results of the estimator and the controller for one sample.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What revocable work held in that sample.
+    /// The resources of revocable tasks in that sample.
     pub allocated: Resources,
-    /// The estimator's answer, if it was asked.
+    /// The estimator's answer, unless it was not queried.
     pub estimate: Option<Estimate>,
-    /// The controller's answer, if it was asked.
+    /// The controller's answer, unless it was not queried.
     pub assessment: Option<Assessment>,
 }
 
-/// Oversubscription as it stands.
+/// The current state of the oversubscription.
 #[derive(Clone, Debug, Default)]
 pub struct Oversubscription {
-    /// The newest total that was estimated: what is oversubscribed, and what more could be.
+    /// The newest estimated total: the allocated revocable resources plus those that could be added.
     pub estimated: Option<Resources>,
-    /// The total that the master is told, now or at the next registration.
+    /// The total for the master, sent now or at the next registration.
     pub total: Option<Resources>,
-    /// How the estimate came about, for each resource that was measured.
+    /// The forecast for each measured resource, on which the estimate is based.
     pub forecasts: Vec<Forecast>,
-    /// Why less is oversubscribed than could be.
+    /// The reason why fewer resources are oversubscribed than possible.
     pub held_back: Option<String>,
-    /// Why nothing is offered.
+    /// The reason why no resources are offered.
     pub stopped: Option<String>,
-    /// What all revocable work together may use.
+    /// The limits for all revocable work together.
     pub throttle: Option<Throttle>,
-    /// What the kernel is asked to keep its memory below.
+    /// The memory ceiling set in the kernel for that work.
     pub memory_ceiling_bytes: Option<u64>,
-    /// What each detector saw last.
+    /// The last reading of each detector.
     pub readings: Vec<DetectorReading>,
     /// Containers that are frozen.
     pub frozen: BTreeSet<ContainerId>,
-    /// The last look at a task before its executor's container was frozen or thawed last.
+    /// The last probe begun before each executor's container was last frozen or thawed.
     stood_still: BTreeMap<ContainerId, ProbeId>,
-    /// Why containers that are on their way out were evicted.
+    /// The reasons of the evictions, for containers that are ending.
     pub preempted: BTreeMap<ContainerId, String>,
     /// Corrections carried out, by detector and action.
     pub corrections: BTreeMap<(&'static str, &'static str), u64>,
-    /// Corrections that named nobody who may be touched.
+    /// Corrections that named no container that may be touched.
     pub corrections_refused: u64,
-    /// Totals told to the master.
+    /// The number of totals sent to the master.
     pub updates: u64,
-    /// What the master was told last on this connection.
+    /// The last total sent on this connection.
     told: Option<Resources>,
-    /// When the next total may be told.
+    /// The time when the next total may be sent.
     due: Option<Moment>,
 }
 
@@ -92,7 +92,7 @@ impl AgentCore {
         self.thaw_exempt(now);
         let closes = was_open && self.oversubscription.stopped.is_some();
         if closes {
-            // What the estimator says of this sample may not know of it yet.
+            // The estimate for this sample may ignore the stop.
             self.oversubscription.estimated = Some(Resources::new());
         }
         let due = self
@@ -114,8 +114,8 @@ impl AgentCore {
             return;
         };
         if state.stopped.is_some() {
-            // Whatever the estimator makes of it. A total of what is in use would be offered again, piece by piece, as
-            // that ends or is evicted; what runs keeps what it has, whatever the total is.
+            // Ignores the estimate. If the total included the resources in use, they would be offered again as soon as
+            // their tasks end or are evicted. Running tasks keep their resources under any total.
             state.estimated = Some(Resources::new());
             return;
         }
@@ -133,7 +133,7 @@ impl AgentCore {
         state.estimated = Some(total);
     }
 
-    /// Takes the newest estimate for the total and tells the master if that is another one.
+    /// Makes the newest estimate the total, and sends it to the master if it has changed.
     fn publish(&mut self) {
         let state = &mut self.oversubscription;
         if state.total != state.estimated {
@@ -145,7 +145,7 @@ impl AgentCore {
         }
     }
 
-    /// After every registration: the master may have another total, or none.
+    /// Called after every registration: the master may have another total, or none.
     pub(super) fn tell_total(&mut self) {
         let Some(total) = self.oversubscription.total.clone() else {
             return;
@@ -211,7 +211,7 @@ impl AgentCore {
         }
     }
 
-    /// Carries one correction out, if it names a container that may be touched.
+    /// Carries out one correction, if it names a container that may be touched.
     fn correct(&mut self, now: Now, correction: &Correction) {
         let executor = self
             .frameworks
@@ -224,7 +224,7 @@ impl AgentCore {
             None => true,
         };
         let Some(executor) = executor.filter(|executor| named(executor)) else {
-            // It ended, or is in another container by now.
+            // It has ended, or is in another container by now.
             info!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
                 "ignored a correction of an executor that is gone"
@@ -264,14 +264,14 @@ impl AgentCore {
         action: estimators::Action,
     ) -> Result<(), &'static str> {
         match action {
-            // Whatever it holds by now.
+            // A thaw is always permitted, whatever resources the executor holds by now.
             estimators::Action::Thaw if self.is_frozen(executor) => Ok(()),
             estimators::Action::Freeze => check_freezable(now, executor),
             estimators::Action::Thaw | estimators::Action::Kill => check_revocable(executor),
         }
     }
 
-    /// Thaws what may not stand still any more: its last revocable task has ended, or it is to end.
+    /// Thaws containers that must not stay frozen: their last revocable task has ended, or they are to end.
     fn thaw_exempt(&mut self, now: Now) {
         let is_exempt = |container: &&ContainerId| {
             let executor = self.executor_of(container);
@@ -303,8 +303,8 @@ impl AgentCore {
         );
     }
 
-    /// A frozen container can neither be killed, nor hear that it, or a task of it, is to end, nor take another task: it is
-    /// thawed first.
+    /// Thaws a container that is to be killed, or whose executor must receive a kill, a shutdown or a task: a frozen
+    /// container cannot receive anything.
     pub(super) fn thaw(&mut self, container: &ContainerId) {
         if self.oversubscription.frozen.is_empty() {
             return;
@@ -319,7 +319,8 @@ impl AgentCore {
         }
     }
 
-    /// Lets a container go on whose kill overtakes what waits for the disk: its thaw may be behind that.
+    /// Thaws a container whose kill overtakes the outputs that wait for the disk, since its thaw may be among these
+    /// outputs.
     pub(super) fn thaw_overdue(&mut self, container: &ContainerId) {
         let executor = self.executor_of(container);
         let outer = executor.map(|executor| executor.key.container.clone());
@@ -358,7 +359,7 @@ impl AgentCore {
         self.terminate_executor(now, executor, state, Reason::ContainerPreempted, message);
     }
 
-    /// What its eviction means for the tasks of an executor, if it was evicted.
+    /// The state and reason for the tasks of an executor that was evicted; `None` if it was not.
     pub(super) fn preemption_of(&self, executor: &Executor) -> Option<TerminationReason> {
         let termination_reason = executor.link.termination_reason.as_ref();
         if let Some(termination_reason) = termination_reason
@@ -368,7 +369,7 @@ impl AgentCore {
         }
         let kill = executor.container.kill;
         kill.filter(|kill| kill.cause == KillCause::Preempted)?;
-        // Only what was done is kept over a restart, not why.
+        // The kill survives a restart, but not its reason.
         let why = self.oversubscription.preempted.get(&executor.key.container);
         Some(TerminationReason {
             state: self.gone_or_lost(&executor.key),
@@ -377,21 +378,21 @@ impl AgentCore {
         })
     }
 
-    /// A container that could not be frozen, for want of a freezer or for an error, does not stand still; it is thawed in case that it
-    /// was frozen once more meanwhile.
+    /// Handles a failed freeze, for lack of a freezer or after an error: thaws the container in case another freeze
+    /// succeeded meanwhile.
     pub(super) fn freeze_failed(&mut self, container: &ContainerId) {
         if self.oversubscription.frozen.contains(container) {
             self.freeze(container, false);
         }
     }
 
-    /// Whether the tasks of an executor stand still now.
+    /// Whether the tasks of an executor are frozen now.
     pub(super) fn is_frozen(&self, executor: &Executor) -> bool {
         let frozen = &self.oversubscription.frozen;
         frozen.contains(&executor.key.container)
     }
 
-    /// Whether a task stood still while it was looked at.
+    /// Whether a task was frozen during a probe.
     pub(super) fn stood_still(&self, executor: &Executor, probe: ProbeId) -> bool {
         let last = self
             .oversubscription
@@ -400,28 +401,28 @@ impl AgentCore {
         last.is_some_and(|last| probe <= *last)
     }
 
-    /// Lets go on what no controller would thaw while the agent is away.
+    /// Thaws all containers, since no controller would thaw them while the agent is away.
     pub(super) fn thaw_all(&mut self) {
         for container in self.oversubscription.frozen.clone() {
             self.freeze(&container, false);
         }
     }
 
-    /// What was known of a container that is gone.
+    /// Forgets the state of a container that is gone.
     pub(super) fn forget_revocable(&mut self, container: &ContainerId) {
         self.oversubscription.frozen.remove(container);
         self.oversubscription.stood_still.remove(container);
         self.oversubscription.preempted.remove(container);
     }
 
-    /// Lifts all throttles after a restart; the controller decides anew.
+    /// Lifts all throttles after a restart; the controller decides again.
     pub(super) fn release_revocable(&mut self) {
         let throttle_revocable = ContainerAction::ThrottleRevocable {
             cpus_millis: None,
             memory_ceiling_bytes: None,
         };
         self.output_now(Destination::Revocable, throttle_revocable);
-        // Also one that has nothing revocable left: it may have been frozen when it had.
+        // Also containers without revocable resources: they may have been frozen while they had some.
         let held: Vec<_> = self
             .all_executors()
             .filter(|executor| executor.is_live())
@@ -440,9 +441,9 @@ fn check_revocable(executor: &Executor) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a container may stand still. One that is to end, or has a task that is, has to hear of it, and has its grace for
-/// what it is to do until then; one that was given a task just now has to hear of that. What the agent launches in a container
-/// needs no exemption: the containerizer lets that go on meanwhile.
+/// Checks that a container may be frozen. An ending container, or one with an ending task, must receive the kill and
+/// use its grace period. A container with a task in delivery must receive that task. Launches by the agent inside the
+/// container need no exception: the containerizer thaws the container meanwhile.
 fn check_freezable(now: Now, executor: &Executor) -> Result<(), &'static str> {
     check_revocable(executor)?;
     let live = || executor.tasks.values().filter(|task| !task.is_terminal());

@@ -1,7 +1,7 @@
-//! Which persistent volumes of the container around it a task of a group looks into.
+//! Selects the persistent volumes of the parent container that a task of a group uses.
 //!
-//! Pure. Invariant: a task is given no more of them than it has paths into its parent's sandbox, however many tasks and
-//! volumes there are beside it.
+//! Pure. Invariant: a task gets at most as many of these volumes as it has paths into its parent's sandbox, with any
+//! number of other tasks and volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -9,10 +9,10 @@ use std::path::{Component, Path, PathBuf};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::volume::source::sandbox_path;
 
-/// The volumes of one container by where they are seen in its sandbox.
+/// The volumes of a container by their paths in its sandbox.
 pub(super) struct ParentVolumes<'a> {
     volumes: &'a [pb::Resource],
-    /// Places in `volumes`, of several at one path the first.
+    /// Indices into `volumes`; for several volumes at one path the first.
     by_path: BTreeMap<PathBuf, usize>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> ParentVolumes<'a> {
         Self { volumes, by_path }
     }
 
-    /// For each path that a task asks for in the sandbox of its parent the first volume that it is in.
+    /// For each path that a task requests in the sandbox of its parent, the first volume that contains the path.
     pub(super) fn seen_by(&self, task: &pb::TaskInfo) -> Vec<pb::Resource> {
         let container = task.container.iter();
         let volumes = container.flat_map(|container| &container.volumes);
@@ -51,7 +51,7 @@ fn path_in_parent(volume: &pb::Volume) -> Option<&str> {
     (given.r#type() == sandbox_path::Type::Parent).then_some(&given.path)
 }
 
-/// The parts of a path that stays in the sandbox.
+/// The components of a path that stays in the sandbox.
 fn in_sandbox(path: &str) -> Option<PathBuf> {
     let parts = Path::new(path).components();
     let parts = parts.filter(|part| *part != Component::CurDir);

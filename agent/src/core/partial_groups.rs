@@ -1,13 +1,13 @@
-//! Which groups of tasks an agent that ended had written in part.
+//! Finds the task groups that an earlier agent had written only in part.
 //!
-//! Pure. Invariant: a group of which anything was begun is none of them.
+//! Pure. Invariant: no group with a begun task is among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checkpoint::{RunImage, TaskImage, TaskKey};
 
-/// Tasks of groups that did not reach the disk whole: nothing of them was begun. Of a group that was begun, tasks may
-/// be over and retired.
+/// The tasks of groups that did not reach the disk whole, so that nothing of them was begun. A group that was begun may
+/// also lack tasks, which are completed and retired.
 pub(super) fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for task in &run.tasks {

@@ -1,9 +1,9 @@
-//! Extends deadlines after the agent's process was paused: stopped by a signal, frozen with its machine, or starved of
-//! the processor.
+//! Extends deadlines after a pause of the agent's process: stopped by a signal, frozen with its machine, or without CPU
+//! time.
 //!
-//! What others did meanwhile waits unread in sockets and pipes, so that no peer may miss a deadline
-//! that passed then. Invariant: after a pause every peer keeps the rest of its time, and [`CATCH_UP_TIME`]
-//! at least; only what a task was promised by the clock of the wall goes on as if nothing had been.
+//! Messages sent by others during the pause wait unread in sockets and pipes, so that no peer may miss a deadline that
+//! passed then. Invariant: after a pause every peer keeps the rest of its time, and at least [`CATCH_UP_TIME`]; only
+//! deadlines that tasks set by the wall clock continue unchanged.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::{AgentCore, Timer};
 
-/// Time to read what came meanwhile.
+/// The time to read the messages that arrived during the pause.
 pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
 
 impl AgentCore {
@@ -24,8 +24,8 @@ impl AgentCore {
         self.extend_deadlines(now, lasted, Timer::waits_for_others);
     }
 
-    /// The agent hears nobody because too much waits for its disk. Those who are not heard have more time; kills, which
-    /// do not wait for the disk, have not.
+    /// Extends deadlines after a time without inputs, because too many writes were waiting for the disk. Peers that the
+    /// agent did not hear get more time; kills do not wait for the disk and get none.
     pub(super) fn held_up(&mut self, now: Now, lasted: Duration) {
         let waits = |timer: &Timer| timer.waits_for_others() && !timer.ends_a_container();
         self.extend_deadlines(now, lasted, waits);

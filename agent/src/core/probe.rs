@@ -1,4 +1,4 @@
-//! Probes of tasks: what is asked, what is answered, and what a task's checks remember of it.
+//! Probes of tasks: requests, results, and the state of a task's checks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -8,17 +8,17 @@ use meseta_resources::{ContainerId, HostPort, Moment};
 
 use super::launch_plan::LaunchPlan;
 
-/// One probe of a task.
+/// A probe of a task.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// The id that the result carries.
     pub id: ProbeId,
-    /// The container that is looked into.
+    /// The container of the probed task.
     pub container: ContainerId,
-    /// The task's user, with whose rights it is looked.
+    /// The user of the task, whose rights the probe uses.
     pub user: String,
     pub method: ProbeMethod,
-    /// When it is given up.
+    /// The time after which the probe is cancelled.
     pub timeout: Duration,
 }
 
@@ -26,35 +26,35 @@ pub struct Probe {
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ProbeId(pub u64);
 
-/// How a task is probed, from where it runs.
+/// The method of a probe, which runs in the task's environment.
 #[derive(Clone, Debug)]
 pub enum ProbeMethod {
-    /// By a command, in its container.
+    /// A command in the task's container.
     Command(Box<LaunchPlan>),
-    /// By a GET to a loopback address, following redirects.
+    /// A GET request to a loopback address, following redirects.
     Http {
         scheme: String,
         host: ProbeHost,
         port: u16,
         path: String,
     },
-    /// By connecting to a port of a loopback address.
+    /// A connection to a port of a loopback address.
     Tcp { host: ProbeHost, port: u16 },
 }
 
 /// The loopback address that a probe connects to.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum ProbeHost {
-    /// 127.0.0.1, which the check asks for.
+    /// 127.0.0.1, named by the check.
     V4,
-    /// `::1`, which the check asks for.
+    /// `::1`, named by the check.
     V6,
-    /// 127.0.0.1, or `::1` where the task's network has no 127.0.0.1: the check names neither.
+    /// 127.0.0.1, or `::1` where the task's network has no 127.0.0.1; used if the check names neither.
     Usual,
 }
 
 impl ProbeHost {
-    /// Returns the address as seen from the network that this thread is in.
+    /// Returns the address as seen from this thread's network.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         match self {
@@ -64,7 +64,7 @@ impl ProbeHost {
         }
     }
 
-    /// Returns the URL of a path there.
+    /// Returns the URL of a path on that host.
     #[must_use]
     pub fn url(self, scheme: &str, port: u16, path: &str) -> String {
         HostPort::from(SocketAddr::new(self.ip(), port)).url(scheme, path)
@@ -78,15 +78,15 @@ pub enum ProbeResult {
     ExitCode(i32),
     /// The server answered with this status.
     Status(u32),
-    /// Whether the connection stood.
+    /// Whether the connection was established.
     Connected(bool),
     /// No answer: a timeout, or nothing listens.
     NoAnswer(String),
-    /// The agent could not run the probe; says nothing of the task.
+    /// The agent could not run the probe, which shows nothing about the task.
     NotRun(String),
 }
 
-/// The two kinds of checks that one task can have.
+/// The two kinds of checks of a task.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(super) enum CheckKind {
     Health,
@@ -96,20 +96,20 @@ pub(super) enum CheckKind {
 /// State of a task's check and health check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckState {
-    /// Since when it is looked at; the grace period counts from here.
+    /// The time of the first probe schedule; the grace period counts from here.
     pub(super) since: Option<Moment>,
-    /// Whether it was ever found healthy.
+    /// Whether the task was ever found healthy.
     pub(super) was_healthy: bool,
     /// Failures in a row.
     pub(super) failures: u32,
-    /// The look under way, per kind.
+    /// The probe in progress, per kind.
     pub(super) in_flight: [Option<ProbeId>; 2],
-    /// Whether there was no room for what the last look was to tell, per kind.
+    /// Whether the last result was not sent for lack of room, per kind.
     pub(super) untold: [bool; 2],
 }
 
 impl CheckState {
-    /// Whether what was seen last is still to be told.
+    /// Whether the last result is still to be sent.
     pub(super) fn is_untold(&self, check_kind: CheckKind) -> bool {
         self.untold
             .get(check_kind as usize)

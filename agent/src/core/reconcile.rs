@@ -1,8 +1,8 @@
 //! Reconciles an executor with its container: resizes, task deliveries, terminal updates.
 //!
-//! [`AgentCore::reconcile_executor`] looks at an executor with a life of its own and does what can be done now. A
-//! container has the resources of a task before the task reaches it, and has given them back before
-//! the task's end is told.
+//! [`AgentCore::reconcile_executor`] inspects a default or custom executor and takes the steps that are possible now. A
+//! container has the resources of a task before the task reaches it, and has lost them before the terminal update of
+//! the task is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl AgentCore {
         let required = self.required_demand(&executor);
         let volumes = match executor.kind {
             ExecutorKind::Custom => executor.volumes(|task| !executor.awaits_resize(task)),
-            // Each task has a container of its own for them.
+            // Each task has its own container for them.
             ExecutorKind::Default | ExecutorKind::Command => Vec::new(),
         };
         let has_others = executor.kind == ExecutorKind::Custom
@@ -127,7 +127,7 @@ impl AgentCore {
         }
     }
 
-    /// The end of a task whose resources are given back.
+    /// Sends the terminal update of a task whose resources were taken back.
     fn send_terminal_update(
         &mut self,
         now: Now,
@@ -174,9 +174,9 @@ impl AgentCore {
         }
     }
 
-    /// An executor that has nothing to do, and never will, goes: the default one as soon as its tasks
-    /// are over, a custom one only if all its first tasks were killed before it got them, or its agent is drained. One
-    /// that is still being launched takes the ends of its tasks with it.
+    /// Ends an executor that has no work and will get none. A default executor ends as soon as its tasks are over. A
+    /// custom executor ends only if all its first tasks were killed before their delivery, or its agent is draining. An
+    /// executor still being launched also ends with the delayed updates of its tasks.
     pub(super) fn end_if_idle(&mut self, now: Now, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
@@ -208,7 +208,7 @@ impl AgentCore {
 }
 
 impl Executor {
-    /// Tasks that wait to reach it, in the order in which they came.
+    /// Undelivered tasks in order of their acceptance.
     pub(super) fn undelivered(&self) -> Vec<Arc<Task>> {
         let waiting = self
             .tasks
@@ -219,13 +219,13 @@ impl Executor {
         waiting
     }
 
-    /// Whether the end of one of its tasks waits to be told.
+    /// Whether the terminal update of one of its tasks waits for a resize.
     pub(super) fn awaits_resize(&self, task: &Task) -> bool {
         let mut delayed = self.link.delayed_updates.iter();
         delayed.any(|(status, _)| status.task_id.value == task.key.task.as_str())
     }
 
-    /// The persistent volumes of itself and of those of its tasks that are not over.
+    /// The persistent volumes of the executor and of its tasks for which `holds` is true.
     pub(crate) fn volumes(&self, holds: impl Fn(&Task) -> bool) -> Vec<pb::Resource> {
         let own = self.info.iter().flat_map(|info| &info.resources);
         let live = self.tasks.values();
@@ -234,14 +234,14 @@ impl Executor {
         volumes_among(own.chain(of_tasks))
     }
 
-    /// What it asked for beside its tasks.
+    /// The executor's own demand, without its tasks.
     pub(super) fn own_demand(&self, enforceable: super::Enforceable) -> Demand {
         demand(&self.resources, &Default::default(), enforceable).unwrap_or_default()
     }
 }
 
 impl AgentCore {
-    /// Terminates an executor's container; its tasks are told the reason.
+    /// Terminates an executor's container, with the reason for its tasks.
     pub(super) fn terminate_executor(
         &mut self,
         now: Now,
@@ -266,7 +266,7 @@ impl AgentCore {
                 message,
             });
         });
-        // The cause alone outlives this agent.
+        // Only the cause survives a restart of the agent.
         let cause = match reason {
             Reason::ContainerPreempted => KillCause::Preempted,
             _ => KillCause::Shutdown,

@@ -1,9 +1,8 @@
-//! Taking up again after a restart: from what was checkpointed and what the machine still holds.
+//! Recovers the state after a restart, from the checkpoints and the containers on the machine.
 //!
-//! The checkpoints were read and each container was looked for; the core rebuilds frameworks, tasks
-//! and update streams from it. Invariants: a container that lives goes on untouched; one that is gone
-//! becomes exactly one terminal update, never a success that nobody saw; recovering twice gives the
-//! same.
+//! The checkpoints were read and each container was looked up; the core rebuilds frameworks, tasks and update streams
+//! from them. Invariants: a running container continues untouched. A container that is gone leads to exactly one
+//! terminal update, never to an unobserved success. Recovering twice gives the same result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -79,7 +78,7 @@ impl AgentCore {
                 continue;
             };
             if task_ref.executor.kind == ExecutorKind::Custom {
-                // The container is the executor's, which may go on with its other tasks.
+                // The container is the executor's, which may continue with its other tasks.
                 let (state, reason) = (pb::TaskState::TaskFailed, Reason::AgentRestarted);
                 self.finish_unlaunched(now, &task_ref, state, reason, PARTIAL_GROUP.to_owned());
             } else {
@@ -93,7 +92,7 @@ impl AgentCore {
         self.await_executors(now);
     }
 
-    /// Nothing is told from what was read before that is durable: who wrote it may have been killed before its sync.
+    /// Syncs recovered records before anything is sent from them: their writer may have been killed before its sync.
     fn sync_recovered(&mut self) {
         let Some(agent) = self.agent_id.clone() else {
             return;
@@ -143,7 +142,7 @@ impl AgentCore {
         if kind == ExecutorKind::Command && first.is_some_and(Task::is_terminal) {
             container.phase = Phase::Ended;
         } else if tasks.iter().any(was_told_by_executor) {
-            // Also where its log has lost the start.
+            // Also if its log has lost the start.
             container.phase = Phase::Running;
         }
         let resources = match &info {
@@ -254,7 +253,7 @@ impl AgentCore {
             }),
             demand,
             group: record.group.as_deref().map(Arc::from),
-            // What the core launches itself is not launched twice.
+            // The core does not launch its own containers twice.
             delivered: kind != ExecutorKind::Custom,
             delivered_after: Lsn::default(),
             may_run_unknown: image.is_log_short,
@@ -279,7 +278,7 @@ impl AgentCore {
         let stream = task.stream();
         for entry in log {
             match entry {
-                // Earlier versions wrote what an executor told of a task after its end.
+                // Earlier versions wrote updates of an executor after the end of its task.
                 LogEntry::Update(status) if task.is_terminal() && !is_terminal(status.state) => {}
                 LogEntry::Update(status) => {
                     task.record(status);
@@ -309,7 +308,7 @@ impl AgentCore {
         }
     }
 
-    /// Decides for every recovered run what its container's fate means.
+    /// Settles every recovered run according to the state of its container.
     fn settle_recovered(&mut self, now: Now, rebooted: bool, found_containers: &FoundContainers) {
         let all: Vec<_> = self.all_executors().collect();
         for executor in all {
@@ -362,7 +361,7 @@ impl AgentCore {
         self.settle_task(now, &task_ref, rebooted, found_containers);
     }
 
-    /// A task whose process is a container's.
+    /// Settles a task whose process is the main process of a container.
     fn settle_task(
         &mut self,
         now: Now,
@@ -374,7 +373,7 @@ impl AgentCore {
         match found_containers.get(&container.id) {
             _ if rebooted => self.end_unseen(now, task_ref, REBOOTED),
             Some(Found::Alive(_)) => self.resume_running(now, task_ref),
-            // The containerizer destroys it and then says how it ended.
+            // The containerizer destroys it and then reports its ending.
             Some(Found::Ending) => {}
             None if container.phase == Phase::Launching => {
                 self.end_unseen(now, task_ref, NOT_LAUNCHED);
@@ -481,7 +480,7 @@ impl AgentCore {
         );
         self.restore_start(now, &task_ref.executor, Some(task_ref));
         if container.kill.is_none() {
-            // It was executed, but the agent may have fallen before it could say so.
+            // The task ran, but the agent may have crashed before it sent that update.
             self.tell_running(now, task_ref);
         }
         if let Some(kill) = container.kill {
@@ -492,7 +491,7 @@ impl AgentCore {
         }
     }
 
-    /// A container as its log and the machine tell of it.
+    /// Restores a container from its log and its state on the machine.
     fn recover_container(
         &self,
         now: Now,
@@ -540,18 +539,18 @@ impl AgentCore {
     }
 }
 
-/// Whether something was told of a task that only somebody who ran it could tell.
+/// Whether the task has a status that only its executor could send.
 fn was_told_by_executor(task: &Task) -> bool {
     let mut told = task.statuses.iter();
     told.any(|status| status.source() == Source::Executor)
 }
 
-/// What is left of a kill that was asked for before the restart.
+/// The rest of a kill that was requested before the restart.
 fn remaining_kill(boot_clock: &BootClock, now: Now, request: &KillRequested) -> Kill {
     let boot = request.boot_id.as_deref().map(BootId::from_text);
     let uptime = boot.zip(request.uptime_ns);
     let by_uptime = uptime.and_then(|(boot, uptime_ns)| boot_clock.since(now, &boot, uptime_ns));
-    // Records of earlier versions tell only what the clock of the wall showed.
+    // Records of earlier versions contain only the time of the wall clock.
     let at_unix = Duration::from_nanos(request.at_unix_ns);
     let elapsed = by_uptime.unwrap_or_else(|| now.unix.saturating_sub(at_unix));
     Kill {
@@ -562,7 +561,7 @@ fn remaining_kill(boot_clock: &BootClock, now: Now, request: &KillRequested) -> 
     }
 }
 
-/// How long ago a container was started; `None` if that was in another boot, or its record does not tell.
+/// The time since the start of a container; `None` if it started in another boot, or its record lacks the time.
 fn time_since_start(boot_clock: &BootClock, now: Now, started: &Started) -> Option<Duration> {
     let supervisor = ProcessIdentity::from_text(&started.supervisor)?;
     boot_clock.since(now, &supervisor.boot_id, started.uptime_ns?)
@@ -580,7 +579,7 @@ mod tests {
         unix: Duration::from_secs(1_800_000_000),
     };
 
-    /// Earlier versions recorded the wall clock alone, and no uptime of another boot is compared with this one's.
+    /// Earlier versions recorded only the wall clock, and uptimes of different boots are never compared.
     #[test]
     fn a_record_without_an_uptime_of_this_boot_counts_by_the_wall_clock() {
         let boot_clock = BootClock::new(BootId::from_text("b"), 100 * SECOND);

@@ -1,8 +1,8 @@
 //! Registration with the master: connecting, backoff, pings, epochs.
 //!
-//! The first attempt is made at once; pauses with jitter come between attempts that failed. On a new link the agent
-//! sends `register`, or `reregister` if it has an id. Invariants: a frame is obeyed only as `epochs.rs` decides, and
-//! what that changes is durable before anything of the frame takes effect; losing the master touches no task.
+//! The first attempt is made at once; failed attempts are followed by pauses with jitter. On a new link the agent sends
+//! `register`, or `reregister` if it has an id. Invariants: a frame is obeyed only as `epochs.rs` decides, and a
+//! changed epoch is durable before the frame takes effect; the loss of the master touches no task.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,15 +25,15 @@ use super::states::dropped_or_lost;
 use super::{AgentCore, Destination, ExitReason, LinkAction, LinkId, Lsn, State, StreamKey, Timer};
 use crate::checkpoint::{AgentRecord, Write};
 
-/// Pauses between attempts do not grow beyond this, so that a master that comes back is found soon.
+/// The longest pause between attempts, so that a returning master is found soon.
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
-/// A master that refuses is asked again less often: Mesos's longest registration pause.
+/// The longest pause after a refusal: Mesos's longest registration pause.
 const REFUSED_BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// A master that takes the connection and says nothing for this long is tried anew.
+/// The time after which a master that accepts the connection and does not answer is tried again.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// What the master is taken to mean when its ping timeout makes no sense: 5 pings of 15 s.
+/// The ping timeout if the master's value is invalid: 5 pings of 15 s.
 const PING_TIMEOUT_DEFAULT: Duration = Duration::from_secs(75);
-/// Nor may it be longer than this.
+/// The longest ping timeout that the agent accepts.
 const PING_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// The connection to the master.
@@ -46,10 +46,10 @@ pub(super) struct Link {
     /// The cluster of the master, if it has named it.
     cluster_id: Option<String>,
     ping_timeout: Duration,
-    /// What is to be durable before the registration is sent.
+    /// The write that must be durable before the registration is sent.
     registration: Lsn,
     pub(super) last_ping: Moment,
-    /// Executors that have ended since a registration that names them was sent and before it was answered.
+    /// Executors that ended after a registration with their names was sent, and before its answer.
     exited: Vec<ExecutorExited>,
 }
 
@@ -116,8 +116,9 @@ impl AgentCore {
         }
     }
 
-    /// Whether the disk has taken no epoch for so long that the registration does not wait for it: an agent is not to be
-    /// taken for lost because its disk hangs. In memory the epoch is obeyed, and nothing else waits to be written.
+    /// Whether the disk has not taken a new epoch for so long that the registration does not wait for it: the master
+    /// must not consider the agent lost because its disk hangs. In memory the epoch is obeyed, and nothing else waits
+    /// to be written.
     fn is_epoch_stuck(&self, now: Now) -> bool {
         let is_late = |(lsn, since): (Lsn, Moment)| {
             lsn > self.durable && now.moment.saturating_since(since) >= REGISTRATION_TIMEOUT
@@ -130,9 +131,9 @@ impl AgentCore {
         self.output_now(Destination::Liveness, LinkAction::Send { link, message });
     }
 
-    /// A master leads with this. If it is to be obeyed, no lower epoch is obeyed before the master has read what it is sent
-    /// next, which may be long after. One that has led with less is registered with all the same: if its registry was
-    /// restored from an older copy, it makes its epoch a higher one.
+    /// Handles the epoch with which a master leads. A higher epoch is obeyed now, since the master may read the agent's
+    /// next message much later, and no lower epoch must be obeyed meanwhile. The agent also registers with a master
+    /// that leads with a lower epoch: if its registry was restored from an older copy, the master raises its epoch.
     fn led_by(&mut self, now: Now, led: LedEpoch) {
         self.link.cluster_id = led.cluster_id;
         let master = MasterEpoch {
@@ -145,8 +146,8 @@ impl AgentCore {
         }
     }
 
-    /// Tells the master that an executor has ended. One that does not know the agent yet learns it from the registration,
-    /// or, if that is on its way, right after its answer.
+    /// Reports the end of an executor to the master. A master that does not know the agent yet learns of it from the
+    /// registration, or, if that was sent already, right after its answer.
     pub(super) fn send_exited(&mut self, exited: ExecutorExited) {
         match (self.state, self.link.phase) {
             (State::Running, _) => self.send(ToMaster::ExecutorExited(exited)),
@@ -247,7 +248,7 @@ impl AgentCore {
         }
     }
 
-    /// Between half and all of the unit doubled per failure: jitter, but never a stampede.
+    /// The pause: between half and all of the unit doubled per failure, so that agents do not reconnect all at once.
     fn backoff(&mut self, max: Duration) -> Duration {
         self.link.failures = self.link.failures.saturating_add(1);
         let doublings = self.link.failures.saturating_sub(1).min(16);
@@ -256,7 +257,7 @@ impl AgentCore {
         ceiling.mul_f64(0.5 + 0.5 * self.rng.f64())
     }
 
-    /// Gives the present link up and tries again after a pause, or at once.
+    /// Gives the current link up and tries again after a pause, or at once.
     fn reconnect(&mut self, now: Now, pause: Option<Duration>) {
         let link = self.link.id;
         self.output_now(Destination::Liveness, LinkAction::Disconnect { link });
@@ -321,7 +322,7 @@ impl AgentCore {
             FromMaster::Ping(ping) => self.ping(now, ping),
             FromMaster::Refused(refused) => self.refused(now, &refused),
             FromMaster::Shutdown(shutdown) => self.shut_down(now, shutdown.reason),
-            // Also on the way out: what is told of tasks that end with the agent is acknowledged.
+            // Also during the shutdown: the updates of tasks that end with the agent are acknowledged.
             FromMaster::Acknowledge(acknowledge) => {
                 let ids = stream_key(&acknowledge.framework_id, &acknowledge.task_id);
                 if let Some(stream) = ids {
@@ -333,7 +334,7 @@ impl AgentCore {
         }
     }
 
-    /// Whether a frame of this epoch on the present connection is obeyed; logs why not.
+    /// Whether a frame of this epoch on the current connection is obeyed; logs a refusal.
     fn is_obeyed(&mut self, now: Now, epoch: u64) -> bool {
         let master_info = self.master.as_ref();
         let is_registered = self.link.phase == LinkPhase::Registered;
@@ -383,7 +384,7 @@ impl AgentCore {
         }
     }
 
-    /// What a master may ask of a registered agent.
+    /// Handles a request from the master to a registered agent.
     fn handle_request(&mut self, now: Now, message: FromMaster) {
         match message {
             FromMaster::RunTask(run) => self.run_task(now, run),
@@ -464,7 +465,7 @@ impl AgentCore {
         }
     }
 
-    /// The same where the agent is known already: a disk that hangs does not keep it from registering again.
+    /// Records the identity of a known agent again. A hung disk does not prevent its next registration.
     fn record_identity_anew(&mut self, now: Now) {
         let last_fact = self.last_fact;
         self.record_identity();
@@ -474,8 +475,8 @@ impl AgentCore {
         }
     }
 
-    /// A master took the agent as it is configured by now: from then on it may not become less. Whether that is
-    /// something else than what is on record.
+    /// Adopts the configured description after a master accepted it: from now on it may not shrink. Returns whether the
+    /// recorded description has changed.
     fn take_up_info(&mut self) -> bool {
         let info = self.configured_info();
         let is_other = self.recorded_info.as_deref() != Some(&info);
@@ -493,7 +494,7 @@ impl AgentCore {
         }
     }
 
-    /// Writes who the agent is and which epoch it obeys; all that follows in effect waits for it.
+    /// Writes the identity of the agent and the epoch that it obeys; later effects wait for the write.
     fn record_identity(&mut self) {
         let Some(agent) = self.agent_id.clone() else {
             return;
@@ -509,7 +510,7 @@ impl AgentCore {
         });
     }
 
-    /// The master holds a task for us that we do not have: it never arrived.
+    /// Answers for a task that the master assigned to this agent and that is unknown here: it never arrived.
     fn answer_unknown(&mut self, now: Now, task: &wire::TaskToReconcile) {
         let Some(stream) = stream_key(&task.framework_id, &task.task_id) else {
             return;
@@ -546,7 +547,7 @@ impl AgentCore {
             "the master refused this agent"
         );
         if self.state == State::Terminating {
-            // A master refuses an agent that it has just told to shut down: what runs is to end first.
+            // A master refuses an agent just after its shutdown request: the running tasks must end first.
         } else if refused.permanent {
             self.exit_process(now, ExitReason::Refused(refused.reason.clone()));
         } else {
@@ -555,7 +556,7 @@ impl AgentCore {
         }
     }
 
-    /// The last that a master is told, if the agent is registered with one; whether it is.
+    /// Sends the last message to a master. Returns whether the agent is registered with one.
     pub(super) fn send_unregister(&mut self) -> bool {
         let is_registered = self.link.phase == LinkPhase::Registered;
         if is_registered {
@@ -565,7 +566,7 @@ impl AgentCore {
         is_registered
     }
 
-    /// Ends the process, and nothing else.
+    /// Ends the process, without further steps.
     pub(super) fn exit_process(&mut self, now: Now, reason: ExitReason) {
         self.lose_master();
         self.state = State::Terminating;
@@ -582,7 +583,7 @@ fn ping_timeout(seconds: f64) -> Duration {
     }
 }
 
-/// The stream of a task named on the wire; a name that is no id is nobody's.
+/// The stream of a task named on the wire; `None` for an invalid id.
 pub(crate) fn stream_key(framework: &pb::FrameworkId, task: &pb::TaskId) -> Option<StreamKey> {
     let ids = FrameworkId::new(&framework.value)
         .ok()

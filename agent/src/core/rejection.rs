@@ -1,4 +1,4 @@
-//! Why a task that came is not run, as its framework is told.
+//! The reasons why a task is not run, as reported to its framework.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{Resource, Resources, VolumeMode};
 use prost::Message as _;
 
-/// Why a task will not be run.
+/// The reason why a task will not be run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Rejection {
     pub(super) state: pb::TaskState,
@@ -15,23 +15,24 @@ pub(super) struct Rejection {
     pub(super) message: String,
 }
 
-/// Characters of what a framework is told: its own texts may be quoted, and the agent keeps it until it is acknowledged.
+/// Characters of a rejection message: it may quote the framework's own texts, and the agent keeps it until it is
+/// acknowledged.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
-/// The most volumes of one container. Each costs steps of the launch while it holds one of few permits, and a mount.
+/// The most volumes of one container. Each costs steps of the launch, which holds one of few permits, and a mount.
 pub(crate) const VOLUMES_MAX: usize = 1024;
 
-/// What a message takes in an event beside its content, and what an event takes beside those, at most.
+/// The most bytes of framing for a message within an event, and for an event.
 const MESSAGE_FRAME_BYTES: usize = 16;
 const EVENT_FRAME_BYTES: usize = 64;
 
 impl Rejection {
-    /// What the framework is told.
+    /// The message for the framework, truncated.
     pub(super) fn message(&self) -> String {
         self.message.chars().take(MESSAGE_CHARS_MAX).collect()
     }
 
-    /// It never can be run as it is.
+    /// The rejection of a task that can never be run.
     pub(super) fn invalid(message: impl ToString) -> Self {
         Self {
             state: pb::TaskState::TaskError,
@@ -40,7 +41,7 @@ impl Rejection {
         }
     }
 
-    /// The same of a group that the task is of.
+    /// The rejection of the group of a rejected task.
     pub(super) fn invalid_group(self) -> Self {
         let reason = match self.reason {
             Reason::TaskInvalid => Reason::TaskGroupInvalid,
@@ -50,7 +51,7 @@ impl Rejection {
     }
 }
 
-/// Whether there is something to run.
+/// Checks that there is a command to run.
 pub(super) fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Rejection> {
     let Some(command) = command else {
         return Err(Rejection::invalid(
@@ -63,7 +64,7 @@ pub(super) fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Rej
     Ok(())
 }
 
-/// Whether a container can be made as it is described.
+/// Checks that the container can be made as described.
 pub(super) fn check_container(container: &pb::ContainerInfo) -> Result<(), Rejection> {
     let refuse = |what: &str| {
         Err(Rejection::invalid(format!(
@@ -89,7 +90,7 @@ pub(super) fn check_container(container: &pb::ContainerInfo) -> Result<(), Rejec
     Ok(())
 }
 
-/// Whether a container has no more volumes than it may: of those that it asks for, and the persistent ones among resources.
+/// Checks the number of volumes of a container: those that it requests, and the persistent volumes among its resources.
 pub(super) fn check_volumes<'a>(
     whose: &str,
     container: Option<&pb::ContainerInfo>,
@@ -97,7 +98,7 @@ pub(super) fn check_volumes<'a>(
 ) -> Result<(), Rejection> {
     let asked = container.map_or(0, |container| container.volumes.len());
     let all = resources.into_iter().flat_map(Resources::iter);
-    // One that several tasks share at one place is mounted once.
+    // A volume shared by several tasks at one path is mounted once.
     let persistent: BTreeSet<_> = all.filter_map(mounted_as).collect();
     let count = asked + persistent.len();
     if count > VOLUMES_MAX {
@@ -108,7 +109,7 @@ pub(super) fn check_volumes<'a>(
     Ok(())
 }
 
-/// What tells persistent volumes of one container apart.
+/// The key that distinguishes the persistent volumes of a container.
 fn mounted_as(resource: &Resource) -> Option<impl Ord> {
     let disk = resource.disk()?;
     let persistence = disk.persistence.as_ref()?;
@@ -122,7 +123,7 @@ fn mounted_as(resource: &Resource) -> Option<impl Ord> {
     ))
 }
 
-/// Whether an executor can ever be told of new tasks in one event.
+/// Checks that new tasks fit into one event for their executor.
 pub(super) fn check_launch_event(
     tasks: &[pb::TaskInfo],
     bytes_max: usize,
@@ -133,7 +134,7 @@ pub(super) fn check_launch_event(
     check_event("tasks that it is given at once", sizes.sum(), bytes_max)
 }
 
-/// The same of what an executor is told when it subscribes.
+/// Checks that the SUBSCRIBED event fits the limit of events.
 pub(super) fn check_subscribed_event(
     executor: &pb::ExecutorInfo,
     framework: &pb::FrameworkInfo,
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::silent_disk;
 
-    /// A group was refused whose tasks share a volume, since each of them counted.
+    /// Regression: a group whose tasks share a volume was refused, since each task counted.
     #[test]
     fn a_volume_that_tasks_share_is_one_of_their_container() {
         let (_, [volume]) = silent_disk(std::path::Path::new("/disk"), ["a"]);

@@ -1,17 +1,17 @@
-//! A return divided into frames, so that what an agent holds may be more than fits into one.
+//! Divides a reregistration into frames, so that the agent's state may be larger than a frame.
 //!
-//! Pure. Invariant: each thing is in one frame, in its order, and the last frame is the return itself; what
-//! fits into one frame is one frame.
+//! Pure. Invariant: each item is in exactly one frame, in order, and the last frame is the reregistration itself; a
+//! state that fits into one frame is sent as one frame.
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message;
 use prost::Message as _;
 
-/// Bytes of a frame that is one of several, unless one thing alone is larger. Far below what a master takes:
-/// a frame is read in one piece there.
+/// Bytes of a partial frame, unless a single item is larger. The value is far below the master's limit, since the
+/// master reads a frame in one piece.
 pub(super) const PART_BYTES: usize = 4 * 1024 * 1024;
 
-/// The frames of a return, in order.
+/// The frames of a reregistration, in order.
 pub(super) fn divide(mut whole: wire::Reregister) -> Vec<Message> {
     if whole.encoded_len() <= PART_BYTES {
         return vec![Message::Reregister(whole)];

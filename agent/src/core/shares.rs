@@ -1,13 +1,13 @@
-//! What frameworks take of something that all of them share, with a bound for each and for all together.
+//! The amounts that frameworks take of a shared capacity, with a limit for each and for the total.
 //!
-//! Pure. Invariant: all together take at most a quarter more than their bound, and a framework that takes next to nothing
-//! finds room whatever the others take, up to that.
+//! Pure. Invariant: the total is at most a quarter above its limit. Up to that, a framework that takes very little
+//! always finds room.
 
 use std::collections::BTreeMap;
 
 use meseta_resources::FrameworkId;
 
-/// What each framework has of something that is shared.
+/// The amount that each framework holds of a shared capacity.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     max: usize,
@@ -17,7 +17,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Nothing is taken; so much there is for all frameworks together, and so much for one.
+    /// Creates an empty table, with a limit for the total and for one framework.
     pub(super) fn new(max: usize, of_one_max: usize) -> Self {
         Self {
             max,
@@ -26,12 +26,12 @@ impl Shares {
         }
     }
 
-    /// What all of them take.
+    /// The total of all frameworks.
     pub(super) fn all(&self) -> usize {
         self.all
     }
 
-    /// Whether a framework may take so much more.
+    /// Whether a framework may take this much more.
     pub(super) fn has_room(&self, framework: &FrameworkId, amount: usize) -> bool {
         let own = self.frameworks.get(framework).copied().unwrap_or_default();
         let own = own.saturating_add(amount);
@@ -58,7 +58,7 @@ impl Shares {
         }
     }
 
-    /// A framework has nothing any more.
+    /// Removes all amounts of a framework.
     pub(super) fn forget(&mut self, framework: &FrameworkId) {
         self.all -= self.frameworks.remove(framework).unwrap_or_default();
     }

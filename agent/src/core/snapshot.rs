@@ -1,4 +1,4 @@
-//! What readers see of the core: a cheap copy at one moment.
+//! Snapshots of the core for readers: cheap copies of one moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use meseta_resources::{AgentId, ContainerId, FrameworkId, Resources, Role};
 use super::{AgentCore, Draining, Framework, Oversubscription, State};
 use crate::checkpoint::DiskCondition;
 
-/// What happened since the agent's start, counted.
+/// Counters of events since the agent's start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
-    /// Tasks that ended as each terminal state.
+    /// Tasks that ended in each terminal state.
     pub tasks_finished: u64,
     /// See the description of [`Counters::tasks_finished`].
     pub tasks_failed: u64,
@@ -23,7 +23,7 @@ pub struct Counters {
     pub tasks_gone: u64,
     /// Containers that could not be launched.
     pub container_launch_errors: u64,
-    /// Executors that were evicted for the sake of regular work.
+    /// Executors that were evicted in favour of regular work.
     pub executors_preempted: u64,
     /// The number of executors that ended.
     pub executors_terminated: u64,
@@ -33,19 +33,20 @@ pub struct Counters {
     pub invalid_status_updates: u64,
     /// Messages between schedulers and executors that were passed on.
     pub valid_framework_messages: u64,
-    /// Messages between schedulers and executors that found nobody.
+    /// Messages between schedulers and executors without a recipient.
     pub invalid_framework_messages: u64,
-    /// Checkpoints that were found to be damaged.
+    /// Damaged checkpoints found at the start.
     pub recovery_errors: usize,
-    /// Tasks that ended at a limit of memory, by the role of their executor; those of a role too many by none.
+    /// Tasks that ended at a memory limit, by the role of their executor; tasks of roles beyond the limit count without
+    /// a role.
     pub tasks_out_of_memory: Arc<BTreeMap<Option<Role>, u64>>,
 }
 
-/// Roles that tasks out of memory are counted by: each is a series for as long as the agent runs.
+/// Roles with their own counter of tasks out of memory: each is a series for as long as the agent runs.
 const OUT_OF_MEMORY_ROLES_MAX: usize = 1_000;
 
 impl Counters {
-    /// Counts a task of this role that has ended at a limit of memory.
+    /// Counts a task of this role that has ended at a memory limit.
     pub(super) fn count_out_of_memory(&mut self, role: Option<Role>) {
         let counts = Arc::make_mut(&mut self.tasks_out_of_memory);
         let is_full = counts.len() >= OUT_OF_MEMORY_ROLES_MAX;
@@ -72,41 +73,41 @@ impl Counters {
     }
 }
 
-/// The core at one moment.
+/// The state of the core at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Two of one sequence are the same.
+    /// The number of the step; snapshots with the same number are equal.
     pub sequence: u64,
-    /// Where the agent is in its life.
+    /// The phase of the agent's life.
     pub state: State,
-    /// Its id, once it has one.
+    /// The agent's id, once it has one.
     pub agent_id: Option<AgentId>,
-    /// What the master is told of it, but for the id.
+    /// The agent's description for the master, without the id.
     pub info: pb::AgentInfo,
-    /// What it can do.
+    /// The capabilities that the agent announces.
     pub capabilities: Vec<pb::agent_info::capability::Type>,
     pub resources: Resources,
-    /// Operations whose end is not acknowledged.
+    /// Operations with an unacknowledged result.
     pub operations: Vec<Arc<pb::Operation>>,
-    /// The master that it is registered with, or was last.
+    /// The master of the current or the last registration.
     pub master: Option<Arc<pb::MasterInfo>>,
-    /// The epoch of the last frame of a master that was obeyed; absent before there was one.
+    /// The epoch of the last obeyed frame; absent before the first.
     pub master_epoch: Option<u64>,
     /// Frameworks with work here.
     pub frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
-    /// Frameworks that had, oldest first.
+    /// Completed frameworks, oldest first.
     pub completed_frameworks: Vec<Arc<Framework>>,
     pub counters: Counters,
-    /// Set while it is drained.
+    /// Set while the agent is draining.
     pub draining: Option<Draining>,
     /// Whether checkpoints can be written.
     pub disk: DiskCondition,
-    /// What is oversubscribed, and how revocable tasks are treated.
+    /// The oversubscribed resources, and the treatment of revocable tasks.
     pub oversubscription: Oversubscription,
 }
 
 impl AgentCore {
-    /// The core as it is now.
+    /// Takes a snapshot of the current state.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             sequence: self.sequence,
@@ -129,19 +130,19 @@ impl AgentCore {
 }
 
 impl Snapshot {
-    /// All executors that are not over.
+    /// All executors that are not completed.
     pub fn executors(&self) -> impl Iterator<Item = &Arc<super::Executor>> + Clone {
         let frameworks = self.frameworks.values();
         frameworks.flat_map(|framework| framework.executors.values())
     }
 
-    /// All tasks of these.
+    /// All tasks of these executors.
     pub fn tasks(&self) -> impl Iterator<Item = &Arc<super::Task>> {
         self.executors()
             .flat_map(|executor| executor.tasks.values())
     }
 
-    /// The executor around a container, and the task in it.
+    /// The executor of a container, and the container's task.
     pub fn container(
         &self,
         id: &ContainerId,
@@ -159,7 +160,7 @@ impl Snapshot {
         None
     }
 
-    /// What the live executors were allocated.
+    /// The resources allocated to the live executors.
     pub fn allocated(&self) -> Resources {
         let mut sum = Resources::default();
         for executor in self.executors() {

@@ -1,9 +1,9 @@
-//! What the core must know of Mesos's task states.
+//! Properties of Mesos's task states.
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 
-/// Whether a task in this state has ended, whatever comes.
+/// Whether a task in this state has ended for good.
 pub fn is_terminal(state: i32) -> bool {
     use pb::TaskState::{
         TaskDropped, TaskError, TaskFailed, TaskFinished, TaskGone, TaskGoneByOperator, TaskKilled,
@@ -25,7 +25,7 @@ pub fn is_terminal(state: i32) -> bool {
     )
 }
 
-/// Whether a framework told that it has a capability.
+/// Whether a framework has a capability.
 pub(super) fn has_capability(framework: &pb::FrameworkInfo, required: FrameworkCapability) -> bool {
     framework
         .capabilities
@@ -33,7 +33,7 @@ pub(super) fn has_capability(framework: &pb::FrameworkInfo, required: FrameworkC
         .any(|capability| capability.r#type == Some(required.into()))
 }
 
-/// How a task is told lost that never ran: precisely, to frameworks that asked for precision.
+/// The lost state of a task that never ran: the precise state for partition-aware frameworks.
 pub(super) fn dropped_or_lost(partition_aware: bool) -> pb::TaskState {
     if partition_aware {
         pb::TaskState::TaskDropped
@@ -42,7 +42,7 @@ pub(super) fn dropped_or_lost(partition_aware: bool) -> pb::TaskState {
     }
 }
 
-/// How a task is told lost that ran: precisely, to frameworks that asked for precision.
+/// The lost state of a task that ran: the precise state for partition-aware frameworks.
 pub(super) fn gone_or_lost(partition_aware: bool) -> pb::TaskState {
     if partition_aware {
         pb::TaskState::TaskGone
@@ -51,11 +51,11 @@ pub(super) fn gone_or_lost(partition_aware: bool) -> pb::TaskState {
     }
 }
 
-/// The real-time signals that the C library leaves to programs.
+/// The first real-time signal that the C library leaves to programs.
 const REALTIME_MIN: i32 = 34;
 const REALTIME_MAX: i32 = 64;
 
-/// How a signal is called in Mesos's messages (as `strsignal` in the C locale).
+/// The name of a signal in Mesos's messages (as `strsignal` in the C locale).
 pub(super) fn signal_name(number: i32) -> String {
     let name = match number {
         1 => "Hangup",

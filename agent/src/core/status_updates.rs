@@ -1,7 +1,7 @@
 //! Status updates: created, persisted, sent in order, acknowledged; completed runs are retired.
 //!
-//! An update is written before it is sent, and its acknowledgement before the next one is. Invariant: a
-//! run is retired once its container is gone and all its updates are acknowledged, and not before.
+//! An update is written before it is sent, and its acknowledgement is written before the next update is sent.
+//! Invariant: a run is retired only after its container is gone and all its updates are acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use super::{AgentCore, Destination, Output};
 use crate::byte_semaphore::Permit;
 use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
 
-/// Frameworks without work that are still shown.
+/// Completed frameworks that are still shown.
 const COMPLETED_FRAMEWORKS_MAX: usize = 50;
-/// Tasks of one executor that are over and still shown.
+/// Completed tasks of one executor that are still shown.
 const COMPLETED_TASKS_PER_EXECUTOR_MAX: usize = 200;
-/// The tasks of a group that end at one limit have all been heard of by then.
+/// The time within which the tasks of a group that reached a common limit are all reported.
 const GROUP_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 impl AgentCore {
-    /// Makes a status update of a task of ours: durable, then sent in its turn.
+    /// Makes a status update of a task of this agent: durable, then sent in its turn.
     pub(super) fn update_task(
         &mut self,
         now: Now,
@@ -40,7 +40,7 @@ impl AgentCore {
         self.update_task_in(now, key, status, Arc::default())
     }
 
-    /// The same of an update that takes room until it is acknowledged.
+    /// Makes a status update that holds a permit until it is acknowledged.
     pub(super) fn update_task_in(
         &mut self,
         now: Now,
@@ -51,7 +51,7 @@ impl AgentCore {
         self.explain_draining(&key.run.framework, &mut status);
         let task_ref = self.task_at(key)?;
         if task_ref.executor.orphaned {
-            // Nobody is left who would acknowledge it.
+            // Nobody is left to acknowledge it.
             self.record(now, &task_ref, &status);
             if is_terminal(status.state) {
                 self.task_over(&task_ref);
@@ -111,7 +111,7 @@ impl AgentCore {
         }
     }
 
-    /// The tasks of a group that end with it at the limit that they share are one end at a limit.
+    /// Counts a task out of memory. The tasks of a group that reached their common limit count as one.
     fn count_out_of_memory(&mut self, now: Now, executor: &Executor) {
         let last = executor.link.out_of_memory_at;
         if last.is_some_and(|last| now.moment.saturating_since(last) < GROUP_ENDS_WITHIN) {
@@ -131,9 +131,9 @@ impl AgentCore {
         }
     }
 
-    /// Answers for a task that the agent does not hold: told until acknowledged, but not kept over a
-    /// restart, after which the master would ask again. Of a framework that acknowledges nothing only so many are kept: what
-    /// it is told beyond these it is told once.
+    /// Answers for a task that the agent does not have. The update is sent until acknowledged, but is lost at a
+    /// restart, after which the master asks again. For a framework without acknowledgements the number of such updates
+    /// is bounded: further ones are sent only once.
     pub(super) fn answer_for_absent(
         &mut self,
         now: Now,
@@ -187,10 +187,10 @@ impl AgentCore {
         }));
     }
 
-    /// A task that is live here, or has updates to be acknowledged.
+    /// A task that is live here, or has unacknowledged updates.
     pub(super) fn find_task(&self, stream: &StreamKey) -> Option<TaskRef> {
         let framework = self.frameworks.get(&stream.framework)?;
-        // The executor of a command task is named after it.
+        // The executor of a command task is named after the task.
         let named = framework.executors.get(stream.task.as_str());
         let executor = named
             .filter(|executor| executor.tasks.contains_key(&stream.task))
@@ -219,7 +219,7 @@ impl AgentCore {
         }
         let log = match &task_ref {
             Some(task_ref) => Some(task_ref.task.key.clone()),
-            // Of a task that is over only another end was written.
+            // Of a completed task only a further terminal update was written.
             None if outcome == Acknowledged::Closed => self.log_of_completed(stream),
             None => None,
         };
@@ -236,7 +236,7 @@ impl AgentCore {
         }
     }
 
-    /// Where a task is logged that is over, but whose executor lives.
+    /// The log of a completed task whose executor lives.
     fn log_of_completed(&self, stream: &StreamKey) -> Option<Arc<TaskKey>> {
         let framework = self.frameworks.get(&stream.framework)?;
         let executors = framework.executors.values();
@@ -245,7 +245,7 @@ impl AgentCore {
         Some(task.key.clone())
     }
 
-    /// A task ended and all its updates are acknowledged.
+    /// Handles the end of a task whose updates are all acknowledged.
     pub(super) fn task_over(&mut self, task_ref: &TaskRef) {
         let task = &task_ref.task.key.task;
         let mut over = None;
@@ -280,9 +280,9 @@ impl AgentCore {
         }
     }
 
-    /// Forgets the oldest tasks of an executor that are over while there are too many, and retires what is written
-    /// of them: an executor may outlive any number of tasks. Of a group all go at once, since a start must find all
-    /// tasks of it or none, unless it was begun.
+    /// Forgets the oldest completed tasks of an executor while there are too many, and retires their records: an
+    /// executor may run any number of tasks. The tasks of a group go together, since a start must find all tasks of a
+    /// group or none, unless the group was begun.
     pub(super) fn shorten_completed(&mut self, executor: &mut Executor) {
         let bytes_max = self.history.of_executor_max();
         while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
@@ -305,10 +305,10 @@ impl AgentCore {
         }
     }
 
-    /// The oldest completed task of which, and of whose group, nothing runs and nothing is to be acknowledged.
+    /// The oldest completed task whose group has neither a running task nor an unacknowledged update.
     fn oldest_dispensable(&self, executor: &Executor) -> Option<Arc<Task>> {
         let is_told = |task: &&Arc<Task>| {
-            // What waits may be of a task that has its id now.
+            // The pending update may belong to a newer task with the same id.
             executor.tasks.contains_key(&task.key.task)
                 || !self.updates.has_unacknowledged(&task.stream())
         };
@@ -325,7 +325,7 @@ impl AgentCore {
         executor.completed.iter().find(is_dispensable).cloned()
     }
 
-    /// Retires a run of which nothing is left to be told.
+    /// Retires a run without unacknowledged updates.
     pub(super) fn retire_if_over(&mut self, key: &RunKey) {
         let Some(executor) = self.executor_at(key) else {
             return;
@@ -336,7 +336,7 @@ impl AgentCore {
         }
     }
 
-    /// Writes the retirement of a run and forgets it, keeping it among the completed.
+    /// Writes the retirement of a run and moves it to the completed runs.
     pub(super) fn retire(&mut self, key: &Arc<RunKey>) {
         self.persist(Write::Retire {
             key: (**key).clone(),
@@ -378,8 +378,8 @@ impl AgentCore {
         self.shorten_history();
     }
 
-    /// Forgets completed executors of the framework that has most, oldest first, while there is too much, and then itself
-    /// if it is completed.
+    /// Forgets completed executors of the framework with the most bytes, oldest first, while the total is too large.
+    /// Then forgets the framework itself, if it is completed.
     fn shorten_history(&mut self) {
         while let Some(id) = self.history.too_much() {
             let framework = match self.frameworks.get_mut(&id) {
@@ -424,7 +424,7 @@ impl AgentCore {
         }
     }
 
-    /// A status of a task, stamped as the agent stamps them.
+    /// A status of a task with the agent's own timestamp and source.
     pub(super) fn status(
         &mut self,
         now: Now,

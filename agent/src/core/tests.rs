@@ -1,4 +1,4 @@
-//! The core in virtual time, against a machine and a master made of values.
+//! The core in virtual time, against a simulated machine and master.
 
 mod checking;
 mod custom;

@@ -1,9 +1,9 @@
 //! Deadlines of the agent's core, in order.
 //!
-//! A timer of a container goes with the container: [`Timers::remove_container`] is called when it has ended, so that a
-//! deadline far away (`max_completion_time` of a day) takes no memory for a task that ran for a second. Others come
-//! due within minutes, and whoever set one recognises a stale one. Invariant: the timers of containers are bounded by the
-//! containers that have not ended.
+//! The timers of a container end with the container: [`Timers::remove_container`] is called at its end. A far deadline
+//! (`max_completion_time` of a day) therefore takes no memory for a task that ran for a second. Other timers are due
+//! within minutes, and their handlers recognise a stale timer. Invariant: the number of container timers is bounded by
+//! the number of containers that have not ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::LinkId;
 use super::probe::CheckKind;
 use crate::checkpoint::{Lsn, TaskKey};
 
-/// Something that is due at a time.
+/// An event that is due at a time.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(super) enum Timer {
     Connect(LinkId),
@@ -23,27 +23,27 @@ pub(super) enum Timer {
     PingTimeout(LinkId),
     CompletionTime(ContainerId),
     KillOverdue(ContainerId),
-    /// The kill that is written at this place of the log has waited for the disk.
+    /// The record of the kill, at this position of the log, has waited for the disk.
     KillUnwritten(ContainerId, Lsn),
-    /// The kill of a task of an executor, written at this place of the log, has waited for the disk.
+    /// The record of the kill of an executor's task, at this position of the log, has waited for the disk.
     KillUntold(Arc<TaskKey>, Lsn),
-    /// The next of the tasks that its executor is given.
+    /// The next batch of tasks for an executor is due.
     Deliveries(ContainerId),
     ExecutorRegistration(ContainerId),
     ExecutorShutdown(ContainerId),
     Probe(ContainerId, CheckKind),
-    /// Executors that were there before a restart must be back.
+    /// The executors recovered after a restart must have come back.
     ExecutorsBack,
     /// The acknowledgements that an unregistering agent waits for are missing.
     Unregister,
-    /// The end of the process has waited for the disk.
+    /// The exit of the process has waited for the disk.
     ExitUnwritten,
-    /// The disk has not answered for as long as operators allow.
+    /// The disk has been silent for as long as the operator allows.
     DiskTimeout,
 }
 
 impl Timer {
-    /// The container without which the timer is for nothing.
+    /// The container that the timer belongs to.
     fn container(&self) -> Option<&ContainerId> {
         match self {
             Self::CompletionTime(container)
@@ -64,7 +64,7 @@ impl Timer {
         }
     }
 
-    /// Whether the deadline is a peer's, who may have met it during a pause.
+    /// Whether the deadline is that of a peer, which may have met it during a pause.
     pub(super) fn waits_for_others(&self) -> bool {
         match self {
             Self::RegistrationTimeout(_)
@@ -85,7 +85,7 @@ impl Timer {
         }
     }
 
-    /// Whether a container is killed or destroyed when it is due.
+    /// Whether the timer kills or destroys a container.
     pub(super) fn ends_a_container(&self) -> bool {
         matches!(self, Self::KillOverdue(_) | Self::ExecutorShutdown(_))
     }
@@ -111,7 +111,7 @@ impl Timers {
         self.pending.first().map(|(at, _)| *at)
     }
 
-    /// The next timer that is due.
+    /// Removes the next timer that is due.
     pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
         let entry = self.pending.pop_first()?;
         if entry.0 > now {
@@ -136,12 +136,12 @@ impl Timers {
         }
     }
 
-    /// Removes a timer that is of no container, whenever it is due.
+    /// Removes a timer that belongs to no container.
     pub(super) fn remove(&mut self, timer: &Timer) {
         self.pending.retain(|(_, pending)| pending != timer);
     }
 
-    /// Extends the deadlines that `waits` names after a pause, which then keep at least until `least`.
+    /// Extends the deadlines selected by `waits` after a pause, at least until `least`.
     pub(super) fn extend(
         &mut self,
         lasted: Duration,

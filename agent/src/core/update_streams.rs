@@ -1,9 +1,9 @@
-//! Status update streams: what was told of each task, and what is still to be told.
+//! Status update streams: the sent and the pending updates of each task.
 //!
-//! One stream per task, first in first out, the head alone in flight: it is sent again after 10 s, then
-//! after twice as long each time up to 10 min, until it is acknowledged by its uuid. Knows nothing of
-//! disks or wires: the core makes an update durable before it sends the head. Invariant: update k+1 of
-//! a task is never in flight before update k was acknowledged, and nothing follows a terminal one.
+//! Each task has one stream, first in first out. Only its head is in flight: it is sent again after 10 s, then after
+//! twice as long each time up to 10 min, until it is acknowledged by its uuid. The module knows neither disks nor wire
+//! formats: the core makes an update durable before it sends the head. Invariant: update k+1 of a task is never in
+//! flight before update k was acknowledged, and nothing follows a terminal update.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::byte_semaphore::Permit;
 
 /// First pause before an unacknowledged update is sent again.
 pub const RETRY_INTERVAL_MIN: Duration = Duration::from_secs(10);
-/// The pauses double up to this.
+/// The longest pause, up to which the pauses double.
 pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
-/// Unacknowledged updates kept for one task; a healthy one has three.
+/// Unacknowledged updates kept for one task; a healthy task has three.
 pub(super) const UNACKNOWLEDGED_UPDATES_MAX: usize = 1024;
-/// Streams of tasks that are not on this agent, as of those that it refused: of one framework, and of all.
+/// The most streams of tasks that are not on this agent, such as refused tasks: of one framework, and of all.
 pub(super) const ABSENT_OF_FRAMEWORK_MAX: usize = 4096;
 const ABSENT_MAX: usize = 65_536;
-/// Acknowledged uuids remembered per stream, to tell a repeated acknowledgement from a foreign one.
+/// Acknowledged uuids remembered per stream, to distinguish a repeated acknowledgement from a foreign one.
 const ACKNOWLEDGED_REMEMBERED_MAX: usize = 64;
 
 /// The key of a stream of updates.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct StreamKey {
-    /// The framework that is told.
+    /// The framework that gets the updates.
     pub framework: FrameworkId,
-    /// The task that it is told about.
+    /// The task of the updates.
     pub task: TaskId,
 }
 
@@ -43,53 +43,53 @@ pub struct StreamKey {
 struct Stream {
     queue: VecDeque<pb::TaskStatus>,
     acknowledged: VecDeque<Vec<u8>>,
-    /// What some of them take while they wait, by their uuids.
+    /// The room taken by pending updates, by their uuids.
     room: BTreeMap<Vec<u8>, Room>,
-    /// Whether the agent holds no task for it.
+    /// Whether the task is not on this agent.
     is_absent: bool,
     /// Set while the head is in flight.
     retry_at: Option<Moment>,
-    /// The place in the log that its last sending waits for.
+    /// The log position that its last sending waits for.
     sent_after: u64,
     interval: Duration,
 }
 
-/// What an update takes until it is acknowledged.
+/// The room that an update takes until it is acknowledged.
 #[derive(Debug, Default)]
 struct Room {
-    /// Of an executor's: of the room for those.
+    /// The permit of an executor's update.
     _permit: Arc<Permit>,
-    /// Of the agent's own: of the room for what checks tell.
+    /// The bytes of the agent's own update, from the room for checks.
     check_bytes: usize,
 }
 
-/// What became of a new update.
+/// The result of pushing a new update.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Pushed {
-    /// It is the head and is to be sent now.
+    /// The update is the head and must be sent now.
     Send,
-    /// It waits for its turn, or for the master to be back.
+    /// The update waits for its turn, or for the return of the master.
     Waits,
-    /// It was there already, or had been acknowledged.
+    /// The update is pending or acknowledged already.
     Duplicate,
     /// A terminal update is waiting; nothing may follow it.
     AfterTerminal,
-    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting, or too many bytes of checks, and it is not terminal.
+    /// [`UNACKNOWLEDGED_UPDATES_MAX`] updates are waiting, or too many bytes of checks, and the update is not terminal.
     Full,
-    /// It is of a task that is not here, as too many are: it is to be sent now, and is not kept.
+    /// The update belongs to an absent task, of which there are too many: it must be sent now, and is not kept.
     Once,
 }
 
-/// What became of an acknowledgement.
+/// The result of an acknowledgement.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Acknowledged {
-    /// The head is done; the next one, if any, is to be sent.
+    /// The head is acknowledged; the next update, if any, must be sent.
     Next,
-    /// The terminal update is done: the stream is closed.
+    /// The terminal update is acknowledged: the stream is closed.
     Closed,
-    /// It had been acknowledged before.
+    /// The update was acknowledged before.
     Duplicate,
-    /// It is not the head's.
+    /// The update is not the head.
     Unexpected,
     /// There is no such stream.
     Unknown,
@@ -99,17 +99,17 @@ pub enum Acknowledged {
 #[derive(Debug, Default)]
 pub struct StatusUpdates {
     streams: BTreeMap<StreamKey, Stream>,
-    /// Bytes of what checks have told and nobody has acknowledged.
+    /// Bytes of unacknowledged updates from checks.
     check_bytes: Shares,
-    /// How many streams are of tasks that are not here.
+    /// The number of streams of absent tasks.
     absent: Shares,
     retries: BTreeSet<(Moment, StreamKey)>,
-    /// Only while the master listens is anything in flight.
+    /// Whether the master listens; only then updates are in flight.
     flowing: bool,
 }
 
 impl StatusUpdates {
-    /// None yet; checks may have so many bytes told.
+    /// Creates an empty set of streams, with a limit for the bytes of check updates.
     pub fn new(check_bytes_max: usize) -> Self {
         Self {
             check_bytes: Shares::new(check_bytes_max, check_bytes_max / 4 * 3),
@@ -118,8 +118,8 @@ impl StatusUpdates {
         }
     }
 
-    /// Takes a new update of an executor, which must carry a uuid. It keeps its room until it is acknowledged or forgotten;
-    /// of one that is not taken the room is free at once. One without is of the agent's own.
+    /// Adds an executor's new update, which must carry a uuid. It keeps its permit until it is acknowledged or
+    /// forgotten. Rejected updates release their permit at once. Updates without a permit are the agent's own.
     pub fn push(
         &mut self,
         now: Moment,
@@ -138,7 +138,7 @@ impl StatusUpdates {
         self.enqueue(now, key, status, permit, of_check)
     }
 
-    /// The same of one that was written by an earlier agent, and is of an executor or the agent's own.
+    /// Adds an update from the log of an earlier agent process, of an executor or the agent's own.
     pub fn push_recovered(
         &mut self,
         now: Moment,
@@ -153,9 +153,9 @@ impl StatusUpdates {
         self.push_own(now, key, status)
     }
 
-    /// The same of one of the agent's own, in the place of what a check told before, if this is of the same check and state
-    /// and the earlier one still waits for its turn: one who takes nothing finds the last of them. The head may have been
-    /// sent, and stays. Where there is no room, the earlier one stays too.
+    /// Adds the agent's own update. It replaces a pending update of the same check and state, so that a slow receiver
+    /// gets the last result. The head may have been sent, and stays. Without room for the new update, the earlier one
+    /// stays too.
     pub fn push_own(&mut self, now: Moment, key: &StreamKey, status: pb::TaskStatus) -> Pushed {
         let earlier = self.superseded(key, &status);
         let bytes = earlier.iter().filter_map(|uuid| {
@@ -174,7 +174,7 @@ impl StatusUpdates {
         self.enqueue(now, key, status, Arc::default(), of_check)
     }
 
-    /// The same of a task that the agent does not hold.
+    /// Adds an update of a task that is not on this agent.
     pub fn push_absent(
         &mut self,
         now: Moment,
@@ -194,7 +194,7 @@ impl StatusUpdates {
         pushed
     }
 
-    /// The agent holds the task of a stream now, if there was one for it.
+    /// Notes that the task of a stream, if there is one, is on this agent now.
     fn note_present(&mut self, key: &StreamKey) {
         if let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.is_absent) {
             stream.is_absent = false;
@@ -202,7 +202,7 @@ impl StatusUpdates {
         }
     }
 
-    /// Queues what there is room for.
+    /// Queues an update if there is room.
     fn enqueue(
         &mut self,
         now: Moment,
@@ -224,7 +224,7 @@ impl StatusUpdates {
         {
             return Pushed::AfterTerminal;
         }
-        // The end is never lost; there is one.
+        // A terminal update is never dropped; there is only one.
         if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX && !is_terminal(status.state) {
             return Pushed::Full;
         }
@@ -244,7 +244,7 @@ impl StatusUpdates {
         Pushed::Waits
     }
 
-    /// The uuids of updates whose place a new one of the agent's own takes.
+    /// The uuids of updates that a new update of the agent replaces.
     fn superseded(&self, key: &StreamKey, status: &pb::TaskStatus) -> Vec<Vec<u8>> {
         let Some(stream) = self.streams.get(key).filter(|_| is_of_check(status)) else {
             return Vec::new();
@@ -266,7 +266,7 @@ impl StatusUpdates {
         self.check_bytes.take_off(&key.framework, room.check_bytes);
     }
 
-    /// The head was received, if this is its uuid.
+    /// Acknowledges the head, if this is its uuid.
     pub fn acknowledge(&mut self, now: Moment, key: &StreamKey, uuid: &[u8]) -> Acknowledged {
         let Some(stream) = self.streams.get_mut(key) else {
             return Acknowledged::Unknown;
@@ -285,7 +285,7 @@ impl StatusUpdates {
         self.check_bytes.take_off(&key.framework, room.check_bytes);
         let is_idle = stream.is_absent && stream.queue.is_empty();
         if stream.queue.is_empty() {
-            // For the hours in which nothing happens to the task.
+            // Saves memory during the hours without events of the task.
             stream.queue.shrink_to_fit();
         }
         stream.acknowledged.push_back(uuid.to_vec());
@@ -307,7 +307,7 @@ impl StatusUpdates {
         Acknowledged::Next
     }
 
-    /// Whether an update of this uuid was taken before, of a task that is not closed.
+    /// Whether an update with this uuid was accepted before, for a stream that is not closed.
     pub fn knows(&self, key: &StreamKey, uuid: &[u8]) -> bool {
         self.streams.get(key).is_some_and(|stream| {
             let mut queue = stream.queue.iter();
@@ -321,22 +321,22 @@ impl StatusUpdates {
         self.streams.get(key)?.queue.front()
     }
 
-    /// Whether anything waits for an acknowledgement.
+    /// Whether a stream has an unacknowledged update.
     pub fn has_unacknowledged(&self, key: &StreamKey) -> bool {
         self.head(key).is_some()
     }
 
-    /// Whether anything that was told waits to be acknowledged.
+    /// Whether any sent update waits for its acknowledgement.
     pub fn awaits_any(&self) -> bool {
         self.streams.values().any(|stream| !stream.queue.is_empty())
     }
 
-    /// Whether updates are sent at present.
+    /// Whether updates are being sent.
     pub fn is_flowing(&self) -> bool {
         self.flowing
     }
 
-    /// The master is gone: nothing is in flight.
+    /// Stops sending: the master is gone, and nothing is in flight.
     pub fn pause(&mut self) {
         self.flowing = false;
         self.retries.clear();
@@ -345,7 +345,7 @@ impl StatusUpdates {
         }
     }
 
-    /// The master is back: every head is to be sent, and its pauses begin anew.
+    /// Resumes when the master is back. Returns the streams whose heads must be sent, and restarts their pauses.
     pub fn resume(&mut self, now: Moment) -> Vec<StreamKey> {
         self.flowing = true;
         let heads =
@@ -357,7 +357,7 @@ impl StatusUpdates {
         keys
     }
 
-    /// A framework has a new scheduler, to which its heads are to be sent.
+    /// Returns the streams of a framework with a new scheduler, whose heads must be sent again.
     pub fn resend_of(&mut self, now: Moment, framework: &FrameworkId) -> Vec<StreamKey> {
         if !self.flowing {
             return Vec::new();
@@ -372,7 +372,7 @@ impl StatusUpdates {
         keys
     }
 
-    /// The heads whose pause is over: to be sent again, the next pause being twice as long.
+    /// Returns the streams with a head whose pause is over: it is sent again, and the next pause is twice as long.
     pub fn due(&mut self, now: Moment) -> Vec<StreamKey> {
         let mut keys = Vec::new();
         while let Some((at, key)) = self.retries.first().cloned() {
@@ -387,21 +387,21 @@ impl StatusUpdates {
         keys
     }
 
-    /// The head is sent once the log is durable up to there.
+    /// Notes that the head is sent once the log is durable up to this position.
     pub fn sent(&mut self, key: &StreamKey, after: u64) {
         if let Some(stream) = self.streams.get_mut(key) {
             stream.sent_after = after;
         }
     }
 
-    /// Whether the last sending of a head has left, the log being durable up to there. One that waits for a
-    /// disk is not sent again: however long that takes, it waits once.
+    /// Whether the last sending of a head has left, if the log is durable up to this position. A head that waits for
+    /// the disk is not sent again, however long it waits.
     pub fn has_left(&self, key: &StreamKey, durable: u64) -> bool {
         let stream = self.streams.get(key);
         stream.is_none_or(|stream| stream.sent_after <= durable)
     }
 
-    /// When [`StatusUpdates::due`] has something again.
+    /// The next time when [`StatusUpdates::due`] returns streams.
     pub fn next_due(&self) -> Option<Moment> {
         self.retries.first().map(|(at, _)| *at)
     }
@@ -448,7 +448,7 @@ impl StatusUpdates {
     }
 }
 
-/// What an update of a check takes while it waits; nothing for others, which have room or are few.
+/// The size of a check's update while it waits; zero for other updates, which have a permit or are few.
 fn check_bytes(status: &pb::TaskStatus) -> usize {
     if is_of_check(status) && !is_terminal(status.state) {
         schema::bytes_of(status)

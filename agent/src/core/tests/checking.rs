@@ -1,4 +1,4 @@
-//! Health checks and checks: when a task is probed, and what follows from what is seen.
+//! Health checks and checks: the schedule of probes, and the reactions to their results.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Simulation {
         self.acknowledge_all()
     }
 
-    /// Lets time pass to the next look and answers it.
+    /// Advances the time to the next probe and answers it.
     fn next(&mut self, after: Duration, result: ProbeResult) -> Vec<pb::TaskStatus> {
         self.advance(after);
         let probe = self.probe().expect("a look is due");
@@ -92,7 +92,7 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
         plan.command().and_then(|one| one.value.clone()),
         command().value
     );
-    // While it is under way there is no other.
+    // No other probe runs at the same time.
     simulation.advance(30 * SECOND);
     assert!(simulation.probe().is_none());
     simulation.sees(&probe, ProbeResult::ExitCode(0));
@@ -102,7 +102,7 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
     assert!(simulation.probe().is_some());
 }
 
-/// Infinity was no time at all: ten looks a second, and a task that was killed in its endless grace.
+/// Regression: infinity counted as zero, with ten probes a second, and a task was killed in its endless grace period.
 #[test]
 fn what_is_never_to_come_does_not_come() {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -126,7 +126,7 @@ fn what_is_never_to_come_does_not_come() {
     }
 }
 
-/// What stood still could not answer, and was killed for it.
+/// Regression: a frozen task could not answer, and was killed.
 #[test]
 fn a_task_that_is_frozen_is_not_looked_at() {
     let mut info = oversubscribed("t", 1.0);
@@ -187,7 +187,7 @@ fn the_end_is_told_however_many_failures_nobody_took() {
         simulation.core.snapshot().counters.invalid_status_updates,
         0
     );
-    // Another life of the agent reads the same out of its log.
+    // A restarted agent reads the same from its log.
     simulation.crash(false);
     simulation.take_updates();
     simulation.register();
@@ -214,7 +214,7 @@ fn too_many_failures_in_a_row_kill_the_task() {
     assert!(simulation.kills().is_empty());
     simulation.next(10 * SECOND, ProbeResult::ExitCode(7));
     assert_eq!(simulation.kills(), [3 * SECOND]);
-    // Not longer than the master may be silent.
+    // Not longer than the ping timeout of the master.
     simulation.advance(20 * SECOND);
     assert!(simulation.probe().is_none());
     simulation.end(&container, Exit::Signal(15));
@@ -237,7 +237,7 @@ fn failures_in_the_grace_period_do_not_count_until_the_first_success() {
             .is_empty()
     );
     assert!(simulation.kills().is_empty());
-    // 23 s: the grace is over.
+    // 23 s: the grace period is over.
     simulation.next(10 * SECOND, ProbeResult::ExitCode(1));
     assert_eq!(simulation.kills().len(), 1);
 
@@ -313,7 +313,7 @@ fn a_check_is_told_when_it_changes_and_never_kills() {
         let status = told[0].check_status.as_ref().expect("a check status");
         status.command.as_ref().expect("of a command").exit_code
     };
-    // RUNNING told the type, and nothing seen.
+    // The RUNNING update contained the type, but no result.
     let snapshot = simulation.core.snapshot();
     let running = snapshot.tasks().next().expect("a task").statuses.clone();
     assert_eq!(code(&running[1..]), None);
@@ -329,7 +329,7 @@ fn a_check_is_told_when_it_changes_and_never_kills() {
     let told = simulation.next(SECOND, ProbeResult::NoAnswer("it took too long".to_owned()));
     assert_eq!(code(&told), None);
     assert!(simulation.kills().is_empty());
-    // The last word carries what was seen last.
+    // The terminal update carries the last result.
     simulation.next(SECOND, ProbeResult::ExitCode(5));
     simulation.end(&container, Exit::Code(0));
     assert_eq!(code(&simulation.acknowledge_all()), Some(5));
@@ -356,7 +356,7 @@ fn a_task_can_have_both_and_reconciliation_sees_both() {
     assert_eq!(told[0].healthy, Some(true));
     let tcp = told[0].check_status.and_then(|status| status.tcp);
     assert_eq!(tcp.and_then(|tcp| tcp.succeeded), Some(true));
-    // Also in another life of the agent.
+    // The same holds after a restart of the agent.
     simulation.restart();
     let snapshot = simulation.core.snapshot();
     let task = snapshot.tasks().next().expect("the task");
@@ -417,7 +417,7 @@ fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
     }
 }
 
-/// One of 10^19 seconds was added to the clock, after the check's command had been begun.
+/// Regression: a timeout of 10^19 seconds was added to the clock, after the check's command had been begun.
 #[test]
 fn a_look_takes_an_hour_at_most() {
     for seconds in [0.0, 3_601.0, 1e19, f64::MAX, f64::INFINITY] {
@@ -458,7 +458,7 @@ fn a_look_that_came_to_nothing_while_the_agent_stood_still_does_not_count() {
     assert_eq!(simulation.kills(), [3 * SECOND]);
 }
 
-/// What a framework does not acknowledge has taken all the room that there is for what its checks tell.
+/// Unacknowledged updates have taken all the room for updates from checks.
 #[test]
 fn what_found_no_room_is_told_by_the_next_look() {
     for is_health in [true, false] {

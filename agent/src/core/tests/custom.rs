@@ -1,4 +1,4 @@
-//! Executors of frameworks: the conversation with them, and every way in which they end.
+//! Executors of frameworks: their protocol, and all the ways in which they end.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ impl Simulation {
         self.run_in_executor(custom(id), launch_executor);
     }
 
-    /// Runs a task in an executor of its own up to the start of that.
+    /// Runs a task in its own executor, up to the start of the executor.
     pub(super) fn started_custom(&mut self, task: pb::TaskInfo) -> ContainerId {
         self.run(task);
         let container = self.launched();
@@ -111,7 +111,7 @@ impl Simulation {
         });
     }
 
-    /// Takes what the executor was told on a stream.
+    /// Takes the events sent to the executor on a stream.
     pub(super) fn told(&mut self, connection: u64) -> Vec<Event> {
         let seen = std::mem::take(&mut self.seen);
         let mut told = Vec::new();
@@ -124,7 +124,7 @@ impl Simulation {
         told
     }
 
-    /// Answers the resizes that were asked for; with their memory in MB.
+    /// Answers the requested resizes. Returns their memory in MB.
     pub(super) fn resize(&mut self, failed: Option<&str>) -> Vec<u64> {
         let mut sizes = Vec::new();
         while let Some(at) = self
@@ -144,7 +144,7 @@ impl Simulation {
         sizes
     }
 
-    /// An executor that is subscribed on stream 1 and was given task `a`.
+    /// An executor that is subscribed on stream 1, with the delivered task `a`.
     pub(super) fn with_executor() -> (Self, ContainerId) {
         let mut simulation = Self::registered();
         let container = simulation.started_custom(custom("a"));
@@ -168,7 +168,7 @@ fn an_executor_is_told_who_it_is_and_then_its_task() {
     let mut simulation = Simulation::registered();
     simulation.run_custom("a", true);
     let container = simulation.launched();
-    // It may be quicker than the word that it started.
+    // The executor may subscribe before the core learns of its start.
     simulation.subscribe(1, call::Subscribe::default());
     assert_eq!(kinds(&simulation.told(1)), [Type::Subscribed]);
     simulation.start(&container);
@@ -196,7 +196,7 @@ fn updates_are_durable_then_acknowledged_to_the_executor() {
     let container = update.container_status.clone().expect("a container");
     let address = &container.network_infos[0].ip_addresses[0];
     assert_eq!(address.ip_address.as_deref(), Some("127.0.0.1"));
-    // The same again: no second update, but another acknowledgement.
+    // The same update again: no second update, but another acknowledgement.
     simulation.acknowledge(&update);
     simulation.tells(status("a", TaskRunning, 1));
     assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
@@ -209,7 +209,7 @@ fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
     assert_eq!(simulation.resize(None), [0_u64; 0]);
     simulation.run_custom("b", false);
     assert!(simulation.told(1).is_empty());
-    // 32 of its own, 64 for each task.
+    // 32 MB of its own, 64 MB for each task.
     assert_eq!(simulation.resize(None), [160]);
     assert_eq!(kinds(&simulation.told(1)), [Type::Launch]);
     simulation.tells(status("b", TaskFinished, 2));
@@ -220,7 +220,7 @@ fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
     assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
 }
 
-/// What is behind a container bounds its disk and its ports too.
+/// The resources of a container also bound its disk and its ports.
 #[test]
 fn a_container_that_shrinks_has_nothing_of_the_task_that_ended() {
     let (mut simulation, _) = Simulation::with_executor();
@@ -276,7 +276,7 @@ fn what_a_subscriber_repeats_without_room_is_left_to_it() {
     let taken = [Type::Subscribed, Type::Acknowledged];
     assert_eq!(repeat(&mut simulation, 1, Some(Permit::default())), taken);
     assert_eq!(simulation.take_updates().len(), 1);
-    // What is here already needs no room.
+    // An update that is already here needs no room.
     assert_eq!(repeat(&mut simulation, 1, None), taken);
     assert!(simulation.take_updates().is_empty());
 }
@@ -376,7 +376,7 @@ fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
 
-/// The kill was taken, and the agent fell before the container was smaller.
+/// The agent accepted the kill, and crashed before the container was smaller.
 #[test]
 fn a_kill_of_a_task_that_waits_for_its_executor_outlives_the_agent() {
     let mut simulation = Simulation::registered();
@@ -452,7 +452,7 @@ fn messages_go_both_ways() {
         ..message.clone()
     };
     assert_eq!(sent, Some(FromAgent::ExecutorMessage(expected)));
-    // To somebody who is not connected: counted, not kept.
+    // A message to a disconnected executor is counted, not kept.
     simulation.step(Input::ExecutorGone {
         connection: ConnectionId(1),
     });
@@ -485,7 +485,7 @@ fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
             ],
         },
     );
-    // Which volumes it has nobody remembers: it is given what it is to have, and then less.
+    // Its current volumes are unknown: it gets its required volumes, and then fewer.
     assert_eq!(simulation.resize(None), [96, 32]);
     let events = kinds(&simulation.told(1));
     assert_eq!(events[0], Type::Subscribed);
@@ -522,7 +522,7 @@ fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered()
     let (mut simulation, _) = Simulation::with_executor();
     simulation.run_custom("b", false);
     simulation.crash(false);
-    // It never saw `a`, and `b` was not sent yet.
+    // The executor never got `a`, and `b` was not sent yet.
     simulation.subscribe(1, call::Subscribe::default());
     simulation.resize(None);
     simulation.register();
@@ -540,7 +540,7 @@ fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered()
     assert_eq!(launched, ["b"]);
 }
 
-/// What it said of the task was acknowledged, so it says nothing of it when it is back.
+/// Its updates of the task were acknowledged, so it does not name the task after its return.
 #[test]
 fn a_task_whose_log_is_damaged_is_not_sent_again_but_killed() {
     for kept_bytes in [12, 40] {
@@ -585,7 +585,7 @@ fn a_second_stream_takes_the_place_of_the_first() {
     };
     simulation.subscribe(2, known);
     assert!(simulation.saw(|seen| matches!(seen, Seen::HungUp(ConnectionId(1)))));
-    // The end of the first means nothing any more.
+    // The end of the first stream has no effect any more.
     simulation.step(Input::ExecutorGone {
         connection: ConnectionId(1),
     });
@@ -593,7 +593,7 @@ fn a_second_stream_takes_the_place_of_the_first() {
     assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed, Type::Kill]);
 }
 
-/// Mesos: a second terminal update after the first was acknowledged is passed on and acknowledged.
+/// As in Mesos: a second terminal update after the acknowledgement of the first is passed on and acknowledged.
 #[test]
 fn duplicate_terminal_update_after_ack_of_an_executor() {
     let (mut simulation, _) = Simulation::with_executor();
@@ -658,7 +658,7 @@ fn an_executor_that_was_to_be_launched_for_what_is_refused_is_told_to_be_gone() 
         exited.filter(|id| *id == EXECUTOR).count()
     };
     assert_eq!(gone(&simulation), 1, "{:?}", simulation.frames);
-    // A task that is for another agent, the first of an executor; and one of an executor that is here.
+    // A task for another agent, which is the first of its executor; and a task of a known executor.
     simulation.step(Input::Disk(crate::checkpoint::DiskCondition::Writable));
     let mut stray = custom("u");
     stray.agent_id.value = "another".to_owned();

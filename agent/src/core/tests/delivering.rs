@@ -1,4 +1,4 @@
-//! Tasks given to executors of frameworks, of which some get lost on their way.
+//! Delivery of tasks to the executors of frameworks, with losses on the way.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn a_killed_task_is_not_given_again() {
     assert_eq!(simulation.told_states(), [TaskKilled]);
 }
 
-/// As many as are launched while an executor starts are more than its stream takes at once.
+/// More tasks are launched during the start of an executor than its stream takes at once.
 #[test]
 fn tasks_are_given_in_portions_and_in_their_order() {
     let mut simulation = Simulation::registered();
@@ -80,7 +80,7 @@ fn tasks_are_given_in_portions_and_in_their_order() {
     simulation.resize(None);
     let told = simulation.told(1);
     assert_eq!(launched(&told), ["t00", "t01"]);
-    // Others do not change that.
+    // Other tasks do not change that.
     simulation.run_in_executor(large(&"u".to_owned()), false);
     simulation.resize(None);
     assert!(simulation.told(1).is_empty());

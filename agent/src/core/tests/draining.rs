@@ -1,4 +1,4 @@
-//! Draining: tasks and executors are ended, and nobody waits for an executor that takes its time.
+//! Draining: tasks and executors are ended, and nothing waits for an executor that ends slowly.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Simulation {
         self.tell(ToAgent::Drain(wire::Drain { config }));
     }
 
-    /// What a reactivated agent is asked to run, it does.
+    /// Checks that a reactivated agent runs a requested task.
     fn takes_tasks(&mut self) {
         self.seen.clear();
         let container = self.running(task("next"));
@@ -39,7 +39,7 @@ fn a_drain_shuts_an_executor_down_that_has_had_its_tasks() {
     assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
     simulation.drain();
     assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
-    // The agent may be reactivated while that takes its time.
+    // The agent may be reactivated while the executor shuts down.
     simulation.takes_tasks();
     simulation.advance(5 * SECOND);
     assert_eq!(simulation.kills(), [Duration::ZERO]);
@@ -56,7 +56,7 @@ fn a_drain_shuts_an_executor_down_once_its_tasks_are_killed() {
     simulation.resize(None);
     let told = simulation.told(1);
     assert_eq!(kinds(&told), [Type::Acknowledged, Type::Shutdown]);
-    // It is drained once the end is acknowledged.
+    // The drain ends once the end is acknowledged.
     simulation.run(task("early"));
     let told = simulation.acknowledge_all();
     let reasons: Vec<_> = told.iter().map(pb::TaskStatus::reason).collect();

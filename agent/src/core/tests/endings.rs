@@ -1,4 +1,4 @@
-//! Launches that fail, kills, and what the end of a container is told as.
+//! Failed launches, kills, and the reported ends of containers.
 
 use std::time::Duration;
 
@@ -77,7 +77,8 @@ fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
     }
 }
 
-/// The kernel's own count of kills ends with the container, so that of tasks that end for it there was none.
+/// Regression: the kernel's counter of kills ends with the container, so that tasks ended by such a kill were not
+/// counted.
 #[test]
 fn tasks_that_run_out_of_memory_are_counted_when_their_containers_are_gone() {
     let (mut simulation, container) = Simulation::with_task();
@@ -189,7 +190,7 @@ fn a_container_that_outlives_its_kill_is_destroyed() {
 
 #[test]
 fn a_kill_before_the_launch_wins_over_it() {
-    // The container was not begun: it never will be.
+    // The container was not begun, and never will be.
     let (mut simulation, container) = Simulation::launching();
     simulation.kill("t", None);
     simulation.launch_fails(container, "not wanted");
@@ -212,7 +213,7 @@ fn a_kill_during_the_launch_ends_what_was_launched() {
     simulation.assert_only_told(TaskKilled, Reason::TaskKilledDuringLaunch);
 }
 
-/// It was quicker than the word that it had started, and than the kill.
+/// The task ended before the core learned of its start, and before the kill.
 #[test]
 fn one_that_ended_by_itself_was_not_killed_during_its_launch() {
     for (kill_requested, state) in [
@@ -230,7 +231,7 @@ fn one_that_ended_by_itself_was_not_killed_during_its_launch() {
     }
 }
 
-/// An agent before this one asked for it, and fell before that was on its disk.
+/// An earlier agent sent the kill, and crashed before the kill was on its disk.
 #[test]
 fn a_kill_that_only_the_supervisor_has_on_record_was_one() {
     for exit in [Exit::Signal(15), Exit::Code(3)] {
@@ -274,7 +275,7 @@ fn a_task_that_is_here_is_not_run_twice() {
     assert!(simulation.take_updates().is_empty());
 }
 
-/// The executor that is made up for a command has the task's id.
+/// The executor that the agent makes for a command task has the task's id.
 #[test]
 fn a_command_task_takes_no_executors_place() {
     let (mut simulation, container) = Simulation::with_executor();
@@ -291,11 +292,11 @@ fn a_command_task_takes_no_executors_place() {
         container,
         "nothing else was launched"
     );
-    // The executor goes on, and is heard to its end.
+    // The executor continues, and its updates are accepted.
     simulation.tells(status("a", TaskRunning, 1));
     assert_eq!(simulation.told_states(), [TaskRunning]);
     simulation.end(&container, Exit::Code(0));
-    // What it has not acknowledged keeps its place as well.
+    // Its unacknowledged updates keep the id in use as well.
     simulation.run(task(EXECUTOR));
     let told = simulation.told_states();
     assert_eq!(told, [TaskFailed, TaskError]);
@@ -481,7 +482,7 @@ fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
     assert_eq!(simulation_with.core.state(), State::Terminating);
 }
 
-/// What SIGUSR1 is to an agent of Mesos; before, the signal ended the process and left the tasks to themselves.
+/// An agent of Mesos unregisters on SIGUSR1. Regression: the signal ended the process and left the tasks running.
 #[test]
 fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     let unregistered = |simulation: &Simulation| {
@@ -500,12 +501,12 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert_eq!(unregistered(&simulation), 0);
     assert!(!simulation.saw(|seen| matches!(seen, Seen::Exit(_))));
     simulation.end(&container, Exit::Signal(15));
-    // Its end first, which the master hears only of agents that it knows.
+    // The master accepts the terminal update only from a registered agent, so that update comes first.
     assert_eq!(unregistered(&simulation), 0);
     assert_eq!(simulation.told_states(), [TaskKilled]);
     assert_eq!(exited(&simulation), Some(ExitReason::Unregistered));
 
-    // Nobody acknowledges it.
+    // No acknowledgement arrives.
     let (mut unheard, container) = Simulation::with_task();
     unheard.step(Input::Unregister);
     unheard.end(&container, Exit::Signal(15));
@@ -514,7 +515,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     unheard.advance(2 * SECOND);
     assert_eq!(unregistered(&unheard), 1);
 
-    // Acknowledgements that came while its process stood still are read first.
+    // Acknowledgements that arrived during a pause of the process are read first.
     let (mut paused, container) = Simulation::with_task();
     paused.step(Input::Unregister);
     paused.end(&container, Exit::Signal(15));
@@ -524,7 +525,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     paused.acknowledge_all();
     assert_eq!(exited(&paused), Some(ExitReason::Unregistered));
 
-    // Nothing runs, and there is no master: it ends as well.
+    // Without tasks and without a master the agent ends as well.
     for is_connected in [true, false] {
         let mut idle = Simulation::registered();
         if !is_connected {
@@ -534,13 +535,13 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
         assert_eq!(unregistered(&idle), usize::from(is_connected));
         let expected = match is_connected {
             true => ExitReason::Unregistered,
-            // There is nobody whose answer is waited for.
+            // No answer is expected from anybody.
             false => ExitReason::Stopped,
         };
         assert_eq!(exited(&idle), Some(expected));
     }
 
-    // The master goes while tasks end.
+    // The connection breaks while tasks end.
     let (mut cut, container) = Simulation::with_task();
     cut.step(Input::Unregister);
     cut.link_down();
@@ -548,7 +549,7 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert_eq!(unregistered(&cut), 0);
     assert_eq!(exited(&cut), Some(ExitReason::Stopped));
 
-    // It is back before they have, or another is.
+    // The master is back, or another one leads, before the tasks have ended.
     let (mut found, container) = Simulation::with_task();
     found.step(Input::Unregister);
     found.link_down();
@@ -559,14 +560,14 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert_eq!(found.told_states(), [TaskKilled]);
     assert_eq!(exited(&found), Some(ExitReason::Unregistered));
 
-    // Whoever cannot wait for that ends it.
+    // An operator that cannot wait ends the agent.
     let (mut impatient, _) = Simulation::with_task();
     impatient.step(Input::Unregister);
     impatient.step(Input::Stop { kill_tasks: false });
     assert_eq!(exited(&impatient), Some(ExitReason::Stopped));
     assert_eq!(unregistered(&impatient), 0);
 
-    // Or has its tasks end, and not what would follow.
+    // An operator may also have the tasks end, but skip the unregistration.
     let (mut stopped, container) = Simulation::with_task();
     stopped.step(Input::Unregister);
     stopped.step(Input::Stop { kill_tasks: true });
@@ -575,7 +576,8 @@ fn an_agent_that_is_asked_to_unregisters_once_its_tasks_have_ended() {
     assert_eq!(unregistered(&stopped), 0);
 }
 
-/// A task that came meanwhile was heard of no more, and one with a long grace could be killed no sooner.
+/// Regression: a task that arrived meanwhile got no answer, and a task with a long grace period could not be killed
+/// sooner.
 #[test]
 fn an_agent_whose_tasks_are_to_end_refuses_others_and_hears_of_kills() {
     let mut simulation = Simulation::registered();
@@ -673,7 +675,7 @@ fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
     );
 }
 
-/// A disk that is behind holds the word of its start back, and no kill.
+/// A slow disk delays the report of a start, but no kill.
 #[test]
 fn a_kill_that_overtakes_the_word_of_a_start_leaves_its_grace() {
     let (mut simulation, container) = Simulation::launching();

@@ -1,4 +1,4 @@
-//! Kills of tasks that executors of frameworks run, when the disk or the agent fails.
+//! Kills of tasks that run in the executors of frameworks, while the disk or the agent fails.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn a_disk_that_hangs_keeps_no_kill_from_an_executor() {
     assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged, Type::Kill]);
 }
 
-/// On a stream of which the executor does not know yet that it is subscribed.
+/// On a stream without the SUBSCRIBED event yet.
 #[test]
 fn a_kill_is_not_the_first_that_an_executor_is_told() {
     let (mut simulation, _) = Simulation::with_executor();
@@ -46,7 +46,7 @@ fn a_kill_is_not_the_first_that_an_executor_is_told() {
     simulation.kill("a", None);
     simulation.advance(10 * SECOND);
     assert!(simulation.told(2).is_empty());
-    // The update, but not the kill.
+    // Flushes the update, but not the kill.
     simulation.flush(1);
     assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
     simulation.advance(2 * SECOND);

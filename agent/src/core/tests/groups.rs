@@ -1,4 +1,4 @@
-//! Groups of tasks: all of them or none, and what the end of one means for the others.
+//! Task groups: accepted as a whole or not at all, and the effects of one task's end on the others.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Simulation {
         launches
     }
 
-    /// A group of `a` and `b` that runs: the outer container, and those of the tasks.
+    /// A running group of `a` and `b`: the outer container, and those of the tasks.
     fn with_group() -> (Self, ContainerId, [ContainerId; 2]) {
         let mut simulation = Self::registered();
         simulation.run_group(&["a", "b"], true);
@@ -75,7 +75,7 @@ impl Simulation {
         (simulation, outer, [a, b])
     }
 
-    /// An executor of a framework's own that runs `a`, and of a group of `b` and `c` for it `b` alone is on the disk.
+    /// A framework's own executor that runs `a`. Of its new group of `b` and `c` only `b` is on the disk.
     fn with_half_group() -> (Self, ContainerId) {
         let (mut simulation, container) = Self::with_executor();
         simulation.tells(status("a", TaskRunning, 1));
@@ -115,7 +115,7 @@ impl Simulation {
     }
 }
 
-/// One group of six at its shared limit raised the alert on tasks that end one after the other.
+/// Regression: a single group of six at its common limit raised the alert on a series of ending tasks.
 #[test]
 fn the_tasks_of_a_group_that_run_out_of_memory_together_are_counted_once() {
     let (mut simulation, _, nested) = Simulation::with_group();
@@ -141,7 +141,7 @@ fn tasks_of_a_group_have_containers_inside_the_executors() {
     let executor = snapshot.executors().next().expect("an executor");
     let message = pb::ContainerId::from(&a);
     assert_eq!(message.parent.expect("a parent").value, outer.as_str());
-    // 32 of its own and 64 for each.
+    // 32 MB of its own and 64 MB for each task.
     assert_eq!(executor.container.demand.mem_bytes, Some(160 << 20));
     let tasks: Vec<_> = snapshot.tasks().map(|task| task.to_message()).collect();
     assert!(tasks.iter().all(|task| task.executor_id.is_some()));
@@ -155,7 +155,7 @@ fn a_group_that_finishes_well_ends_its_executor() {
     assert!(simulation.kills().is_empty());
     simulation.end(&b, Exit::Code(0));
     assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFinished)]);
-    // Nothing is left to do in it.
+    // Its container has no work left.
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&outer, Exit::Signal(9));
     let exited = |frame: &FromAgent| matches!(frame, FromAgent::ExecutorExited(_));
@@ -192,7 +192,7 @@ fn another_group_of_the_executor_is_not_touched() {
     simulation.end(&a, Exit::Code(1));
     simulation.end(&b, Exit::Signal(15));
     assert_eq!(simulation.told_ends().len(), 2);
-    // One kill: of `b`.
+    // A single kill, of `b`.
     assert_eq!(simulation.kills().len(), 1);
     simulation.end(&c, Exit::Code(0));
     assert_eq!(simulation.told_ends(), [("c".to_owned(), TaskFinished)]);
@@ -239,7 +239,7 @@ fn a_group_killed_while_its_executor_is_launched_for_another_ends_when_the_conta
     simulation.start(&outer);
     assert!(simulation.launches().is_empty());
     assert!(simulation.acknowledge_all().is_empty());
-    // 32 of its own and 64 for `c`.
+    // 32 MB of its own and 64 MB for `c`.
     assert_eq!(simulation.resize(None), [96]);
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 2);
@@ -294,7 +294,7 @@ fn a_group_that_reached_the_disk_in_part_is_not_begun() {
     let mut simulation = Simulation::registered();
     simulation.quick_disk = false;
     simulation.run_group(&["a", "b"], true);
-    // The framework, the executor, and one of the two tasks.
+    // Flushes the framework, the executor, and one of the two tasks.
     simulation.flush(3);
     simulation.crash(false);
     simulation.flush(usize::MAX);
@@ -330,7 +330,7 @@ fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and
     );
     let message = status.message();
     assert!(message.contains("before the whole group"), "{message}");
-    // The group that ran goes on, and ends as one that was never disturbed.
+    // The running group continues, and ends undisturbed.
     assert!(simulation.killed.is_empty());
     simulation.end(&a, Exit::Code(0));
     simulation.end(&b, Exit::Code(0));
@@ -343,7 +343,7 @@ fn a_group_for_a_running_executor_that_reached_the_disk_in_part_is_not_begun_and
     assert!(simulation.image().frameworks.is_empty());
 }
 
-/// All of a group are given to it or none: a part would be run as if it were the whole.
+/// The executor gets all tasks of a group or none: it would run a part as if it were the whole.
 #[test]
 fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
     let (mut simulation, container) = Simulation::with_half_group();
@@ -354,7 +354,7 @@ fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
     simulation.register();
     assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
     assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFailed)]);
-    // Its container, which runs task `a`, goes on and is heard to its end.
+    // Its container with task `a` continues, and its updates are accepted.
     assert!(
         simulation.machine.contains_key(&container),
         "it is forgotten"
@@ -378,7 +378,7 @@ fn an_executor_that_is_gone_with_half_a_group_on_the_disk_ends_its_tasks() {
     }
 }
 
-/// With the new task's record that of the earlier one goes, so that of its group a part is on the disk.
+/// The new task's record replaces that of the earlier task, so that only a part of the earlier group is on the disk.
 #[test]
 fn an_id_that_is_used_again_ends_no_task_of_its_earlier_group_after_a_restart() {
     let (mut simulation, _, [a, b]) = Simulation::with_group();
@@ -411,7 +411,7 @@ fn the_end_of_a_framework_ends_its_groups() {
     assert!(simulation.image().frameworks.is_empty());
 }
 
-/// The agent fell while the group was launched: one of it never began, and another ran, which nobody had heard of.
+/// The agent crashed while the group was launched: one task never began, and another ran without a report.
 #[test]
 fn that_a_task_runs_is_told_before_it_is_to_be_ended_with_its_group() {
     let mut simulation = Simulation::registered();
@@ -444,7 +444,7 @@ fn a_group_tells_its_framework_once_whatever_number_of_tasks_it_has() {
     simulation.run_group_of((0..1000).map(small).collect(), true);
     let bytes = simulation.pending_bytes();
     assert!(bytes < 8 << 20, "{bytes}");
-    // What an agent reads that lost the framework's own record.
+    // An agent that lost the framework's own record reads this.
     simulation.flush(usize::MAX);
     let image = simulation.image();
     let framework = &image.frameworks[0];

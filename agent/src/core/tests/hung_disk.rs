@@ -1,4 +1,4 @@
-//! A disk that does not answer: kills and the end of the process do not wait for it, and the master is told.
+//! A silent disk: kills and the end of the process do not wait for it, and the master learns of it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::core::{ExitReason, Input};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The supervisor may have failed as well, or have gone before the kill.
+/// The supervisor may have failed as well, or have ended before the kill.
 #[test]
 fn overdue_container_is_destroyed_beside_a_hung_disk() {
     let (mut simulation, container) = Simulation::with_task();
@@ -21,7 +21,7 @@ fn overdue_container_is_destroyed_beside_a_hung_disk() {
     assert!(simulation.saw(destroyed));
 }
 
-/// Nothing is waited for that is known not to come.
+/// Nothing waits for a disk that is known to be silent.
 #[test]
 fn kill_is_sent_at_once_beside_a_silent_disk() {
     let (mut simulation, _) = Simulation::with_task();
@@ -44,7 +44,7 @@ fn agent_stops_although_its_disk_hangs() {
     assert!(simulation.saw(stopped));
 }
 
-/// The bound of this simulated agent is ten minutes.
+/// The limit of this simulated agent is ten minutes.
 #[test]
 fn silent_disk_is_told_to_the_master_until_the_bound() {
     let mut simulation = Simulation::registered();
@@ -65,7 +65,7 @@ fn silent_disk_is_told_to_the_master_until_the_bound() {
     simulation.ping(40);
     simulation.advance(Duration::from_secs(30));
     assert_eq!(pong(&mut simulation, 41), None, "it is given up");
-    // The master marks it unreachable and ends the connection.
+    // The master marks the agent unreachable and ends the connection.
     simulation.seen.clear();
     simulation.link_down();
     simulation.advance(Duration::from_secs(3600));

@@ -1,4 +1,4 @@
-//! What no container or executor can be given is refused before anything is written of it.
+//! Tasks beyond the limits of containers or executors are refused before anything is written.
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskError, TaskFinished, TaskRunning};
@@ -21,7 +21,7 @@ fn with_volumes(count: usize) -> pb::ContainerInfo {
     }
 }
 
-/// Refused before a folder was made for its framework.
+/// Checks that the refusal precedes the folder of its framework.
 fn assert_refused(simulation: &mut Simulation, why: &str) {
     let told = simulation.take_updates();
     let [told] = &told[..] else {
@@ -37,7 +37,7 @@ fn assert_refused(simulation: &mut Simulation, why: &str) {
     simulation.acknowledge(status);
 }
 
-/// Its launch failed, when all had been written of it.
+/// Regression: its launch failed only after everything was written.
 #[test]
 fn more_volumes_than_a_container_may_have_are_refused() {
     let mut simulation = Simulation::registered();
@@ -61,7 +61,7 @@ fn more_volumes_than_a_container_may_have_are_refused() {
     simulation.launched();
 }
 
-/// It was given to the executor eight times, and then told as lost.
+/// Regression: the agent sent it to the executor eight times, and then reported it as lost.
 #[test]
 fn what_no_executor_can_ever_be_told_is_refused() {
     let mut simulation = Simulation::registered();
@@ -80,7 +80,7 @@ fn what_no_executor_can_ever_be_told_is_refused() {
             }],
         });
     }
-    // The task names its executor once more.
+    // The task contains its executor once more.
     described.data = Some(vec![0; 512 << 10]);
     simulation.run(described);
     assert_refused(&mut simulation, "can keep 1048576 bytes");
@@ -88,7 +88,7 @@ fn what_no_executor_can_ever_be_told_is_refused() {
     simulation.launched();
 }
 
-/// It left an acknowledgement in the log of the task, and for a time its identity in memory.
+/// Regression: it left an acknowledgement in the log of the task, and for a time its identity in memory.
 #[test]
 fn what_an_executor_tells_of_a_task_that_is_over_leaves_nothing() {
     let (mut simulation, _) = Simulation::with_executor();

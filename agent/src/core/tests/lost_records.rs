@@ -1,4 +1,4 @@
-//! What the agent has written of a start is lost to a damaged disk, while what was started goes on, or has ended.
+//! A damaged disk loses records of a start, while the started process continues, or has ended.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn files_of(folder: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 impl Simulation {
-    /// Takes logs of this name off the disk.
+    /// Removes logs of this name from the disk.
     fn lose(&self, name: &str) {
         let logs = files_of(self.work_dir(), name);
         assert!(!logs.is_empty(), "no {name}");
@@ -46,7 +46,7 @@ fn is_start(entry: &LogEntry) -> bool {
     matches!(entry, LogEntry::Started(_))
 }
 
-/// Who keeps a container, and for how long it had run by this uptime, as its log tells.
+/// The supervisor and the uptime of each start in the log.
 fn started(log: &[LogEntry]) -> Vec<(Option<ProcessIdentity>, Option<u64>)> {
     let started = log.iter().filter_map(|entry| match entry {
         LogEntry::Started(started) => Some(started),
@@ -56,7 +56,7 @@ fn started(log: &[LogEntry]) -> Vec<(Option<ProcessIdentity>, Option<u64>)> {
     told.collect()
 }
 
-/// Found by damaging one file after the other: the log of an executor went, then what its supervisor had noted.
+/// Found by damaging one file after the other: first the log of an executor was lost, then its supervisor's note.
 #[test]
 fn a_start_that_a_log_has_lost_is_written_again() {
     let (mut simulation, _) = Simulation::with_executor();
@@ -67,7 +67,7 @@ fn a_start_that_a_log_has_lost_is_written_again() {
         panic!("{:?}", executor.log);
     };
     assert_eq!(who.as_ref(), Some(&identity(0)));
-    // Once is enough.
+    // Writing it once is enough.
     let before = executor.log.len();
     simulation.crash(false);
     let executor = simulation.only_run().executor.expect("an executor");
@@ -80,7 +80,7 @@ fn a_task_whose_start_is_written_again_has_run_for_as_long_as_before() {
     let mut info = task("t");
     info.max_completion_time = Some(duration(Duration::from_secs(60)));
     simulation.running(info);
-    // What was told of it is there, and the start is not.
+    // The updates of the task are there, but its start is not.
     let run = simulation.only_run();
     let task = &run.tasks[0];
     simulation.lose("task.updates");
@@ -107,7 +107,7 @@ fn a_task_whose_start_is_written_again_has_run_for_as_long_as_before() {
     assert_eq!(simulation.kills(), [Duration::ZERO]);
 }
 
-/// It had told that its task runs, so it was begun, whatever is left of the records.
+/// The executor had reported its task as running, so the task counts as begun, whatever records remain.
 #[test]
 fn an_executor_that_spoke_is_never_told_as_one_that_was_not_begun() {
     for is_on_machine in [true, false] {
@@ -132,7 +132,7 @@ fn an_executor_that_spoke_is_never_told_as_one_that_was_not_begun() {
     }
 }
 
-/// Nothing was heard of it, and nothing is left: its task was not begun.
+/// The executor never reported, and nothing is left: its task was not begun.
 #[test]
 fn an_executor_that_never_spoke_and_is_gone_was_not_begun() {
     let (mut simulation, container) = Simulation::with_executor();
@@ -142,7 +142,7 @@ fn an_executor_that_never_spoke_and_is_gone_was_not_begun() {
     simulation.assert_only_told(TaskFailed, Reason::AgentRestarted);
 }
 
-/// It may be written and not synced yet: a power cut after a kill of the agent would have it told and lost.
+/// The update may be written and not synced: a power cut after a kill of the agent would lose it after it was sent.
 #[test]
 fn what_was_read_is_durable_before_it_is_told_again() {
     let mut simulation = Simulation::with_started_task();
@@ -155,7 +155,7 @@ fn what_was_read_is_durable_before_it_is_told_again() {
     assert_eq!(simulation.take_updates().len(), 1);
 }
 
-/// A resize is asked for in the very step that recovers: whoever carries it out has to know the containers by then.
+/// The recovering step itself requests a resize: the containerizer must know the containers by then.
 #[test]
 fn a_resize_may_be_asked_for_as_soon_as_the_agent_has_recovered() {
     let (mut simulation, _) = Simulation::with_executor();
@@ -205,7 +205,7 @@ fn torn_record_keeps_task_running() {
                 "{kept}: {told:?}"
             );
         }
-        // Once is enough.
+        // Writing it once is enough.
         simulation.restart();
         let again = simulation.acknowledge_all();
         assert!(again.is_empty(), "{kept}: {again:?}");

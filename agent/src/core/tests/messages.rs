@@ -1,4 +1,4 @@
-//! Messages, ids and values that the tests of the core are made of.
+//! Messages, ids and values for the tests of the core.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Operations: durable before they are told, told until acknowledged, done once.
+//! Operations: durable before they are reported, reported until acknowledged, carried out once.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ impl Simulation {
             .collect()
     }
 
-    /// Lets time pass under a master that pings.
+    /// Advances the time, with a master that pings.
     fn live(&mut self, time: Duration) {
         let end = self.now.moment + time;
         while self.now.moment < end {
@@ -108,7 +108,7 @@ impl Simulation {
         self.core.snapshot().resources
     }
 
-    /// The agent comes back and says what it holds.
+    /// Reregisters the agent and returns its reregistration.
     fn back(&mut self, unknown: Vec<pb::Uuid>) -> wire::Reregister {
         self.link_up();
         let report = std::mem::take(&mut self.frames)
@@ -328,7 +328,7 @@ fn what_does_not_fit_the_configuration_is_set_aside_with_its_data() {
     simulation.tell(apply(&Operation::Create(vec![data.clone()]), 2));
     let dir = simulation.work_dir().join("volumes/roles/dev/v");
     let before = simulation.total();
-    // As much as before, but for somebody else.
+    // The same amount as before, but for another role.
     simulation.configured = "cpus:2;mem:1024;disk:40;cpus(ads):2;disk(ads):60";
     simulation.crash(false);
     simulation.back(Vec::new());

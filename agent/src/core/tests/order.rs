@@ -1,5 +1,5 @@
-//! A property: whatever is lost, repeated or interrupted, every update is told in order, exactly as
-//! acknowledged, and every task ends once.
+//! A property: despite losses, repetitions and interruptions, every update is sent in order until acknowledged, and
+//! every task ends once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -49,10 +49,10 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// What a scheduler saw of one run of a task.
+/// A scheduler's view of one run of a task.
 #[derive(Debug, Default)]
 struct Told {
-    /// Uuids in the order in which they were first told.
+    /// Uuids in the order of their first arrival.
     order: Vec<Vec<u8>>,
     acknowledged: usize,
     ended: bool,
@@ -61,7 +61,7 @@ struct Told {
 struct World {
     simulation: Simulation,
     told: BTreeMap<String, Told>,
-    /// The containers that were asked for, and whether they began.
+    /// The requested containers, by the number of their task.
     asked: BTreeMap<usize, ContainerId>,
     looked: usize,
     last: Option<meseta_proto::mesos::v1::TaskStatus>,
@@ -84,7 +84,7 @@ impl World {
         self.simulation.core.state() == State::Running
     }
 
-    /// Notes launches, by the task that was run last of that number.
+    /// Notes launches, for the last run of each task number.
     fn look(&mut self) {
         let snapshot = self.simulation.core.snapshot();
         for seen in self.simulation.seen.iter().skip(self.looked) {
@@ -107,13 +107,13 @@ impl World {
         self.looked = self.simulation.seen.len();
     }
 
-    /// What came is checked against what must come.
+    /// Checks the received updates against the expected ones.
     fn receive(&mut self, acknowledge: bool) {
         let connected = self.connected();
         for update in self.simulation.take_updates() {
             let status = update.status;
             let uuid = status.uuid.clone().expect("a uuid");
-            // What never had a container is a run of its own, of one update.
+            // A task that never had a container counts as a run with a single update.
             let container = status
                 .container_status
                 .as_ref()
@@ -123,8 +123,8 @@ impl World {
             let run = format!("{} {container}", status.task_id.value);
             let told = self.told.entry(run).or_default();
             match told.order.iter().position(|known| *known == uuid) {
-                // Told again: it must be one that the agent does not know to be acknowledged; of
-                // those the agent had heard, none comes back, but the last may have been lost.
+                // A repeated update must be one whose acknowledgement the agent does not know. No update returns after
+                // the agent got its acknowledgement, except the last, which may have been lost.
                 Some(at) => assert!(at + 1 >= told.acknowledged, "went back"),
                 None => {
                     assert!(!told.ended, "something follows the end");
@@ -200,7 +200,7 @@ impl World {
             Happening::Crash => {
                 self.receive(false);
                 self.simulation.crash(false);
-                // Launches that were under way die with the agent.
+                // Launches in progress end with the agent.
                 let machine = &self.simulation.machine;
                 self.asked
                     .retain(|_, container| machine.contains_key(container));
@@ -226,7 +226,7 @@ impl World {
         self.simulation.tell(registered());
     }
 
-    /// Everything heals: all that runs ends, and all that was said is heard.
+    /// Restores everything: all running tasks end, and all messages arrive.
     fn heal(&mut self) {
         self.simulation.quick_disk = true;
         for _ in 0..200 {

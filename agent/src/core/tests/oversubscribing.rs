@@ -1,4 +1,4 @@
-//! Estimates told to the master, and corrections carried out on those who may be touched.
+//! Estimates sent to the master, and corrections of containers that may be touched.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl Simulation {
         });
     }
 
-    /// Whether a container was to stand still, each time that was asked for.
+    /// The requested freezes and thaws, in order.
     fn freezes(&self) -> Vec<bool> {
         let freeze = |seen: &Seen| match seen {
             Seen::Freeze(_, frozen) => Some(*frozen),
@@ -104,7 +104,7 @@ impl Simulation {
         self.seen.iter().filter_map(freeze).collect()
     }
 
-    /// Totals of cpus told since the last look.
+    /// Totals of cpus sent since the last call.
     fn told_totals(&mut self) -> Vec<f64> {
         let told = |frame| match frame {
             FromAgent::AgentUpdate(update) => update.oversubscribed,
@@ -163,7 +163,7 @@ fn an_estimate_is_told_again_after_every_registration() {
     assert_eq!(simulation.told_totals(), [2.0]);
     simulation.link_down();
     simulation.advance(INTERVAL);
-    // What is estimated while nobody listens is what the next master hears.
+    // The next master gets an estimate made while no master was listening.
     simulation.estimate("", "cpus:3");
     simulation.register();
     assert_eq!(simulation.told_totals(), [3.0]);
@@ -202,8 +202,8 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
     assert_eq!(simulation.told_totals(), [6.0]);
 }
 
-/// Found by reading: a total of what was in use when offering had to stop was offered again, piece by piece, as tasks
-/// ended or were evicted, on the machine that was short of it.
+/// Regression: when the offers had to stop, the total of the resources in use was offered again, piece by piece, as
+/// tasks ended or were evicted, on the machine that lacked them.
 #[test]
 fn what_is_taken_back_is_not_offered_again_until_the_controller_lets_it() {
     let mut simulation = Simulation::registered();
@@ -312,8 +312,8 @@ fn one_that_is_being_launched_can_be_preempted() {
     );
 }
 
-/// Whatever a controller says: not those without revocable resources, not who is gone, not another
-/// container than the one that was meant.
+/// A controller's correction never touches containers without revocable resources, ended containers, or another
+/// container than the one named.
 #[test]
 fn nobody_else_is_touched() {
     let mut simulation = Simulation::registered();
@@ -342,14 +342,14 @@ fn what_is_frozen_is_thawed_to_end() {
     assert_eq!(simulation.freezes(), [true]);
     let frozen = |simulation: &Simulation| simulation.core.snapshot().oversubscription.frozen;
     assert!(frozen(&simulation).contains(&container));
-    // Its framework wants it gone: its processes must be able to hear of that.
+    // Its framework wants it to end: its processes must be able to receive the signal.
     simulation.kill("t", Some(SECOND));
     assert_eq!(simulation.freezes(), [true, false]);
     simulation.end(&container, Exit::Signal(15));
     assert!(frozen(&simulation).is_empty());
 }
 
-/// What is launched in a container is let in by the containerizer, however long its files took to be fetched.
+/// The containerizer thaws a container for launches in it, however long the fetch of their files took.
 #[test]
 fn a_group_may_be_frozen_while_what_it_was_given_is_fetched_and_launched() {
     let mut simulation = Simulation::registered();
@@ -366,7 +366,7 @@ fn a_group_may_be_frozen_while_what_it_was_given_is_fetched_and_launched() {
     assert_eq!(simulation.freezes(), [true]);
 }
 
-/// It has to hear of the task; where it does not take it, not for ever.
+/// It must receive the task, but a task that it does not take must not protect it for ever.
 #[test]
 fn a_frozen_executor_of_a_framework_is_thawed_for_a_task_that_it_is_given() {
     let given = |id: &str| pb::TaskInfo {
@@ -380,7 +380,7 @@ fn a_frozen_executor_of_a_framework_is_thawed_for_a_task_that_it_is_given() {
     assert_eq!(simulation.freezes(), [true]);
     simulation.run_in_executor(given("b"), false);
     assert_eq!(simulation.freezes(), [true, false]);
-    // It is delivered once the container has room for it.
+    // The task is delivered once the container has room for it.
     simulation.correct(correction(Action::Freeze, EXECUTOR));
     assert_eq!(simulation.freezes(), [true, false]);
     simulation.advance(30 * SECOND);

@@ -1,4 +1,4 @@
-//! The agent's process stands still for longer than any deadline: nobody is held to one who was not heard.
+//! The agent's process pauses for longer than any deadline: a peer that it could not hear misses no deadline.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn an_executor_may_register_after_the_agent_stood_still() {
     let mut simulation = registering();
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
-    // Its call had been waiting to be read.
+    // Its call was waiting to be read.
     simulation.advance(CATCH_UP_TIME - SECOND);
     simulation.subscribe(1, call::Subscribe::default());
     simulation.advance(STOPPED);
@@ -73,7 +73,7 @@ fn an_executor_that_shuts_down_has_its_grace_though_the_agent_stood_still() {
     }));
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
-    // What it had said meanwhile is heard.
+    // Its update from the time of the pause is accepted.
     simulation.tells(status("t", TaskFinished, 2));
     simulation.resize(None);
     assert_eq!(simulation.told_states(), [TaskFinished]);
@@ -91,7 +91,7 @@ fn a_master_that_pinged_meanwhile_is_no_silent_one() {
     simulation.ping(1);
     simulation.advance(PING_TIMEOUT - SECOND);
     assert_eq!(simulation.core.state(), State::Running);
-    // A silent one is still found out.
+    // A silent executor is still noticed.
     simulation.advance(SECOND);
     assert_eq!(simulation.core.state(), State::Disconnected);
 }
@@ -133,7 +133,7 @@ fn a_kill_that_was_carried_out_meanwhile_is_not_taken_for_overdue() {
     assert!(!simulation.saw(|seen| matches!(seen, Seen::Destroy(_))));
 }
 
-/// What a task was allowed by the clock on the wall is over when that says so.
+/// A task's time limit by the wall clock ends when the wall clock shows that.
 #[test]
 fn a_task_runs_no_longer_than_it_said_though_the_agent_stood_still() {
     let mut simulation = Simulation::registered();
@@ -148,7 +148,7 @@ fn a_task_runs_no_longer_than_it_said_though_the_agent_stood_still() {
     assert_eq!(told[0].reason(), Reason::MaxCompletionTimeReached);
 }
 
-/// Ten tasks a second that may run for a day took 100 MB.
+/// Regression: ten tasks a second with a limit of a day took 100 MB.
 #[test]
 fn deadlines_go_with_their_tasks() {
     let mut simulation = Simulation::registered();

@@ -1,4 +1,4 @@
-//! Evictions of executors with a life of their own, and what no controller can bring the core to do.
+//! Evictions of default and custom executors, and the limits of a controller's power over the core.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::oversubscribing::{correction, oversubscribed};
 use super::simulation::{Seen, Simulation, framework_id, scalar, task};
 use crate::core::Exit;
 
-/// A task of the custom executor that has borrowed its cpus.
+/// A task of the custom executor with revocable cpus.
 fn custom_revocable(id: &str) -> pb::TaskInfo {
     pb::TaskInfo {
         resources: oversubscribed(id, 1.0).resources,
@@ -29,7 +29,7 @@ fn custom_revocable(id: &str) -> pb::TaskInfo {
     }
 }
 
-/// A task of the custom executor that has borrowed its memory.
+/// A task of the custom executor with revocable memory.
 fn custom_revocable_memory(id: &str) -> pb::TaskInfo {
     let mut mem = scalar("mem", 64.0);
     mem.revocable = Some(pb::resource::RevocableInfo {});
@@ -39,7 +39,7 @@ fn custom_revocable_memory(id: &str) -> pb::TaskInfo {
     }
 }
 
-/// A custom executor with a regular task `a` and one that borrowed, `b`.
+/// A custom executor with a regular task `a` and a revocable task `b`.
 fn mixed() -> (Simulation, ContainerId) {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
@@ -79,7 +79,7 @@ fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_is_revocable() {
     assert!(snapshot.frameworks.is_empty());
 }
 
-/// An exit that the supervisor recorded before any signal reached the task.
+/// The supervisor recorded the exit before any signal reached the task.
 #[test]
 fn exit_before_preemption_is_told_as_it_was() {
     for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
@@ -144,7 +144,7 @@ fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
     );
 }
 
-/// Found by reading: the kernel held a regular task back as if its cpus were revocable, for as long as the executor ran.
+/// Regression: the kernel limited a regular task as if its cpus were revocable, for as long as the executor ran.
 #[test]
 fn a_task_whose_cpus_are_of_another_kind_than_its_executors_is_refused() {
     let without_cpus = |mut task: pb::TaskInfo| {
@@ -174,7 +174,7 @@ fn a_task_whose_cpus_are_of_another_kind_than_its_executors_is_refused() {
             simulation.run_in_executor(without_cpus(task), false);
             simulation.resize(None);
         }
-        // Also when none of those it was launched for is left.
+        // Also when none of the tasks that it was launched for is left.
         simulation.tells(status("a", TaskFinished, 2));
         simulation.resize(None);
         simulation.acknowledge_all();
@@ -189,7 +189,7 @@ fn a_task_whose_cpus_are_of_another_kind_than_its_executors_is_refused() {
     }
 }
 
-/// A group of a regular task `a` and one that borrowed, `b`.
+/// A group of a regular task `a` and a revocable task `b`.
 fn group() -> (Simulation, ContainerId) {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
@@ -224,7 +224,7 @@ fn the_eviction_of_a_custom_executor_is_told_as_one_over_a_restart_too() {
     simulation.correct(correction(Action::Kill, EXECUTOR));
     simulation.killed.clear();
     simulation.crash(false);
-    // It will not come back, and is told no other reason for that.
+    // The executor will not come back, and the reported reason stays the same.
     simulation.advance(Duration::from_secs(3));
     assert!(simulation.killed.contains(&container), "killed again");
     simulation.end(&container, Exit::Signal(9));
@@ -233,7 +233,7 @@ fn the_eviction_of_a_custom_executor_is_told_as_one_over_a_restart_too() {
     assert_evicted(&told, &["a", "b"], "Container preempted by QoS correction");
 }
 
-/// What was frozen and thawed since the last look, in order.
+/// The freezes and thaws since the last call, in order.
 fn freezes(simulation: &mut Simulation, container: &ContainerId) -> Vec<bool> {
     let mut freezes = Vec::new();
     simulation.seen.retain(|seen| match seen {
@@ -246,13 +246,14 @@ fn freezes(simulation: &mut Simulation, container: &ContainerId) -> Vec<bool> {
     freezes
 }
 
-/// Found by reading: frozen while its last revocable task ended, an executor stood still for ever with all its regular tasks.
+/// Regression: an executor that was frozen while its last revocable task ended stayed frozen for ever with all its
+/// regular tasks.
 #[test]
 fn a_container_whose_last_revocable_task_ended_while_it_froze_goes_on() {
     for crashes in [false, true] {
         let (mut simulation, container) = mixed();
         simulation.tells(status("b", TaskFinished, 3));
-        // The end is not told before the container was resized: it still counts.
+        // The terminal update waits for the resize of the container: the task still counts.
         simulation.correct(correction(Action::Freeze, EXECUTOR));
         assert_eq!(freezes(&mut simulation, &container), [true]);
         simulation.resize(None);
@@ -265,7 +266,7 @@ fn a_container_whose_last_revocable_task_ended_while_it_froze_goes_on() {
     }
 }
 
-/// One that never told of a task could not be frozen at all.
+/// Regression: an executor that never sent an update of a task could not be frozen.
 #[test]
 fn an_executor_is_frozen_whatever_it_has_told_of_the_tasks_that_it_was_given() {
     let (mut simulation, container) = mixed();
@@ -294,8 +295,7 @@ fn a_container_with_nothing_revocable_left_is_thawed_by_the_controller_too() {
     assert_eq!((state.corrections_refused, state.frozen.len()), (0, 0));
 }
 
-/// Found by reading: the executor heard of neither while it stood still, and was killed at the end of a grace that it
-/// had nothing of.
+/// Regression: a frozen executor received neither event, and was killed after a grace period that it could not use.
 #[test]
 fn a_frozen_executor_hears_of_kills_and_of_its_shutdown() {
     let (mut simulation, container) = mixed();
@@ -318,7 +318,8 @@ fn a_frozen_executor_hears_of_kills_and_of_its_shutdown() {
     assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
 }
 
-/// Found by reading: one that saved its state in its grace was the largest, stood still until that was over, and was killed.
+/// Regression: an executor that saved its state in its grace period was the largest consumer, was frozen until the
+/// period ended, and was killed.
 #[test]
 fn what_is_ending_is_not_frozen() {
     let grace = Some(Duration::from_secs(30));
@@ -345,22 +346,22 @@ fn what_is_ending_is_not_frozen() {
     assert_eq!(freezes(&mut simulation, &outer), Vec::<bool>::new());
 }
 
-/// What may come between a controller and the core.
+/// The events between a controller and the core.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A correction that names an executor and, perhaps, a container of any of them.
+    /// A correction that names an executor and optionally a container of any executor.
     Correct(usize, usize, Option<usize>),
-    /// A container ends of itself.
+    /// A container ends by itself.
     End(usize),
-    /// An estimate that knows of nothing that happened.
+    /// An estimate that is unaware of the earlier events.
     Estimate(u32),
     /// Advances the clock by seconds.
     Advance(u64),
-    /// The agent starts again.
+    /// The agent crashes and starts again.
     Crash,
 }
 
-/// The executors: two that are regular, two that borrowed, one that never was.
+/// The executors: two regular, two revocable, and one that never existed.
 const NAMES: [&str; 5] = [
     "regular-0",
     "regular-1",
@@ -383,7 +384,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Carries the steps out; which containers were named by a kill that was meant for them.
+/// Carries out the steps. Returns the containers that a valid correction named for a kill.
 fn play(
     simulation: &mut Simulation,
     containers: &[ContainerId],
@@ -423,9 +424,8 @@ fn play(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever a controller names, whatever ends meanwhile, and over restarts: no regular container
-    /// is killed or frozen, no other container than the one that was named, and no regular task is
-    /// told that it was evicted.
+    /// For any corrections, ends and restarts: no regular container is killed or frozen, no other container than the
+    /// named one is touched, and no regular task is reported as evicted.
     #[test]
     fn no_correction_ever_reaches_a_regular_container(
         steps in prop::collection::vec(step(), 1..24),

@@ -1,4 +1,4 @@
-//! Coming back after a crash, from the real checkpoint store.
+//! Recovery after a crash, from the real checkpoint store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn restart_before_containerizer_launch() {
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
 
-/// Its folders were made, and nothing of it was begun.
+/// Its folders were made, but nothing was begun.
 #[test]
 fn a_launch_that_was_only_prepared_is_told_as_none() {
     let (mut simulation, container) = Simulation::launching();
@@ -57,7 +57,7 @@ fn a_launch_that_was_only_prepared_is_told_as_none() {
 #[test]
 fn a_task_that_started_unheard_is_told_to_run() {
     let (mut simulation, container) = Simulation::launching();
-    // Executed, and the agent fell before it heard of it.
+    // The task was executed, and the agent crashed before it learned of that.
     simulation.machine.insert(container.clone(), identity(1));
     simulation.restart();
     assert_eq!(simulation.told_states(), [TaskStarting, TaskRunning]);
@@ -65,7 +65,7 @@ fn a_task_that_started_unheard_is_told_to_run() {
     assert_eq!(simulation.told_states(), [TaskFinished]);
 }
 
-/// It was executed and has ended before the agent came back to hear of either.
+/// The task was executed and has ended before the agent came back and learned of either.
 #[test]
 fn a_start_that_nobody_heard_of_is_told_before_the_end() {
     let (mut simulation, container) = Simulation::launching();
@@ -142,7 +142,7 @@ fn the_completion_time_counts_over_crashes() {
     assert_eq!(simulation.kills(), [Duration::ZERO]);
 }
 
-/// How the clock of the wall is set while the agent is down: ahead, or back.
+/// Changes of the wall clock while the agent is down: ahead, or back.
 const CLOCK_CHANGES: [fn(Duration) -> Duration; 2] = [|unix| unix + HOUR, |unix| unix - HOUR];
 
 #[test]
@@ -219,12 +219,12 @@ fn nothing_is_seen_of_what_the_disk_lost() {
     simulation.flush(usize::MAX);
     simulation.quick_disk = true;
     simulation.register();
-    // The master asks for what it believes to run here; the agent knows nothing of it.
+    // The master reconciles a task that it believes to run here; the agent does not know the task.
     assert!(simulation.core.snapshot().frameworks.is_empty());
     simulation.step(Input::Tick);
 }
 
-/// The signal had reached the task, and its record not the disk: the supervisor's word tells it.
+/// The signal had reached the task, but its record had not reached the disk: the supervisor's record shows it.
 #[test]
 fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
     for (exit, kill_requested, state) in [
@@ -248,7 +248,7 @@ fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
     }
 }
 
-/// It was compared with what it had registered with first, and could come back with less than its tasks had.
+/// Regression: the agent was compared with its first registration, and could come back with less than its tasks used.
 #[test]
 fn an_agent_is_compared_with_what_a_master_took_last() {
     const GROWN: &str = "cpus:8;mem:1024;disk:100";
@@ -263,14 +263,14 @@ fn an_agent_is_compared_with_what_a_master_took_last() {
     simulation.configured = GROWN;
     simulation.crash(false);
     simulation.link_up();
-    // A master that does not take it changes nothing.
+    // A master that refuses the description changes nothing.
     assert_eq!(recorded(&simulation), before);
     simulation.tell(registered());
     let grown = Resources::parse(GROWN, &Role::star()).expect("resources");
     assert_eq!(recorded(&simulation), grown.to_string());
 }
 
-/// The kill was written, no signal was sent, and the task came to its own end before anybody was back.
+/// The kill was written, no signal was sent, and the task ended by itself before the agent came back.
 #[test]
 fn a_task_that_no_kill_reached_is_told_to_have_ended_by_itself() {
     for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
@@ -284,7 +284,8 @@ fn a_task_that_no_kill_reached_is_told_to_have_ended_by_itself() {
     }
 }
 
-/// Launched, but the agent fell before it heard of that; it was to be killed, and ran to its end instead.
+/// The task was launched, but the agent crashed before it learned of that. The task was to be killed, and ran to its
+/// end instead.
 #[test]
 fn a_task_that_ran_is_never_told_killed_during_its_launch() {
     let (mut simulation, container) = Simulation::launching();
@@ -315,7 +316,7 @@ fn a_drain_goes_on_after_a_crash() {
     simulation.tell(ToAgent::Drain(wire::Drain { config }));
     assert_eq!(simulation.kills(), [SECOND]);
     simulation.restart();
-    // Before the master has said it again.
+    // Before the master has repeated the drain.
     simulation.run(task("late"));
     let late = simulation.acknowledge_all();
     assert_eq!(states(&late), [pb::TaskState::TaskDropped]);
@@ -324,7 +325,7 @@ fn a_drain_goes_on_after_a_crash() {
     let told = simulation.acknowledge_all();
     assert_eq!(states(&told), [pb::TaskState::TaskGoneByOperator]);
     assert_eq!(told[0].reason(), Reason::AgentDraining);
-    // Over with the last task, for later lives too.
+    // The drain ends with the last task, also after a restart.
     simulation.restart();
     simulation.running(task("next"));
 }
@@ -345,8 +346,8 @@ fn while_the_disk_is_full_no_task_is_taken_and_what_runs_is_told_of() {
     simulation.running(task("late"));
 }
 
-/// `--recover=cleanup`, whose agent is killed, and then one that takes tasks back: those that it had begun to kill end
-/// as such, and the agent goes on.
+/// An agent with `--recover=cleanup` is killed, and then an agent recovers its tasks: the tasks with a begun kill end
+/// as killed, and the agent continues.
 #[test]
 fn a_cleanup_that_was_cut_short_is_told_as_far_as_it_came() {
     let mut simulation = Simulation::registered();
@@ -368,7 +369,7 @@ fn a_cleanup_that_was_cut_short_is_told_as_far_as_it_came() {
     simulation.running(task("third"));
 }
 
-/// Of one whose stream broke before it heard that its update is safe, or which is not honest.
+/// From an executor whose stream broke before the acknowledgement, or from a malicious executor.
 #[test]
 fn a_task_that_has_ended_stays_so_whatever_its_executor_tells_later() {
     let (mut simulation, _) = Simulation::with_executor();
@@ -379,7 +380,7 @@ fn a_task_that_has_ended_stays_so_whatever_its_executor_tells_later() {
         simulation.tells(status("a", TaskRunning, uuid));
     }
     assert_eq!(simulation.told_states(), [TaskRunning, TaskRunning]);
-    // What an earlier version wrote of it.
+    // The log entries of an earlier version.
     let key = simulation.image().frameworks[0].runs[0].key.clone();
     let key = TaskKey {
         run: key,
@@ -391,7 +392,7 @@ fn a_task_that_has_ended_stays_so_whatever_its_executor_tells_later() {
     });
     simulation.crash(false);
     simulation.subscribe(2, call::Subscribe::default());
-    // Its own alone.
+    // Only the executor's own memory.
     assert_eq!(simulation.resize(None), [32]);
     simulation.link_up();
     let FromAgent::Reregister(return_of) = simulation.frames.last().expect("a return") else {

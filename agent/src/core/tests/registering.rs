@@ -1,4 +1,4 @@
-//! Finding a master, keeping it, losing it.
+//! Registration with a master, and the loss of a master.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ fn a_master_whose_registry_was_lost_is_taken_once_the_old_one_is_forgotten() {
     simulation.tell_with_epoch(3, registered());
     simulation.link_down();
     let mut refusals = 0;
-    // It keeps trying; from some time on the younger registry is believed.
+    // The agent keeps trying; after some time it accepts the new registry.
     while simulation.core.state() != State::Running {
         simulation.link_up();
         simulation.tell_with_epoch(1, registered());
@@ -148,7 +148,7 @@ fn a_master_whose_registry_was_lost_is_taken_once_the_old_one_is_forgotten() {
     assert!(simulation.kills().is_empty());
 }
 
-/// What is logged meanwhile.
+/// Returns the log output of `work`.
 fn logged(work: impl FnOnce()) -> String {
     let log = tempfile::NamedTempFile::new().expect("a file");
     let writer = std::sync::Arc::new(log.reopen().expect("a writer"));
@@ -159,7 +159,7 @@ fn logged(work: impl FnOnce()) -> String {
     std::fs::read_to_string(log.path()).expect("text")
 }
 
-/// The epoch that the agent says it has obeyed, and the start of the master.
+/// The obeyed epoch in the agent's registration, and the start of the master.
 fn told_epoch(simulation: &Simulation) -> Option<(String, u64, Option<String>)> {
     let told = match simulation.frames.last() {
         Some(FromAgent::Register(register)) => register.obeyed.clone(),
@@ -278,7 +278,7 @@ fn an_epoch_is_written_once_and_before_anything_of_it_happens() {
     assert_eq!(simulation.killed, [container]);
 }
 
-/// What it is sent may be read long after it was written: nothing may happen meanwhile that a lower epoch asks for.
+/// The master may read the message long after it was written: meanwhile the agent must not obey a lower epoch.
 #[test]
 fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
     let (mut simulation, container) = obeying_five();
@@ -300,7 +300,7 @@ fn a_master_that_leads_is_obeyed_before_it_is_sent_anything() {
     assert!(simulation.killed.is_empty());
 }
 
-/// A disk that hangs is no reason to be taken for lost by the next master.
+/// A hung disk must not make the next master consider the agent lost.
 #[test]
 fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
     let (mut simulation, container) = obeying_five();
@@ -316,7 +316,7 @@ fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
     assert_eq!(told_epoch(&simulation), Some(("a".to_owned(), 6, None)));
     simulation.tell_of(Some("a"), 6, registered_by("m6"));
     assert_eq!(simulation.core.state(), State::Running);
-    // Again, while the start of that master is not written either.
+    // Once more, while the start of that master is not written either.
     simulation.link_down();
     let frames = simulation.frames.len();
     simulation.link_up_with("a", 6);
@@ -326,7 +326,8 @@ fn a_registration_waits_thirty_seconds_for_an_epoch_and_no_longer() {
     assert!(simulation.machine.contains_key(&container));
 }
 
-/// As what it has is on record only since its restart, an agent with more than before was taken for lost.
+/// Regression: the larger description of a reconfigured agent was recorded only after its restart, so that the agent
+/// was considered lost.
 #[test]
 fn a_registration_does_not_wait_for_what_a_master_took_already() {
     let (mut simulation, _) = obeying_five();
@@ -368,12 +369,12 @@ fn a_master_that_leads_with_less_is_told_what_was_obeyed() {
     assert_eq!(text, "");
     let told = ("a".to_owned(), 5, Some("m5".to_owned()));
     assert_eq!(told_epoch(&simulation), Some(told));
-    // Its registry was restored from an older copy; it has made its epoch a higher one.
+    // Its registry was restored from an older copy; the master has raised its epoch.
     simulation.tell_of(Some("a"), 6, registered_by("m6"));
     assert_eq!(simulation.core.state(), State::Running);
 }
 
-/// A disk without room delays launches and updates; it is no reason to be taken for lost.
+/// A full disk delays launches and updates, but must not make the agent appear lost.
 #[test]
 fn signs_of_life_wait_for_no_disk() {
     let mut simulation = Simulation::registered();
@@ -390,7 +391,7 @@ fn signs_of_life_wait_for_no_disk() {
     );
 }
 
-/// What waits for a full disk waits once, however long that takes.
+/// An update that waits for a full disk is sent once, however long the disk takes.
 #[test]
 fn an_update_that_waits_for_the_disk_is_not_sent_again_and_again() {
     let (mut simulation, container) = Simulation::launching();
@@ -488,7 +489,7 @@ fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
     );
 }
 
-/// A master tells an agent that was marked gone to shut down, and refuses it right after.
+/// A master sends a shutdown to an agent that was marked gone, and refuses it right after.
 #[test]
 fn a_refusal_right_after_a_shutdown_does_not_end_the_agent_before_its_tasks() {
     let (mut simulation, container) = Simulation::with_task();
@@ -585,8 +586,8 @@ fn what_is_too_much_for_one_frame_is_told_in_parts() {
     assert_eq!(simulation.core.state(), State::Running);
 }
 
-/// It waited for the disk with the registration behind it, and the master sent an agent away for good whose first word it
-/// was.
+/// Regression: the message waited for the disk together with the registration. The master got it as the first message,
+/// and refused the agent permanently.
 #[test]
 fn a_message_of_an_executor_is_dropped_while_the_agent_is_not_registered() {
     let mut simulation = Simulation::registered();

@@ -1,4 +1,4 @@
-//! What is written of tasks that are over, while their executor goes on.
+//! The records of completed tasks while their executor continues.
 
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
@@ -11,7 +11,7 @@ use super::custom::{custom, status};
 use super::simulation::{Simulation, framework_id, task};
 use crate::core::Exit;
 
-/// Two tasks with labels of so many bytes are more than an executor keeps of tasks that are over.
+/// Two tasks with labels of this size exceed the limit of an executor's completed tasks.
 const LABEL_BYTES: usize = 12 << 10;
 
 fn large(id: &str) -> pb::TaskInfo {
@@ -31,7 +31,7 @@ fn label(bytes: usize) -> pb::Labels {
 }
 
 impl Simulation {
-    /// Runs a large task in the executor, which may be launched for it, up to RUNNING.
+    /// Runs a large task in the executor, and launches the executor if necessary.
     fn runs_large(&mut self, id: &str, uuid: u8) {
         if uuid == 1 {
             self.started_custom(large(id));
@@ -44,7 +44,7 @@ impl Simulation {
         self.acknowledge(&status(id, TaskRunning, uuid));
     }
 
-    /// Ends a large task and acknowledges that.
+    /// Ends a large task and acknowledges its end.
     fn ends_large(&mut self, id: &str, uuid: u8) {
         self.tells(status(id, TaskFinished, uuid));
         self.resize(None);
@@ -74,7 +74,7 @@ fn a_task_is_kept_while_a_late_update_of_it_is_unacknowledged() {
     simulation.runs_large("b", 4);
     simulation.ends_large("b", 5);
     simulation.runs_large("c", 6);
-    // The oldest that is told goes in its place.
+    // The oldest acknowledged task is retired instead.
     assert!(simulation.is_written("a") && !simulation.is_written("b"));
     simulation.ends_large("c", 7);
     assert!(simulation.is_written("a"));
@@ -95,7 +95,7 @@ fn an_id_that_is_used_again_keeps_what_is_written_of_the_later_task() {
     simulation.runs_large("a", 3);
     simulation.runs_large("b", 4);
     simulation.ends_large("b", 5);
-    // The earlier "a" is forgotten, and the later one runs on, also in another life of the agent.
+    // The earlier "a" is forgotten, and the later "a" continues, also after a restart of the agent.
     assert!(simulation.is_written("a") && simulation.is_written("b"));
     simulation.comes_back();
     let executors = simulation.core.all_executors();
@@ -147,7 +147,7 @@ fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
     assert!(["c", "d"].iter().all(|id| simulation.is_written(id)));
 }
 
-/// Its description may be a good part of what all that is shown may take.
+/// Its description may take a large part of the limit for shown state.
 #[test]
 fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
     let mut simulation = Simulation::registered();
@@ -157,7 +157,7 @@ fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
     simulation.end(&container, Exit::Code(0));
     simulation.acknowledge_all();
     assert_eq!(shown(&simulation), 1, "it fits");
-    // What has work again counts no more, and then once.
+    // A framework with new work does not count, and later counts once.
     let container = simulation.running(task("t"));
     assert_eq!(shown(&simulation), 0);
     simulation.end(&container, Exit::Code(0));
@@ -170,7 +170,7 @@ fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
     assert_eq!(shown(&simulation), 0);
 }
 
-/// Its tasks end at once and give their resources back, and it acknowledges none of their ends.
+/// Its tasks end at once and return their resources, and it acknowledges none of their ends.
 #[test]
 fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
     let mut simulation = Simulation::registered();
@@ -191,7 +191,7 @@ fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
         simulation.take_updates();
         taken += 1;
     };
-    // Half of what is kept of tasks that are over, without the data.
+    // Half of the limit for completed tasks, without their data.
     assert_eq!(taken, 5);
     assert_eq!(refused.state(), pb::TaskState::TaskLost);
     assert_eq!(refused.reason(), Reason::ContainerLaunchFailed);
@@ -204,7 +204,7 @@ fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
     let refused = simulation.take_updates().remove(0).status;
     assert_eq!(refused.task_id.value, "again");
     simulation.acknowledge(&refused);
-    // One that is acknowledged makes room for one.
+    // An acknowledged task makes room for another.
     simulation.acknowledge(&told[0].status);
     simulation.running(sized("again".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! Executors of frameworks that are told to end: their grace, and what they tell meanwhile.
+//! Shutdown of frameworks' executors: their grace periods, and their updates during that time.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn a_shutdown_is_told_and_enforced_after_the_grace() {
     simulation.assert_only_told(TaskFailed, Reason::ExecutorTerminated);
 }
 
-/// It ends its tasks and then itself, and the stream may have broken in between.
+/// The executor ends its tasks and then itself, and its stream may have broken meanwhile.
 #[test]
 fn an_executor_that_comes_back_while_it_shuts_down_is_heard() {
     for restarts in [false, true] {
@@ -72,7 +72,7 @@ fn an_executor_that_shuts_down_keeps_its_grace_over_a_restart_and_holds_no_regis
     simulation.crash(false);
     assert!(simulation.link.is_some(), "nobody is waited for");
     simulation.register();
-    // It has 5 s, and would have 2 to come back.
+    // Its grace period is 5 s; a reregistration timeout would end after 2 s.
     simulation.advance(3 * SECOND);
     assert!(simulation.kills().is_empty());
     simulation.advance(SECOND);

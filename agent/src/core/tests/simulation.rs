@@ -1,4 +1,4 @@
-//! One agent core with a disk, a kernel and a master that do what a test says.
+//! A simulated agent: the core with a disk, a kernel and a master that a test controls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const MOMENT_AT_START: Moment = Moment::from_nanos(1);
 const UPTIME_AT_START: Duration = Duration::from_secs(9000);
 const UNIX_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
-/// What the core did that others can see.
+/// The observable effects of the core.
 #[expect(
     clippy::large_enum_variant,
     reason = "a few in a test, matched by pattern"
@@ -52,22 +52,22 @@ pub(super) enum Seen {
     Resize(ContainerId, Demand, Resources),
 }
 
-/// The world of one agent.
+/// The environment of one agent.
 pub(super) struct Simulation {
     pub(super) core: AgentCore,
     pub(super) now: Now,
     boot: BootId,
-    /// The machine's uptime when the agent was started, whose moments begin anew then.
+    /// The machine's uptime at the agent's start, which is the origin of its moments.
     uptime_at_start: Duration,
     dir: tempfile::TempDir,
     store: Store,
-    /// Written but not yet durable, with their places in the order.
+    /// Pending writes that are not durable, with their positions in the order.
     pending: Vec<(u64, Write)>,
     outbox: Outbox<Destination, Output>,
     /// Whether writes become durable at once.
     pub(super) quick_disk: bool,
     pub(super) link: Option<LinkId>,
-    /// That of the master, unless a test says another one.
+    /// The epoch of the master, unless a test sets another one.
     pub(super) epoch: u64,
     pub(super) frames: Vec<FromAgent>,
     pub(super) seen: Vec<Seen>,
@@ -75,7 +75,7 @@ pub(super) struct Simulation {
     pub(super) killed: Vec<ContainerId>,
     /// Containers on the machine; they outlive the core.
     pub(super) machine: BTreeMap<ContainerId, ProcessIdentity>,
-    /// Containers that ended and of whose end the core has not heard.
+    /// Ended containers whose end the core has not learned.
     pub(super) unheard: Vec<ContainerId>,
     /// Uuids of updates that are durable.
     durable_updates: Vec<Vec<u8>>,
@@ -83,7 +83,7 @@ pub(super) struct Simulation {
     pub(super) framework_name: String,
     seed: u64,
     written_before: u64,
-    /// What `--resources` gives from the next start on.
+    /// The value of `--resources` from the next start on.
     pub(super) configured: &'static str,
 }
 
@@ -123,7 +123,7 @@ fn options(configured: &str, boot_clock: BootClock) -> Options {
 }
 
 impl Simulation {
-    /// An agent that has just been started on an empty disk.
+    /// An agent that has just started on an empty disk.
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(Layout::new(dir.path()));
@@ -179,7 +179,7 @@ impl Simulation {
         self.step(Input::LinkUp { link, led: None });
     }
 
-    /// Likewise, of a master that says with what it leads.
+    /// Brings the link up, with the epoch of the leading master.
     pub(super) fn link_up_with(&mut self, cluster_id: &str, epoch: u64) {
         let link = self.link.expect("the core wants a link");
         let cluster_id = Some(cluster_id.to_owned());
@@ -201,7 +201,7 @@ impl Simulation {
         self.tell_of(None, epoch, message);
     }
 
-    /// The same of a master that may name its cluster.
+    /// Delivers a frame from a master that may name its cluster.
     pub(super) fn tell_of(&mut self, cluster: Option<&str>, epoch: u64, message: ToAgent) {
         let link = self.link.expect("there is a link");
         let frame = Box::new(wire::MasterFrame {
@@ -240,7 +240,7 @@ impl Simulation {
         }
     }
 
-    /// Makes up to so many writes durable.
+    /// Makes up to this number of writes durable.
     pub(super) fn flush(&mut self, count: usize) {
         let count = count.min(self.pending.len());
         let batch: Vec<_> = self.pending.drain(..count).collect();
@@ -258,17 +258,17 @@ impl Simulation {
         self.release(lsn);
     }
 
-    /// Writes something that is not of the core's doing.
+    /// Writes a record without the core.
     pub(super) fn write(&self, write: Write) {
         self.store.commit([&write]).expect("the disk works");
     }
 
-    /// What is about to be durable, in bytes.
+    /// The size of the pending writes, in bytes.
     pub(super) fn pending_bytes(&self) -> usize {
         self.pending.iter().map(|(_, write)| write.bytes()).sum()
     }
 
-    /// The epochs that are about to be durable, one for each write of who the agent is.
+    /// The epochs in the pending writes, one for each write of the agent's identity.
     pub(super) fn unwritten_epochs(&self) -> Vec<u64> {
         let epoch = |(_, write): &(u64, Write)| match write {
             Write::Agent { record, .. } => Some(record.obeyed.as_ref()?.epoch),
@@ -350,8 +350,8 @@ impl Simulation {
         }
     }
 
-    /// Nobody hears of an update of a task of ours that is not on the disk, unless that says nothing of its end and is
-    /// told after it.
+    /// Checks that an update of a task is durable before it is sent, except for updates after the end of the task that
+    /// are not terminal.
     fn check_durable(&self, message: &FromAgent) {
         if let FromAgent::StatusUpdate(update) = message
             && update.status.container_status.is_some()
@@ -374,7 +374,7 @@ impl Simulation {
         })
     }
 
-    /// Lets time pass, waking the core whenever it asked for it.
+    /// Advances the time, waking the core at each deadline.
     pub(super) fn advance(&mut self, duration: Duration) {
         let until = self.now.moment + duration;
         while let Some(deadline) = self.core.next_deadline().filter(|at| *at <= until) {
@@ -387,14 +387,14 @@ impl Simulation {
         self.now.moment = until;
     }
 
-    /// The process stands still for so long, and hears of nothing meanwhile.
+    /// Pauses the process for this time, without any inputs.
     pub(super) fn stand_still(&mut self, lasted: Duration) {
         self.now.moment += lasted;
         self.now.unix += lasted;
         self.step(Input::Paused { lasted });
     }
 
-    /// The process dies; what was not durable is gone. A new one reads the disk.
+    /// Ends the process; pending writes are lost. A new process reads the disk.
     pub(super) fn crash(&mut self, rebooted: bool) {
         self.pending.clear();
         self.seed += 1;
@@ -441,7 +441,7 @@ impl Simulation {
         self.step(Input::Recovered(Box::new(recovery)));
     }
 
-    /// The process dies, and another registers.
+    /// Ends the process, and registers a new one.
     pub(super) fn restart(&mut self) {
         self.crash(false);
         self.register();
@@ -455,14 +455,14 @@ impl Simulation {
         (simulation, container)
     }
 
-    /// The same whose task has started, of which nothing is acknowledged.
+    /// An agent with the started task `t`, without acknowledgements.
     pub(super) fn with_started_task() -> Self {
         let (mut simulation, container) = Self::launching();
         simulation.start(&container);
         simulation
     }
 
-    /// The same whose task is told to run.
+    /// An agent with the running task `t`.
     pub(super) fn with_task() -> (Self, ContainerId) {
         let mut simulation = Self::registered();
         let container = simulation.running(task("t"));
@@ -473,7 +473,7 @@ impl Simulation {
         self.run_in_executor(task, true);
     }
 
-    /// Runs a task in an executor that is launched or was before.
+    /// Runs a task in an executor that is launched now or was before.
     pub(super) fn run_in_executor(&mut self, task: pb::TaskInfo, launch_executor: bool) {
         let framework = self.framework();
         self.tell(ToAgent::RunTask(wire::RunTask {
@@ -517,7 +517,7 @@ impl Simulation {
         });
     }
 
-    /// Runs a task up to RUNNING, acknowledging what is told.
+    /// Runs a task up to RUNNING, and acknowledges its updates.
     pub(super) fn running(&mut self, task: pb::TaskInfo) -> ContainerId {
         self.run(task);
         let container = self.launched();
@@ -530,7 +530,7 @@ impl Simulation {
         self.end_recorded(container, exit, None);
     }
 
-    /// The same, where the supervisor recorded whether it had been asked for a kill.
+    /// Ends a container whose supervisor recorded whether a kill was requested.
     pub(super) fn end_recorded(
         &mut self,
         container: &ContainerId,
@@ -548,7 +548,7 @@ impl Simulation {
         });
     }
 
-    /// A container is ended since it needs more than so many MB.
+    /// Ends a container at a memory limit of this many MB.
     pub(super) fn out_of_memory(&mut self, container: ContainerId, mem: f64) {
         self.step(Input::ContainerEnded {
             container,
@@ -569,7 +569,7 @@ impl Simulation {
         self.step(Input::LaunchFailed { container, cause });
     }
 
-    /// The master pings an agent that it takes for connected.
+    /// The master pings an agent that it believes to be connected.
     pub(super) fn ping(&mut self, sequence: u64) {
         let connected = true;
         self.tell(ToAgent::Ping(wire::Ping {
@@ -601,7 +601,7 @@ impl Simulation {
         }));
     }
 
-    /// Takes the frames and leaves out all but status updates.
+    /// Takes the frames and returns the status updates among them.
     pub(super) fn take_updates(&mut self) -> Vec<wire::StatusUpdate> {
         let frames = std::mem::take(&mut self.frames);
         let update = |frame| match frame {
@@ -611,7 +611,7 @@ impl Simulation {
         frames.into_iter().filter_map(update).collect()
     }
 
-    /// Acknowledges until nothing more is told; what was told.
+    /// Acknowledges until no more updates are sent. Returns the updates.
     pub(super) fn acknowledge_all(&mut self) -> Vec<pb::TaskStatus> {
         let mut all = Vec::new();
         loop {
@@ -626,12 +626,12 @@ impl Simulation {
         }
     }
 
-    /// Acknowledges until nothing more is told; the states that were told.
+    /// Acknowledges until no more updates are sent. Returns their states.
     pub(super) fn told_states(&mut self) -> Vec<pb::TaskState> {
         states(&self.acknowledge_all())
     }
 
-    /// Acknowledges the only update that there is, which says this.
+    /// Acknowledges the only update, and checks its state and reason.
     #[track_caller]
     pub(super) fn assert_only_told(&mut self, state: pb::TaskState, reason: Reason) {
         let told = self.acknowledge_all();
@@ -639,12 +639,12 @@ impl Simulation {
         assert_eq!(told, [(state, reason)]);
     }
 
-    /// Whether the core did something of this kind.
+    /// Whether the core had an effect of this kind.
     pub(super) fn saw(&self, kind: impl Fn(&Seen) -> bool) -> bool {
         self.seen.iter().any(kind)
     }
 
-    /// The kills that were asked for, with their graces.
+    /// The grace periods of the requested kills.
     pub(super) fn kills(&self) -> Vec<Duration> {
         let kill = |seen: &Seen| match seen {
             Seen::Kill(grace) => Some(*grace),

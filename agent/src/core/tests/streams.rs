@@ -1,4 +1,4 @@
-//! Status updates: the scenarios of Mesos's suite for its status update manager, by name.
+//! Status updates: the scenarios of Mesos's tests for its status update manager, by name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn retry_status_update() {
     let mut pause = RETRY_INTERVAL_MIN;
     for _ in 0..10 {
         pause = (pause * 2).min(RETRY_INTERVAL_MAX);
-        // The master is heard from, or it would be given up.
+        // The master keeps pinging; otherwise the agent would give it up.
         let nearly = pause - Duration::from_nanos(1);
         keep_alive(&mut simulation, nearly);
         assert!(simulation.take_updates().is_empty());
@@ -196,7 +196,7 @@ fn what_checks_tell_is_bounded_in_bytes_and_all_else_is_taken() {
         Pushed::Waits,
         "an end is no word of a check"
     );
-    // What is acknowledged or forgotten leaves its room to others.
+    // An acknowledged or forgotten update leaves its room to others.
     updates.acknowledge(Moment::ORIGIN, &key_of("a"), &[1; 16]);
     updates.remove(&key_of("b"));
     updates.remove_framework(&key().framework);
@@ -219,7 +219,7 @@ fn duplicate_terminal_update_after_ack() {
     let mut updates = resumed();
     push(&mut updates, TaskFinished, 1);
     assert_eq!(acknowledge(&mut updates, 1), Acknowledged::Closed);
-    // The stream is gone; whoever still speaks of the task is heard, and the master keeps the first.
+    // The stream is gone. A further update of the task is accepted, and the master keeps the first.
     assert_eq!(push(&mut updates, TaskFailed, 2), Pushed::Send);
     assert_eq!(acknowledge(&mut updates, 2), Acknowledged::Closed);
     assert_eq!(acknowledge(&mut updates, 2), Acknowledged::Unknown);
@@ -267,7 +267,7 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
     assert!(is_free().await, "it is forgotten");
 }
 
-/// Every task of it is refused, and it reads what it is told and acknowledges nothing.
+/// Every task of the framework is refused; the framework reads the updates and acknowledges nothing.
 #[test]
 fn of_a_framework_that_acknowledges_nothing_so_many_refusals_are_kept() {
     let mut simulation = Simulation::registered();
@@ -286,7 +286,7 @@ fn of_a_framework_that_acknowledges_nothing_so_many_refusals_are_kept() {
     simulation.register();
     let kept = simulation.take_updates();
     assert_eq!(kept.len(), ABSENT_OF_FRAMEWORK_MAX);
-    // What is acknowledged makes room.
+    // An acknowledged update makes room.
     simulation.acknowledge(&kept[0].status);
     simulation.run(refused(REFUSED));
     simulation.take_updates();
@@ -311,7 +311,7 @@ fn what_a_refusal_quotes_is_cut() {
     assert_eq!(told.message().chars().count(), 1024);
 }
 
-/// One executor tells what a check of the agent's would, and its framework acknowledges nothing.
+/// An executor sends updates like those of a check, and its framework acknowledges nothing.
 #[test]
 fn what_executors_tell_takes_none_of_the_room_of_checks() {
     let semaphore = ByteSemaphore::new(UNACKNOWLEDGED_BYTES);
@@ -332,7 +332,7 @@ fn what_executors_tell_takes_none_of_the_room_of_checks() {
     assert_eq!(told, Pushed::Waits);
     let told = updates.push_own(now, &key_of("B"), of_check(10 << 10, 1));
     assert_eq!(told, Pushed::Waits);
-    // Nor does a framework take all of it from the others.
+    // Nor does a framework take all the room from the others.
     let mut told = (2..).map(|uuid| {
         let key = StreamKey {
             task: TaskId::new(&uuid.to_string()).expect("an id"),
