@@ -62,7 +62,7 @@ pub struct AccessFlags {
 }
 
 impl AccessFlags {
-    /// `hostname` is the name that the scheduler is told to others by.
+    /// Collects the security settings. The scheduler tells others its name `hostname`.
     pub(crate) fn settings(
         &self,
         address: IpAddr,
@@ -97,7 +97,7 @@ impl AccessFlags {
         }
     }
 
-    /// How the master is spoken to; refused now if it could not be.
+    /// Loads the identity for calls to the master; fails now if the files are unusable.
     pub(crate) fn identity(&self) -> Result<ClientIdentity, SettingsError> {
         let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
         ClientIdentity::new(self.ssl_ca_file.clone(), own, self.credential.clone())

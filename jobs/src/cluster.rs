@@ -1,7 +1,7 @@
-//! The agents of the cluster, as the master that leads tells of them: for jobs that are spread over more than is offered.
+//! The agents of the cluster, as the leading master lists them: for jobs that spread over more agents than the offers show.
 //!
-//! Entered through [`Cluster::run`], a loop that asks while a job needs the answer. Invariant: one question at a time is under
-//! way; without an answer the core goes on with what it knows.
+//! Entered through [`Cluster::run`], a loop that queries the master while a job needs the list. Invariant: at most one
+//! query is in flight; without an answer the core continues with the list that it has.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use crate::core::{Input, State};
 use crate::placement::Offer;
 use crate::service::{FromLink, Handle};
 
-/// Between two questions. What is free on an agent changes sooner, but then the agent is offered.
+/// The pause between two queries. Free resources change sooner, but then the agent is offered.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Between two looks whether a job needs the agents.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the master may take to answer.
+/// The longest time that the master may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The longest answer that is read: some 10,000 agents.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// Why the master told nothing.
+/// The reason why the master gave no list.
 #[derive(Debug, thiserror::Error)]
 enum Untold {
     #[error("the certificates cannot be used")]
@@ -63,7 +63,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Tells the core of the agents until `shutdown`.
+    /// Sends the agents to the core until `shutdown`.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         tokio::select! {
             () = shutdown.cancelled() => {}
@@ -133,7 +133,7 @@ impl Cluster {
     }
 }
 
-/// The agents in an answer that take tasks, with what is free for any role, offered or not.
+/// Returns the active agents of an answer, with their resources that are free for any role, offered or not.
 fn agents_in(response: master::Response) -> Vec<Offer> {
     let agents = response.get_agents.unwrap_or_default().agents.into_iter();
     let agents = agents.filter(|agent| agent.active && agent.deactivated != Some(true));

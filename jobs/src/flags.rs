@@ -10,7 +10,7 @@ use meseta_resources::parse_duration;
 
 use crate::access_flags::AccessFlags;
 
-/// What the scheduler can be told.
+/// The flags of the scheduler daemon.
 #[derive(Clone, Debug, clap::Args)]
 #[command(rename_all = "snake_case")]
 pub struct Flags {

@@ -14,7 +14,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// One line for people; `None` when the core does not answer within a few seconds.
+    /// Returns a status line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
         let role = self.handle.standing.now();
         match role.status("scheduler", "store") {

@@ -1,9 +1,9 @@
-//! A scheduler's way to the lead among others, and what it does there.
+//! The candidacy of a scheduler among others, and its work as the leader.
 //!
-//! Whoever leads acts: the core with its store and its link to the master ([`Acting`]). While another scheduler leads,
-//! questions are answered by an empty state, and nothing is said to a master. Invariant: the lease is renewed while the core
-//! takes its time for a step, as no step depends on it: calls and writes are held to it where they leave. A core that stands
-//! still gives it up.
+//! The leader acts: the core with its store and its link to the master ([`Acting`]). While another scheduler leads, an
+//! empty state answers questions, and no call goes to a master. Invariant: the lease is renewed during a long step of the
+//! core, as no step depends on it: calls and writes are checked against the lease where they leave. A core that stands
+//! still gives the lease up.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::store::{self, Records, Store};
 /// Far longer than the core is in one step, however large: it stands still, and another scheduler leads instead.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);
 
-/// Why a scheduler that shares its jobs with others ended.
+/// The reason why a scheduler that shares its jobs with others ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
     /// The service manager starts it again, and then it follows.
@@ -53,7 +53,7 @@ impl From<Lost> for LeadError {
     }
 }
 
-/// What a scheduler acts with, once it has a state.
+/// The parts with which a scheduler acts, once it has a state.
 pub(crate) struct Acting {
     pub(crate) inbox: Inbox,
     pub(crate) link: Link,
@@ -69,7 +69,7 @@ impl Acting {
         State::restore(self.options.clone(), self.clock.now(), records)
     }
 
-    /// The same on a thread of its own, for as many records as a leader leaves.
+    /// Restores the state on a thread of its own: a leader may leave many records.
     fn restore_apart(
         &self,
         records: Records,
@@ -79,11 +79,13 @@ impl Acting {
         unless_panicked(tokio::task::spawn_blocking(restore))
     }
 
-    /// Acts until `stop`; what was decided by then is durable. Where this is given up, so is the core, after its step.
+    /// Acts until `stop`; decisions made before are durable. If the future is dropped, the core ends after its step.
     ///
-    /// The core has a thread of its own, as its steps may be long: also with one processor all else goes on beside it.
+    /// The core has a thread of its own, as its steps may be long: even with one processor everything else continues beside
+    /// it.
     ///
     /// # Errors
+    ///
     /// Another scheduler has taken over the framework, or the master is of another cluster.
     pub(crate) async fn run(
         self,
@@ -97,7 +99,7 @@ impl Acting {
         let given_up = CancellationToken::new();
         let _give_up = given_up.clone().drop_guard();
         let runtime = Handle::current();
-        // What was decided by then is made durable in both cases.
+        // Decisions made before are written durably in both cases.
         let stop = stop.child_token();
         let core = tokio::task::spawn_blocking({
             let stop = stop.clone();
@@ -132,7 +134,7 @@ impl Acting {
     }
 }
 
-/// What a thread has given; its panic goes on here. Never returns where the runtime has ended it before it began.
+/// Returns the result of a thread, and continues its panic. Never returns if the runtime ended the thread before its start.
 async fn unless_panicked<T>(thread: JoinHandle<T>) -> T {
     match thread.await.map_err(JoinError::try_into_panic) {
         Ok(given) => given,
@@ -223,7 +225,7 @@ mod tests {
     /// Far longer than a renewal takes.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// A scheduler on an etcd of its own, and what it is spoken to by.
+    /// Returns a scheduler on its own etcd, and the handle to it.
     fn candidacy(etcd: &FakeEtcd, ttl: Duration) -> (Candidacy, Acting, crate::service::Handle) {
         let (role, of_role) = watch::channel(Role::Following(None));
         let fence = Fence::closed();

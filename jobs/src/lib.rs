@@ -1,10 +1,10 @@
-//! The scheduler in the box: services, batch and cron jobs from a file, as an ordinary framework of the v1 API.
+//! The built-in scheduler: services, batch and cron jobs from a file, as an ordinary framework of the v1 API.
 //!
-//! Entered through [`run`], the daemon, with its [`Flags`]. [`spec`] is what a job is, which [`file`](mod@file) reads;
-//! [`core`] decides, [`placement`] says where tasks go and [`task_info`] what is launched there; `service` carries out
-//! what was decided, `link` speaks to the master, `store` to the disk or to etcd, `http` to clients and `metrics` to
-//! Prometheus; `lead` waits until this scheduler is the one of several that leads. Invariant: nothing here
-//! knows a master or an agent but by what any framework may send and see.
+//! Entered through [`run`], the daemon, with its [`Flags`]. [`spec`] defines a job, and [`file`](mod@file) reads it;
+//! [`core`] decides, [`placement`] selects offers and [`task_info`] builds the messages of launches; `service` executes the
+//! decisions, `link` talks to the master, `store` to the disk or to etcd, `http` to clients and `metrics` to Prometheus;
+//! `lead` waits until this scheduler leads among several. Invariant: the crate uses only the calls and events of masters
+//! that any framework may use.
 
 mod access_flags;
 mod cluster;

@@ -17,7 +17,7 @@ use prometheus::{Encoder as _, TextEncoder};
 use crate::core::{JobFailures, QUEUE_BOUNDS, Queue, State, Tally, Totals};
 use crate::service::{Handle, Unavailable};
 
-/// What is measured, as it is between two steps.
+/// The measured values between two steps.
 #[derive(Debug)]
 pub(crate) struct Measures {
     tally: Tally,
@@ -54,19 +54,19 @@ impl Measures {
     }
 }
 
-/// What the process is, which the core does not know.
+/// The measured values of the process, which the core does not know.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Process {
-    /// When the served certificate ends, since 1970.
+    /// The end of the served certificate, since the Unix epoch.
     certificate_end: Option<Duration>,
-    /// How long the disk of the store has not answered.
+    /// The time for which the store's disk has not answered.
     disk_silence: Duration,
     descriptors: Option<usize>,
     descriptors_max: Option<u64>,
 }
 
 impl Process {
-    /// As it is now.
+    /// Reads the current values of the process.
     pub(crate) fn read(certificate_end: Option<Duration>, disk_silence: Duration) -> Self {
         Self {
             certificate_end,

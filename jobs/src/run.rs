@@ -43,26 +43,26 @@ use crate::spec::schedule::Schedule;
 use crate::store;
 use crate::store::embedded::StoreError;
 
-/// How long a scheduler that ends may keep the store from the next one: the kernel closes the files of a killed process
-/// after the process is told to be gone.
+/// The time that an ending scheduler may keep the store from the next one: the kernel closes the files of a killed process
+/// after its end is reported.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
 /// The file in `--work_dir` that holds all that is durable.
 const STORE: &str = "jobs.redb";
 
-/// What the process around the daemon gives it.
+/// The environment of the daemon that its process provides.
 #[derive(Debug)]
 pub struct RunEnv {
-    /// Which program this is.
+    /// The build of this program.
     pub build: BuildInfo,
-    /// Told once where the scheduler listens.
+    /// Receives the address once the scheduler listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
-    /// Told once that it has started, by what it can be asked how it is.
+    /// Receives the health handle once the scheduler has started.
     pub started: Option<oneshot::Sender<Health>>,
     /// Cancelled when the scheduler is to end.
     pub shutdown: CancellationToken,
 }
 
-/// Why a scheduler does not start.
+/// The reason why a scheduler does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(
@@ -111,7 +111,7 @@ pub enum RunError {
     },
 }
 
-/// Runs a scheduler until it is told to end.
+/// Runs a scheduler until its shutdown.
 ///
 /// Boxed, so that its code is generated with this crate and not with each program that runs it.
 pub fn run(
@@ -231,7 +231,7 @@ fn standing(
     }
 }
 
-/// Keeps the core told of the agents of the cluster.
+/// Sends the agents of the cluster to the core.
 fn watch_cluster(
     acting: &Acting,
     core: &Handle,
@@ -259,7 +259,7 @@ fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<
     }
 }
 
-/// Until the scheduler is told to end, or cannot go on.
+/// Waits until the scheduler shuts down or cannot continue.
 async fn wait_for_end(
     shutdown: &CancellationToken,
     mut driving: JoinHandle<Result<(), RunError>>,
@@ -284,12 +284,12 @@ async fn wait_for_end(
     ended.map_err(|_| RunError::Core)?
 }
 
-/// Where the scheduler keeps what it knows.
+/// The place of the scheduler's records.
 enum StoreOf {
     /// In a file that no other scheduler writes.
     One {
         path: PathBuf,
-        /// How long its disk has not answered.
+        /// The time for which its disk has not answered.
         silence: DiskSilence,
     },
     /// In etcd, which elects one of several.
@@ -339,7 +339,7 @@ impl StoreOf {
         }
     }
 
-    /// How long the disk of the store has not answered; etcd has a metric and a role of its own.
+    /// Returns the silence of the store's disk; etcd has a metric and a role of its own.
     fn silence(&self) -> DiskSilence {
         match self {
             Self::One { silence, .. } => silence.clone(),
@@ -347,7 +347,7 @@ impl StoreOf {
         }
     }
 
-    /// What runs until `stop`. One that is alone has read its store by then.
+    /// Runs the scheduler until `stop`. A single scheduler has read its store on return.
     async fn drive(
         self,
         acting: Acting,
@@ -391,7 +391,7 @@ impl StoreOf {
     }
 }
 
-/// One that reads the store and leads.
+/// Starts a single scheduler, which reads the store and leads.
 async fn alone(
     (path, silence): (PathBuf, DiskSilence),
     acting: Acting,

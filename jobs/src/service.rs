@@ -1,9 +1,9 @@
-//! Drives the core: takes inputs from clients, the master, the store and the clock, and carries its effects out.
+//! The driver of the core: takes inputs from clients, the master, the store and the clock, and executes the effects.
 //!
-//! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariants: inputs that wait are taken together, so
-//! that a burst is decided on, and written, once; a scheduler that may not act at the moment, whose calls the master is
-//! slow to take, or whose store is full, takes nothing in but questions, and no time passes for its core. Changes that are
-//! asked for meanwhile are held up to a number; however many there are, questions are answered.
+//! [`Service::run`] owns the state; [`Handle`] is the only way in. Invariants: waiting inputs are processed together, so
+//! that a burst causes one decision and one write. A scheduler takes nothing but questions, and no time passes for its
+//! core, while it may not act, the master is slow to take its calls, or its store is full. Meanwhile a limited number of
+//! changes is held; questions are answered, however many changes wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use meseta_daemon::clock::Clock;
 const QUEUE_MAX: usize = 256;
 /// Changes that are held while calls wait for room.
 const HELD_MAX: usize = 256;
-/// What the link has read and the core has not taken.
+/// Events that the link has read and the core has not processed.
 const LINK_QUEUE_MAX: usize = 1_024;
 /// Inputs that are taken in one step.
 const BATCH_MAX: usize = 1_024;
@@ -34,13 +34,13 @@ const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that a reader of the stream may be behind.
 const EVENTS_MAX: usize = 4_096;
 
-/// What the link to the master tells.
+/// The messages from the link to the core.
 #[derive(Debug)]
 pub(crate) enum FromLink {
     /// A new stream; calls go to this queue until the next one.
     Subscribed {
         framework_id: String,
-        /// Those that it was opened with.
+        /// The roles that the stream was opened with.
         roles: RoleSet,
         calls: CallQueue,
     },
@@ -55,7 +55,7 @@ pub(crate) enum FromLink {
 
 type Reading = Box<dyn FnOnce(&State) + Send>;
 
-/// What becomes of a change that is asked for.
+/// The outcome of a requested change.
 type Answer = Result<Result<Accepted, Refusal>, Unavailable>;
 
 enum Command {
@@ -63,16 +63,16 @@ enum Command {
     Read(Reading),
 }
 
-/// How the rest of the daemon reaches the core; cheap to clone.
+/// The handle to the core for the rest of the daemon; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     commands: mpsc::Sender<Command>,
     events: broadcast::Sender<Arc<Event>>,
-    /// What this scheduler is, which says whether the core may be asked for changes.
+    /// The standing of this scheduler, which decides whether the core accepts changes.
     pub(crate) standing: Standing,
 }
 
-/// Why the core does not answer.
+/// The reason why the core does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unavailable {
     #[error("the scheduler is ending")]
@@ -174,7 +174,7 @@ pub(crate) struct Service {
     next_request: u64,
 }
 
-/// What a service is spoken to by, made before there is one.
+/// The channel ends of a service, created before the service itself.
 pub(crate) struct Ends {
     pub(crate) handle: Handle,
     pub(crate) link: mpsc::Sender<FromLink>,
@@ -182,7 +182,7 @@ pub(crate) struct Ends {
     pub(crate) inbox: Inbox,
 }
 
-/// What a service hears, and whom it tells.
+/// The service's sources of input and its watchers.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     commands: mpsc::Receiver<Command>,
@@ -250,7 +250,7 @@ impl Service {
         }
     }
 
-    /// Runs until `shutdown`; what was decided by then is durable.
+    /// Runs until `shutdown`; decisions made before are durable.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut durable = self.store.durable();
         let mut ticks = tokio::time::interval(TICK);
@@ -460,7 +460,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_leader_whose_lease_has_ended_takes_in_nothing_but_questions() {
         let dir = tempfile::tempdir().expect("a folder");
-        // That it leads no more it has not been told yet.
+        // The scheduler does not know yet that it no longer leads.
         let (_role, role) = watch::channel(Role::Leading);
         let fence = Fence::closed();
         let ends = Ends::new(
@@ -590,7 +590,7 @@ pub(crate) mod tests {
         };
         assert!(ends.link.send(subscribed).await.is_ok());
         while ends.handle.read(|state| state.is_connected()).await != Ok(true) {}
-        // It is told what waits.
+        // The core receives the waiting inputs.
         tokio::time::pause();
         for _ in 0..50 {
             tokio::time::advance(TICK).await;
@@ -664,7 +664,7 @@ pub(crate) mod tests {
             while waiting.len() < waiting.max_capacity() {
                 assert!(handle.read(|_| ()).await.is_ok());
             }
-            // What is asked for meanwhile is done later.
+            // A change requested meanwhile is done later.
             let name = "none".to_owned();
             let request = handle.request(Request::Restart { name });
             let mut request = std::pin::pin!(request);
@@ -745,7 +745,7 @@ pub(crate) mod tests {
             let more: Vec<_> = (0..10).map(|_| ask()).collect();
             reads(100).await;
             assert!(more.iter().all(|asked| !asked.is_finished()));
-            // What was held is done once the calls have left.
+            // Held changes are done once the calls have left.
             for asked in held.chain(more) {
                 while !asked.is_finished() {
                     while waiting.try_recv().is_ok() {}
@@ -782,7 +782,7 @@ pub(crate) mod tests {
         .await;
     }
 
-    /// A service on a store that makes nothing durable until it is told, and its parts.
+    /// Returns a service and its parts, on a store that makes nothing durable until the test permits it.
     fn on_a_stalled_store(
         stop: &CancellationToken,
     ) -> (Handle, mpsc::Sender<FromLink>, watch::Sender<u64>) {
@@ -833,7 +833,7 @@ pub(crate) mod tests {
             read().await;
         }
         assert_eq!(read().await, WRITES_MAX);
-        // Neither does what the master tells make more.
+        // Input from the master causes no more writes either.
         let told = Input::UnreadableOffers(vec!["o".to_owned()]);
         assert!(link.send(FromLink::Input(told)).await.is_ok());
         for _ in 0..1_000 {
@@ -845,7 +845,7 @@ pub(crate) mod tests {
         for refused in refused {
             assert_eq!(refused.await.expect("an answer"), Err(Unavailable::Busy));
         }
-        // What was decided is answered, and what was held is decided on, once it is durable.
+        // The decided changes are answered, and the held changes are decided, once the writes are durable.
         let mut last = 0;
         for asked in held {
             while !asked.is_finished() {

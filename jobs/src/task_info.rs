@@ -1,4 +1,4 @@
-//! One task of a job as the message that launches it.
+//! The message that launches one task of a job.
 //!
 //! Entered through [`task_info`]. Pure: the same job, instance and placement give the same message.
 
@@ -18,14 +18,14 @@ pub const VERSION_LABEL: &str = "meseta.version";
 pub const INDEX_LABEL: &str = "meseta.index";
 pub const ATTEMPT_LABEL: &str = "meseta.attempt";
 
-/// Which task of a job it is.
+/// The identity of a task within its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// Unique in the framework.
     pub task_id: String,
     /// Version of the job's file, from 1.
     pub version: u64,
-    /// From 0 to `count` - 1, and beyond during an update.
+    /// The index from 0 to `count` - 1, and beyond during an update.
     pub index: u32,
     /// Runs of this index before this one.
     pub attempt: u32,
@@ -111,7 +111,7 @@ fn uri(uri: &Uri) -> mesos::command_info::Uri {
     }
 }
 
-/// What the job says, over what every task is told.
+/// Returns the environment: the variables of every task, overridden by those of the job.
 fn environment(
     spec: &JobSpec,
     instance: &Instance,
@@ -226,7 +226,7 @@ fn labels(spec: &JobSpec, instance: &Instance) -> mesos::Labels {
     }
 }
 
-/// What service discovery of any kind finds in the state of the cluster.
+/// Returns the ports and labels that service discovery finds in the state of the cluster.
 fn discovery(
     spec: &JobSpec,
     instance: &Instance,

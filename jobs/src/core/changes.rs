@@ -1,4 +1,4 @@
-//! How two specifications of a job differ, as its running instances see it.
+//! The differences between two specifications of a job, as far as they concern its running instances.
 
 use super::job::Job;
 use super::launch::placed_of;

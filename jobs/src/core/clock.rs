@@ -1,4 +1,4 @@
-//! One time line for what is stored and for deadlines.
+//! A single time line for stored times and for deadlines.
 
 use std::time::Duration;
 
@@ -22,19 +22,19 @@ pub(super) struct SavedClock {
     pub(super) unix: Duration,
 }
 
-/// The time in which a scheduler has watched its tasks: begun at the time since 1970, counted on by the clock that is never
-/// set, and gone on with from the store by the next scheduler, on whatever machine. What is timed by it does not run out
-/// because a clock was set, or differs between two machines, or because nobody watched.
+/// The time during which schedulers have watched their tasks. It starts at the Unix time, advances with the monotonic
+/// clock, and continues from the store in the next scheduler, on any machine. A timeout on this time line therefore does
+/// not expire because a clock was set, because two machines differ, or because no scheduler ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
-    /// Where the scheduler before had come to.
+    /// The time that the previous scheduler had reached.
     resumed: Option<Duration>,
     origin: Option<Now>,
     /// On the time line; of schedules by [`Self::unix`].
     pub(super) at: Duration,
-    /// Of the machine's clock, which may be set.
+    /// The time of the machine's clock, which may be set.
     pub(super) unix: Duration,
-    /// That one was set back, or may have been before the first step.
+    /// The machine's clock was set back, or may have been set back before the first step.
     pub(super) was_set_back: bool,
 }
 
@@ -54,7 +54,7 @@ impl Clock {
         }
     }
 
-    /// How long nobody watched, as far as the clocks tell.
+    /// Returns how long no scheduler watched the tasks, as far as the clocks show.
     pub(super) fn absence(&self, saved: Option<SavedClock>) -> Duration {
         let absence = saved.map(|saved| self.unix.saturating_sub(saved.unix));
         absence.unwrap_or_default().min(ABSENCE_MAX)

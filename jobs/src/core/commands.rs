@@ -1,4 +1,4 @@
-//! What clients ask for: jobs submitted, changed and stopped.
+//! The requests of clients: submitting, changing and stopping jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -179,7 +179,8 @@ impl State {
     }
 
     /// # Errors
-    /// The job is to be purged once its tasks have ended: what was promised of its volumes is not taken back.
+    /// Returns a conflict if the job is to be purged once its tasks have ended: a promised purge of volumes is not taken
+    /// back.
     fn check_no_purge(&self, name: &str) -> Result<(), Refusal> {
         let stop = self.jobs.get(name).and_then(|job| job.record.stop);
         match stop.is_some_and(|stop| stop.purge) {
@@ -273,7 +274,7 @@ impl State {
         if job.is_service() {
             let kept_up = job.record.rollout.take().map(|rollout| rollout.from);
             let from = replaced_by(job, version, (from, kept_up));
-            // What has never run, or was stopped, is not kept up meanwhile; what has outlived the stop is.
+            // Versions that never ran or were stopped are not kept up meanwhile; instances that outlived the stop are.
             let has_run = job.record.stable.is_some() || !job.tasks.is_empty();
             let is_over = job.record.held && job.healthy(at) == 0;
             let from = from.filter(|_| has_run && !is_over);
@@ -297,7 +298,7 @@ impl State {
         self.save(name);
     }
 
-    /// What failed before says nothing of another version.
+    /// Forgets the failures of the previous version: they do not concern the new version.
     fn forgive(&mut self, name: &str) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
@@ -349,7 +350,7 @@ impl State {
         Ok(name.to_owned())
     }
 
-    /// Lets go of the volume of an instance: where one is named, of that one and of no other.
+    /// Releases the volume of an instance. If `volume_id` is set, releases only the volume with this id.
     fn release_volume(
         &mut self,
         name: &str,
@@ -415,7 +416,7 @@ impl State {
         self.check_no_purge(name)?;
         let job = self.job_mut(name)?;
         let version = job.revert_version(version)?;
-        // How many instances there are is not what is taken back: a service may carry more by now than when it had that
+        // Reverting keeps the current number of instances: the service may carry more load now than when it had that
         // version.
         let count = job.spec().filter(|_| job.is_service());
         let count = count.map(|spec| spec.count);
@@ -501,8 +502,8 @@ impl State {
         self.resting.remove(name);
     }
 
-    /// Forgets the slots of instances that a service has no more, once their tasks have ended: what is left of its size is
-    /// for others.
+    /// Forgets the slots of instances beyond `count`, once their tasks have ended. Other jobs of the role can use the size
+    /// that this frees.
     pub(super) fn forget_slots_beyond(&mut self, name: &str, count: u32) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
@@ -517,7 +518,7 @@ impl State {
         self.outbox.write_all(job.records());
     }
 
-    /// Deletes what was written of a run's slots: of one that has launched nothing, however large, nothing.
+    /// Deletes the written slots of a run. A run that has launched nothing has none, however large it is.
     pub(super) fn forget_slots(&mut self, name: &str, number: u64, run: &Run) {
         for index in run.written() {
             let key = Key::Slot {
@@ -565,7 +566,7 @@ fn set_count(job: &mut Job, count: u32, at: Duration) {
     }
 }
 
-/// The same with so many instances, or as many as a gang may have.
+/// Returns the specification with `count` instances, limited to the maximum of a gang.
 fn with_count(spec: &JobSpec, count: u32) -> JobSpec {
     let most = spec.gang.map_or(count, |_| GANG_MAX);
     JobSpec {

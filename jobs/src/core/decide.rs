@@ -90,7 +90,7 @@ impl State {
             // Nothing can become healthy that may not start, or whose agent is away.
             job.progress.at = at;
         }
-        // What was stopped was not killed in time, and all of it runs on.
+        // The stopped tasks were not killed in time, and all of them run on.
         if plan.is_done && std::mem::take(&mut job.record.held) {
             self.outbox.write_all(job.records());
         }
@@ -159,8 +159,8 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// The first version of a service has failed. There is none to go back to: it is tried on, in case that what it needs
-    /// comes.
+    /// Handles the failure of the first version of a service. There is no version to revert to, so the scheduler keeps
+    /// trying: what the version needs may still appear.
     fn first_failed(&mut self, name: &str, why: String) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
@@ -247,7 +247,7 @@ impl State {
                     true => self.options.service_unreachable,
                     false => self.options.batch_unreachable,
                 };
-                // By what is remembered nothing is given up: the agent may have come back.
+                // Remembered states are no reason to give up a task: its agent may have come back.
                 let is_known = self.is_connected && !task.is_asked_for;
                 let away = task
                     .record

@@ -11,7 +11,8 @@ use super::runs::is_gang_too_large;
 use crate::spec::GANG_MAX;
 
 impl Job {
-    /// How many tasks it lacks that could start now. Of a batch all that wait count as soon as one could.
+    /// Returns the number of missing tasks that could start now. For a batch, all waiting tasks count as soon as one of
+    /// them could start.
     pub(super) fn demand(&self, at: Duration) -> usize {
         self.demand_of(at, &|_| true)
     }
@@ -47,7 +48,7 @@ impl Job {
         waiting.sum()
     }
 
-    /// How many instances of these versions are to be launched.
+    /// Returns how many instances of these versions are to be launched.
     fn wanted_of(&self, is_counted: &dyn Fn(u64) -> bool) -> usize {
         let target = is_counted(self.record.target);
         let beyond = if target { self.wanted_beyond } else { 0 };
@@ -91,8 +92,8 @@ impl Job {
             .unwrap_or_default()
     }
 
-    /// What it wants to launch in offers of a role, about up to a number: each group of one version. Where nothing of a group
-    /// fits, another one may.
+    /// Returns the task groups that the job wants to launch in offers of a role, about `limit` tasks. Each group has one
+    /// version: where one group does not fit, another may.
     pub(super) fn wants(&self, at: Duration, role: &str, limit: usize) -> Vec<WantedGroup> {
         if self.record.stop.is_some() {
             return Vec::new();
@@ -130,7 +131,7 @@ impl Job {
         let of_role = |(_, record): &(u64, &RunRecord)| self.role_of(record.version) == role;
         let runs: Vec<_> = self.active_runs().filter(of_role).collect();
         let versions: BTreeSet<u64> = runs.iter().map(|(_, record)| record.version).collect();
-        // A version that fits nowhere takes no other one's part of what a step may look at.
+        // A version that fits nowhere leaves the other versions their part of the step's work.
         let most = limit.div_ceil(versions.len().max(1));
         let mut groups: Vec<WantedGroup> = Vec::new();
         for (number, record) in runs {

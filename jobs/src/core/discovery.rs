@@ -1,4 +1,4 @@
-//! Where the tasks of jobs are reached: for service discovery, and for the tasks of jobs that start after them.
+//! The addresses of the tasks of jobs: for service discovery, and for the tasks of jobs that start after them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use super::names::plain;
 use super::state::State;
 use crate::spec::JobSpec;
 
-/// What addresses add to the environment of one task at most, so that one ACCEPT takes many of them.
+/// Bytes that addresses may add to the environment of one task, so that one ACCEPT can carry many tasks.
 const ADDRESSES_BYTES_MAX: usize = 1_024;
 
 #[cfg(test)]
 thread_local! {
-    /// How often addresses were gathered.
+    /// Counts how often addresses were gathered.
     pub(super) static GATHERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -50,8 +50,8 @@ impl State {
         ports.collect()
     }
 
-    /// Where the jobs are that a job starts after: `ADDRESSES_JOB_PORT`, with commas between those that are healthy, as
-    /// many as [`ADDRESSES_BYTES_MAX`] takes.
+    /// Returns the addresses of the jobs that a job starts after, as `ADDRESSES_JOB_PORT`: the healthy ones separated by
+    /// commas, as many as [`ADDRESSES_BYTES_MAX`] permits.
     pub(super) fn addresses_after(&self, spec: &JobSpec) -> BTreeMap<String, String> {
         #[cfg(test)]
         GATHERED.set(GATHERED.get() + 1);

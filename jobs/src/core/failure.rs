@@ -15,7 +15,7 @@ const LINE_CHARS_MAX: usize = 300;
 pub(super) struct Failure {
     pub(super) task_id: String,
     pub(super) agent_id: String,
-    /// When, since 1970 began.
+    /// The time of the failure, since the Unix epoch.
     pub(super) time: Duration,
     pub(super) text: String,
     /// Failures of the version, this one included.

@@ -1,4 +1,4 @@
-//! What the core is told, and what it asks for in return.
+//! The inputs of the core, and the effects that it requests in return.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::view::Authorities;
 use crate::placement::{Offer, Placement};
 use crate::spec::JobSpec;
 
-/// An event that the core is told.
+/// An event that the core receives.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// What a client of the API wants; answered by [`Effect::Answer`] with the same id.
+    /// A request of an API client, answered by [`Effect::Answer`] with the same id.
     Request {
         id: u64,
         request: Request,
@@ -31,7 +31,7 @@ pub enum Input {
     Cluster(String),
     /// The region of the master that was subscribed to, if it has one: before its first offers.
     MasterRegion(Option<String>),
-    /// The master takes no stream with the roles that it was asked for.
+    /// The master accepts no subscription with the requested roles.
     SubscriptionRefused,
     /// The answer to [`Effect::Roles`]; the reason, where the master refuses.
     RolesAnswered {
@@ -49,22 +49,22 @@ pub enum Input {
     /// The id of an agent that the master has removed.
     AgentLost(String),
     Update(Box<TaskStatus>),
-    /// The master takes an ACCEPT not at all: nothing of it was done.
+    /// The master refused an ACCEPT as a whole: nothing in it was done.
     AcceptRefused(RefusedAccept),
-    /// What became of an operation on a volume or what is reserved for it.
+    /// The outcome of an operation on a volume or on its reservation.
     OperationUpdate(Box<OperationStatus>),
-    /// The agents of the cluster, as far as the scheduler may see them, with what is free on each.
+    /// The agents of the cluster that the scheduler may see, with the free resources of each.
     Agents(Vec<Offer>),
     /// All writes up to this one are durable.
     Stored(u64),
-    /// Time has passed: what is due by now is done.
+    /// Time has passed: the core does everything that is due.
     Tick {
         /// So many kills wait for the master to take them.
         kills_waiting: usize,
     },
 }
 
-/// What an ACCEPT named that the master has refused as a whole.
+/// The contents of an ACCEPT that the master refused as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedAccept {
     pub offers: Vec<String>,
@@ -137,7 +137,7 @@ pub struct Accepted {
     pub version: u64,
 }
 
-/// Why a request was not done.
+/// The reason why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("there is no job {0:?}")]
@@ -148,7 +148,7 @@ pub enum Refusal {
     Conflict(String),
 }
 
-/// One durable change: a key and its new value, or that it is gone.
+/// A durable change: a key and its new value, or its removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: String,
@@ -164,22 +164,22 @@ pub struct Launch {
     pub run: u64,
     pub index: u32,
     pub attempt: u32,
-    /// With what it is launched, after the operations.
+    /// The resources and ports of the launch, which follows the operations.
     pub placement: Placement,
     /// The addresses of the jobs that it starts after, by the variables that name them.
     pub addresses: BTreeMap<String, String>,
-    /// What is done for it before, in order: of an instance with a volume.
+    /// The operations before the launch, in order, for an instance with a volume.
     pub operations: Vec<NamedOperation>,
 }
 
-/// An operation on volumes and reservations, with the id by which its outcome is told.
+/// An operation on volumes and reservations, with the id that its status updates carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedOperation {
     pub id: String,
     pub operation: Operation,
 }
 
-/// Tasks for one offer, or what is released of it.
+/// The tasks to launch on one offer, or the resources to release from it.
 #[derive(Clone, Debug)]
 pub struct Accept {
     pub offer: Offer,
@@ -187,10 +187,10 @@ pub struct Accept {
     pub tasks: Vec<Launch>,
 }
 
-/// What the core asks the shell to do, in order.
+/// An action that the core requests from the shell; the order counts.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// All of the records or none; [`Input::Stored`] tells when.
+    /// Writes all of the records or none of them; [`Input::Stored`] confirms the write.
     Store {
         id: u64,
         records: Vec<Record>,
@@ -212,7 +212,7 @@ pub enum Effect {
     ReconcileOperations(Vec<(String, String)>),
     Suppress(BTreeSet<String>),
     Revive(BTreeSet<String>),
-    /// The roles that the framework is to have; [`Input::RolesAnswered`] tells whether it has them then.
+    /// Sets the roles of the framework; [`Input::RolesAnswered`] returns the master's decision.
     Roles(RoleSet),
     Answer {
         id: u64,
@@ -224,7 +224,7 @@ pub enum Effect {
 /// Something that happened to a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// When it happened, in seconds since 1970.
+    /// The time of the event, in seconds since the Unix epoch.
     pub time: u64,
     pub job: String,
     /// The job's role at that time, which decides who sees the event: the name may be another role's by now.
@@ -232,7 +232,7 @@ pub struct Event {
     pub role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// Where that task was launched.
+    /// The agent on which the task was launched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     pub text: String,

@@ -20,9 +20,9 @@ use crate::spec::{Batch, JobSpec, Kind};
 
 #[cfg(test)]
 thread_local! {
-    /// How often the size of a job was asked for.
+    /// Counts how often the size of a job was computed.
     pub(super) static SIZED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    /// How often something wanted was compared.
+    /// Counts how often wanted instances were compared.
     pub(super) static KEYED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -34,29 +34,29 @@ pub(super) const KILL_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Its key: see [`super::names`].
+    /// The key of the job: see [`super::names`].
     pub(super) name: String,
     pub(super) record: JobRecord,
-    /// What of its versions was written.
+    /// The parts of each version that are written.
     pub(super) written: BTreeMap<u64, Written>,
     pub(super) runs: BTreeMap<u64, Run>,
-    /// Those not known to have ended, by task id.
+    /// The tasks that are not known to have ended, by task id.
     pub(super) tasks: Tasks,
-    /// Those of its instances that have one, by index.
+    /// The volumes of the instances that have one, by index.
     pub(super) volumes: BTreeMap<u32, Volume>,
-    /// What is to be launched as soon as an offer fits.
+    /// The instances to launch as soon as an offer fits.
     pub(super) wanted: Vec<Wanted>,
     /// Instances of a service that are wanted beside them.
     pub(super) wanted_beyond: usize,
     /// A batch that waits for the jobs that it starts after.
     pub(super) is_held: bool,
-    /// Of a schedule: its version and the time dealt with last, and the time that follows, if there is one.
+    /// For a schedule: the version and the last time dealt with, and the following time, if any.
     pub(super) next_due: Option<((u64, Duration), Option<Duration>)>,
-    /// Of a schedule whose next run waits.
+    /// The next run of the schedule, if that run has to wait.
     pub(super) put_off: Option<PutOff>,
-    /// When an update last had a new instance become healthy, and how many there were.
+    /// The last time that an update gained a healthy instance, and their number then.
     pub(super) progress: Progress,
-    /// When kills of it have left last.
+    /// The last time that kills of this job left.
     pub(super) pressed: Duration,
     pub(super) events: VecDeque<Event>,
 }
@@ -90,11 +90,11 @@ impl Wanted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PutOff {
     pub(super) time: Duration,
-    /// When it was found to be due.
+    /// The time at which the run was found to be due.
     pub(super) since: Duration,
 }
 
-/// How far an update has come. Not durable: after a restart its deadline begins again.
+/// The progress of an update. It is not durable: after a restart the deadline of the update begins again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     pub(super) at: Duration,
@@ -109,7 +109,7 @@ impl Progress {
         self.healthy = self.healthy.saturating_sub(1);
     }
 
-    /// Takes the time in which no master answered off what has passed since the last progress.
+    /// Excludes the time without a master from the time since the last progress.
     pub(super) fn pause(&mut self, since: Duration, until: Duration) {
         let from = self.at.max(since);
         self.at = self.at.saturating_add(until.saturating_sub(from));
@@ -146,7 +146,7 @@ impl Run {
         }
     }
 
-    /// The slot of an index, which is made if there is none yet.
+    /// Returns the slot of an index, and creates it if it is missing.
     pub(super) fn slot_mut(&mut self, index: u32) -> &mut Slot {
         let index = index as usize;
         if self.slots.len() <= index {
@@ -175,7 +175,7 @@ impl Run {
         written.map(|(index, _)| index)
     }
 
-    /// Counts what was restored, and lets wait what has no task.
+    /// Recounts the restored slots, and queues those without a task.
     pub(super) fn recount(&mut self, busy: &BTreeSet<u32>) {
         let count = |outcome| {
             self.slots
@@ -199,18 +199,18 @@ impl Run {
     }
 }
 
-/// How far a launch has come.
+/// The progress of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Its record is being written.
+    /// The record of the launch is being written.
     Intended,
     /// ACCEPT has left, or may have left before a restart.
     Launched,
-    /// The master or the agent has told its state.
+    /// The master or the agent has reported this state.
     Known(TaskState),
 }
 
-/// Why a task is being killed.
+/// The reason why a task is being killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum KillReason {
@@ -222,18 +222,18 @@ pub(super) enum KillReason {
     TimedOut,
     /// Another task of the gang has ended.
     Gang,
-    /// Its run was replaced or cancelled.
+    /// The run of the task was replaced or cancelled.
     Cancelled,
     /// An earlier attempt, which was given up, has succeeded.
     Superseded,
-    /// Its volume is to be destroyed.
+    /// The volume of the task is to be destroyed.
     Released,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Killing {
     pub(super) reason: KillReason,
-    /// When it is asked for again, and the pause after that.
+    /// The time of the next kill, and the pause after that kill.
     pub(super) next: Duration,
     pub(super) pause: Duration,
     /// The reason is: no kill leaves before.
@@ -265,11 +265,11 @@ pub(super) struct Task {
     pub(super) name: TaskName,
     pub(super) record: TaskRecord,
     pub(super) phase: Phase,
-    /// It was there before the scheduler started, and no status of it has come since.
+    /// The task existed before the scheduler started, and has sent no status since.
     pub(super) is_unheard: bool,
-    /// It is not known yet what the master of this stream has to say of it.
+    /// The master of this stream has not yet reported the state of the task.
     pub(super) is_asked_for: bool,
-    /// What its checks say; nothing without a check or before the first.
+    /// The result of the health checks; `None` without a check or before the first result.
     pub(super) checked: Option<bool>,
     /// Since when it is RUNNING and no check says otherwise.
     pub(super) healthy_since: Option<Duration>,
@@ -330,7 +330,7 @@ impl Job {
         Key::Job(self.name.clone())
     }
 
-    /// The specification of a version; the target's if that one is forgotten.
+    /// Returns the specification of a version, or of the target if the version is forgotten.
     pub(super) fn spec_of(&self, version: u64) -> Option<&Arc<JobSpec>> {
         let versions = &self.record.versions;
         let found = versions
@@ -366,7 +366,7 @@ impl Job {
             .unwrap_or_default()
     }
 
-    /// Whether nothing of it runs, so that it starts no sooner than the jobs that it names are there.
+    /// Whether nothing of the job runs, so that it starts only once the jobs that it names are there.
     pub(super) fn is_before_its_start(&self) -> bool {
         let is_new = self.record.stable.is_none() && self.tasks.is_empty();
         match self.is_service() {
@@ -380,7 +380,7 @@ impl Job {
             .is_some_and(|spec| matches!(spec.kind, Kind::Cron(_)))
     }
 
-    /// How tasks of a run are repeated, for a batch or cron job.
+    /// Returns the retry rules of a run's tasks, for a batch or cron job.
     pub(super) fn batch_of(&self, version: u64) -> Option<&Batch> {
         match &self.spec_of(version)?.kind {
             Kind::Service(_) => None,
@@ -473,7 +473,7 @@ impl Job {
         }
     }
 
-    /// How many of its instances count as healthy.
+    /// Returns the number of instances that count as healthy.
     pub(super) fn healthy(&self, at: Duration) -> usize {
         let tasks = self.tasks.values();
         tasks
@@ -488,7 +488,7 @@ impl Job {
         }
     }
 
-    /// Whether this version of it has all instances, and all are healthy; or, of a batch, the last run succeeded.
+    /// Whether the target version has all its instances and all are healthy; for a batch, whether the last run succeeded.
     pub(super) fn is_satisfied(&self, at: Duration) -> bool {
         let Some(spec) = self.spec() else {
             return false;
@@ -518,13 +518,14 @@ impl Job {
         broken.map(|(number, _)| number)
     }
 
-    /// Goes on to kill what was being killed before the scheduler started, or of which no kill had left: tasks of indexes that
-    /// have succeeded, and of gangs of which one has ended.
+    /// Resumes the kills that were under way before the scheduler started or had not left yet: of tasks whose index has
+    /// succeeded, and of gangs that lost a member.
     pub(super) fn resume_kills(&mut self, at: Duration) {
         let broken: BTreeSet<u64> = self.broken_runs().collect();
         for task in self.tasks.values_mut() {
             let goes_on = |reason: KillReason| {
-                // What has outlived a stop runs on where the job was started again; if it ends by that kill, it has not failed.
+                // A task that outlived a stop runs on if the job was started again; if the earlier kill ends it, that is no
+                // failure.
                 reason != KillReason::Stopped || self.record.stop.is_some()
             };
             match task.record.killing {

@@ -1,8 +1,8 @@
-//! Which kills leave when: as many as the way to the master has room for, those of each role in turn.
+//! The order in which kills leave: as many as the queue to the master has room for, those of each role in turn.
 //!
-//! Invariant: the calls of others wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once and however
-//! many run that nothing here knows, and no job keeps those of another from leaving: neither by its own kills nor by what it
-//! launches. No kill leaves before its reason is durable, so that the end of the task is no failure after a restart.
+//! Invariant: calls of other kinds wait behind [`KILLS_MAX`] kills at most, however many tasks a job ends at once and
+//! however many unknown tasks run. Neither the kills nor the launches of one job delay the kills of another job. A kill
+//! leaves only after its reason is durable, so that the end of the task is no failure after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::task_name::TaskName;
 pub(super) const KILLS_MAX: usize = 500;
 /// The longest pause before a kill that was not answered is repeated.
 const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Tasks to be killed that nothing here knows; the master is asked for those beyond once these have left.
+/// Unknown tasks to be killed that the scheduler remembers. It asks the master for the others once these kills have left.
 const STRAYS_MAX: usize = 100_000;
 
 /// Tasks that run and that nothing here knows, of a job that is gone or given up: to be killed.
@@ -32,7 +32,7 @@ pub(super) struct Strays {
     waiting: BTreeMap<String, Option<String>>,
     /// There were more than are remembered.
     has_more: bool,
-    /// When kills of them have left last.
+    /// The last time that kills of unknown tasks left.
     pressed: Duration,
 }
 
@@ -58,7 +58,7 @@ struct Due {
     role: Option<String>,
     job: String,
     kills: usize,
-    /// When kills of it have left last.
+    /// The last time that kills of this job left.
     pressed: Duration,
 }
 
@@ -83,8 +83,8 @@ impl State {
         self.kills_left = KILLS_MAX.saturating_sub(waiting);
     }
 
-    /// Sends kills that are due, of jobs of which new ones were asked for or time has passed. What has not left yet is
-    /// taken back when it is durable; what there is no room for is due again when time has passed.
+    /// Sends due kills of the jobs that have new ones or whose pause is over. A kill that has not left can still be
+    /// cancelled while its record is written; a kill without room becomes due again later.
     pub(super) fn press_kills(&mut self) {
         let pressing = std::mem::take(&mut self.pressing);
         if !self.is_connected || self.kills_left == 0 {
@@ -193,7 +193,7 @@ impl Job {
     pub(super) fn kill(&mut self, id: &str, at: Duration) -> Option<Effect> {
         let task = self.tasks.get_mut(id)?;
         let killing = task.killing.as_mut()?;
-        // A task that takes all the time that it has to end need not be told again.
+        // A task that uses its whole grace period needs no second kill.
         let version = self.record.versions.get(&task.name.version);
         let version = version.or_else(|| self.record.versions.get(&self.record.target));
         let grace = version.map(|version| version.spec.task.kill_grace);
@@ -215,8 +215,8 @@ fn is_due(task: &Task, at: Duration) -> bool {
     task.phase != Phase::Intended && task.killing.is_some_and(is_due)
 }
 
-/// How many kills of which jobs leave, of so many in all: of each role its share before others have what it leaves, and
-/// within a role first those of the job that has waited for longest.
+/// Distributes `left` kills among jobs: each role gets its share before others use the rest, and within a role the job that
+/// has waited longest goes first.
 fn in_turn(mut due: Vec<Due>, mut left: usize) -> Vec<(String, usize)> {
     due.sort_by(|one, other| (one.pressed, &one.job).cmp(&(other.pressed, &other.job)));
     let roles: BTreeSet<&Option<String>> = due.iter().map(|one| &one.role).collect();

@@ -23,13 +23,13 @@ use crate::placement::{self, Offer, Placed, Placement};
 use crate::spec::JobSpec;
 use crate::task_info::{Instance, task_info};
 
-/// As long as a master makes the id of an agent, and as a name in DNS may be.
+/// The length of an agent id as a master creates it, and of a DNS name at most.
 const AGENT_ID_BYTES: usize = 64;
 const HOSTNAME_BYTES: usize = 255;
 /// Offers of agents for which something in the role waits come again after this long, others not before the role is revived.
 pub(super) const REFUSE_SHORT: Duration = Duration::from_secs(5);
 const REFUSE_LONG: Duration = Duration::from_secs(3600);
-/// What a gang has held in vain is for others at once.
+/// Offers that a gang held in vain go to others at once.
 const REFUSE_HELD: Duration = Duration::from_millis(100);
 
 /// No gang keeps offers back for longer, whatever its file says.
@@ -37,14 +37,14 @@ const HOLD_MAX: Duration = Duration::from_secs(600);
 /// The longest pause of a gang that holds offers in vain again and again.
 const REST_MAX: Duration = Duration::from_secs(3600);
 
-/// What each role may look at in a step, however many have offers.
+/// The work that each role may do in a step, however many roles have offers.
 pub(super) const ROLE_WORK_MIN: usize = 1_000;
 
-/// What the tasks of a job are made of that are launched in one step.
+/// The common data of the tasks that one step launches for a job.
 pub(super) struct Launchable<'a> {
     pub(super) name: &'a str,
     pub(super) spec: &'a Arc<JobSpec>,
-    /// Of the jobs that it starts after.
+    /// The addresses of the jobs that it starts after.
     pub(super) addresses: BTreeMap<String, String>,
 }
 
@@ -123,9 +123,9 @@ impl State {
         self.decline(elsewhere, REFUSE_LONG);
     }
 
-    /// Places the jobs of a role, as many as one step may look at; the next step goes on with the others. Half of what it
-    /// looks at is from the top, so that what is of a higher priority comes first, and the rest from where the last step
-    /// ended, so that each has its turn.
+    /// Places the jobs of a role, as many as one step may look at; the next step continues with the others. Half of the
+    /// work starts at the top, so that higher priorities come first. The other half starts where the last step ended, so
+    /// that every job has its turn.
     fn place_jobs(&mut self, role: &str, jobs: &[String], pool: &mut Pool) {
         let from = self.resume.remove(role);
         let from = jobs.iter().position(|name| Some(name) == from.as_ref());
@@ -177,7 +177,8 @@ impl State {
         });
     }
 
-    /// Nothing of an ACCEPT was done: its offers go back, and its tasks start again in smaller ones.
+    /// Handles a refused ACCEPT, of which nothing was done: its offers go back, and its tasks start again in smaller
+    /// ACCEPTs.
     pub(super) fn accept_refused(&mut self, refused: RefusedAccept) {
         let RefusedAccept {
             offers,
@@ -192,7 +193,7 @@ impl State {
             self.operation_refused(id, &why);
         }
         for id in &tasks {
-            // What has been heard of was in another one.
+            // A task with a reported state was part of another ACCEPT.
             let launched = self.task(id).filter(|task| task.phase == Phase::Launched);
             if let Some(job) = launched.map(|task| task.name.job.clone()) {
                 self.task_lost(&job, id, &why);
@@ -296,7 +297,7 @@ impl State {
         }
     }
 
-    /// All of it or nothing; what was found is kept back as long as this gang may collect.
+    /// Places the whole gang or nothing. The scheduler keeps the found offers for as long as the gang may collect.
     fn place_gang(
         &mut self,
         name: &str,
@@ -419,7 +420,7 @@ impl State {
         self.roles.collected(at, role);
     }
 
-    /// Gives back all that was kept, so that what has become free on the same agents meanwhile comes with it.
+    /// Declines all kept offers, so that the next offers include resources of the same agents that became free meanwhile.
     fn decline_held(&mut self) {
         let free = self.offers.iter().filter(|(_, held)| !held.is_committed);
         let offers: Vec<_> = free.map(|(id, _)| id.clone()).collect();

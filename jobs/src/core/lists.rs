@@ -1,6 +1,6 @@
-//! What readers see of all jobs, a part at a time, so that what the core has to decide comes between.
+//! The lists of all jobs for readers, one page at a time, so that the core can decide between two pages.
 //!
-//! Invariant: what one part looks at is bounded, but for one job alone, whatever that has.
+//! Invariant: the work for a page is bounded, except for a single job of any size.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
@@ -11,20 +11,20 @@ use super::quotas::Quotas;
 use super::state::State;
 use super::view::{JobView, VolumeView, pending_of, running_of, view_of, volume_state};
 
-/// Tasks, slots and volumes that one part looks at, of the jobs that it has.
+/// Tasks, slots and volumes that one page looks at, over all its jobs.
 const LOOKED_MAX: usize = 20_000;
 /// A job costs as much as so many of them.
 const JOB_WORK: usize = 100;
 /// The state of volumes that are to be released.
 const RELEASING: &str = "releasing";
 
-/// How many there are of what is measured.
+/// The numbers for the metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many jobs are in each state.
+    /// The number of jobs in each state.
     pub jobs: BTreeMap<&'static str, usize>,
     pub volumes: BTreeMap<&'static str, usize>,
-    /// How many tasks run.
+    /// The number of running tasks.
     pub running: usize,
     pub healthy: usize,
     pub pending: usize,
@@ -46,7 +46,7 @@ impl Tally {
     }
 }
 
-/// Where a part of the volumes ends: first come those of jobs, then those that are to be released.
+/// The end of a page of volumes: volumes of jobs come first, then those to be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumePlace {
     OfJob(String, u32),
@@ -67,13 +67,13 @@ impl VolumePlace {
 pub struct VolumeParts {
     /// The ids of those that the parts before have: a volume that is released meanwhile comes again at the end.
     listed: HashSet<String>,
-    /// Where the next part begins; nowhere before the first.
+    /// The start of the next page; `None` before the first page.
     pub behind: Option<VolumePlace>,
     pub is_over: bool,
 }
 
 impl VolumeParts {
-    /// Takes what was read behind the place, up to a number; gives those of it that are listed, and that no part before has.
+    /// Takes the volumes read behind the last place, up to `most`. Returns the listed ones that no earlier page had.
     #[must_use]
     pub fn take(
         &mut self,
@@ -88,11 +88,11 @@ impl VolumeParts {
     }
 }
 
-/// Where a part of the tasks of all jobs ends: a job and a task of it.
+/// The end of a page of all jobs' tasks: a job and one of its tasks.
 pub type DiscoveredPlace = (String, String);
 
 impl State {
-    /// Jobs behind a name, without their tasks: none only where there is none.
+    /// Returns jobs behind a name, without their tasks. The page is empty only if there are no more jobs.
     #[must_use]
     pub fn jobs_behind(&self, name: Option<&str>) -> Vec<JobView> {
         let jobs = self.part_behind(name);
@@ -100,7 +100,8 @@ impl State {
         jobs.map(|job| self.view(job, &unknown)).collect()
     }
 
-    /// What is measured of jobs behind a name, and where to go on. What belongs to no job is with the first of them.
+    /// Returns the tally of the jobs behind a name, and the name for the next page. The first page includes the items that
+    /// belong to no job.
     #[must_use]
     pub fn tally_behind(&self, name: Option<&str>) -> (Tally, Option<String>) {
         let (mut tally, mut last) = (Tally::default(), None);
@@ -120,7 +121,7 @@ impl State {
         (tally, last)
     }
 
-    /// As many jobs behind a name as one part looks at.
+    /// Returns the jobs behind a name that one page may look at.
     fn part_behind(&self, name: Option<&str>) -> impl Iterator<Item = &Job> {
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         let jobs = self.jobs.range::<str, _>((from, Bound::Unbounded));
@@ -159,7 +160,7 @@ impl State {
         kept.chain(releasing).take(most).collect()
     }
 
-    /// How many volumes there are in each role.
+    /// Returns the number of volumes in each role.
     #[must_use]
     pub fn volume_counts(&self) -> BTreeMap<String, usize> {
         // All volumes of a job are in one role.
@@ -195,7 +196,7 @@ impl State {
         (found, last.map(|(job, id)| (job.name.clone(), id.clone())))
     }
 
-    /// How many ports the tasks of each role have, more or less.
+    /// Returns the approximate number of ports of the tasks in each role.
     #[must_use]
     pub fn port_counts(&self) -> BTreeMap<String, usize> {
         let ports = self.jobs.values().filter_map(|job| {
@@ -214,7 +215,7 @@ fn sums<'a>(counts: impl Iterator<Item = (&'a str, usize)>) -> BTreeMap<String, 
     sums
 }
 
-/// What a look at a job costs.
+/// Returns the cost of a look at a job.
 fn work_of(job: &Job) -> usize {
     let slots: usize = job.runs.values().map(|run| run.slots.len()).sum();
     JOB_WORK + job.tasks.len() + job.volumes.len() + slots

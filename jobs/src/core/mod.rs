@@ -1,14 +1,23 @@
-//! The core of the scheduler: one synchronous state machine, from what happened to what is to be done.
+//! The core of the scheduler: one synchronous state machine from inputs to effects.
 //!
-//! Entered through [`State::step`]. [`input`] has what it is told and asks for, [`records`] what it keeps durable, of which
-//! [`versions`] can be large; [`commands`] takes requests as far as there is [`room`], [`updates`] the states of tasks, [`runs`] starts and ends batches,
-//! of which some indexes are [`waiting`] and some times of a schedule are [`dealt`] with, [`service`] plans services, [`decide`] carries that out, of which [`kills`] leave in
-//! turn, [`names`] are unique in a role, [`roles`] asks for offers of what is in [`demand`], [`launch`] answers them out of a [`pool`] with the [`next_ports`] of each agent, [`seen_offers`] remembers them for a [`plan`], [`view`] shows it, with the [`quotas`] that are in the way, [`lists`] a part of all jobs at a
-//! time, [`discovery`] where it is. [`spread`] knows the agents that are not offered. The [`tasks`] of a job are in two orders. A [`failure`]
-//! is one line, and [`why_not`] says what is in the way. [`changes`] concern running instances or not; [`promotion`] is of canaries.
-//! Of instances with a [`volume`]: [`volumes`] places them, [`volume_operations`] is what is done on their agents, and
-//! [`volume_updates`] what is told of that, and the release.
-//! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before it is acknowledged; nothing here reads a clock.
+//! Entered through [`State::step`].
+//! - [`input`]: inputs and effects; [`records`]: the durable state; [`versions`]: the specifications, which can be large.
+//! - [`commands`]: requests of clients, limited by [`room`]; [`names`]: names of jobs, unique in a role; [`changes`]:
+//!   changes that concern running instances.
+//! - [`updates`]: status updates of tasks; [`failure`]: one failure as a line; [`kills`]: the order of kills.
+//! - [`runs`]: the start and end of batches; [`waiting`]: their waiting indexes; [`dealt`]: the times of a schedule that
+//!   are dealt with.
+//! - [`service`]: the plan of a service; [`decide`]: its execution; [`promotion`]: canaries.
+//! - [`demand`]: the tasks that want offers; [`roles`]: the roles whose offers the framework requests; [`launch`]: answers
+//!   to offers out of a [`pool`], with the [`next_ports`] of each agent; [`spread`]: agents that are not offered.
+//! - [`seen_offers`]: remembered offers for a [`plan`]; [`why_not`] and [`quotas`]: the reasons why a job waits.
+//! - [`view`]: jobs for readers; [`lists`]: all jobs, one page at a time; [`tasks`]: the tasks of a job in two orders;
+//!   [`discovery`]: their addresses.
+//! - [`volume`]: a volume of an instance; [`volumes`]: placement on volumes; [`volume_operations`]: operations on their
+//!   agents; [`volume_updates`]: the results of operations, and the release.
+//!
+//! Invariants: a launch is durable before ACCEPT leaves, and the end of a task before its acknowledgement; nothing here
+//! reads a clock.
 
 mod changes;
 mod clock;

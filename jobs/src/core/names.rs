@@ -16,7 +16,7 @@ use crate::spec::JobSpec;
 
 /// Stands between the name and the role in a key.
 const ROLE_MARK: char = '@';
-/// Stands before the number that tells a key from that of another job.
+/// The mark before the number that distinguishes a key from the key of another job.
 const NUMBER_MARK: char = '~';
 /// Bytes of a role in a key at most: ids of tasks are names of directories, which have 255.
 const ROLE_BYTES_MAX: usize = 100;
@@ -31,7 +31,7 @@ pub struct JobName {
 }
 
 impl JobName {
-    /// Reads a name: what is behind the last slash is the name, what is before it the role.
+    /// Parses a name: the part behind the last slash is the name, the part before it the role.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let (role, name) = match text.rsplit_once('/') {

@@ -1,6 +1,6 @@
-//! From which port on an agent's next ones are taken, so that each has its turn before one is used again.
+//! The first port to try for the next task of each agent, so that every port has its turn before a port is used again.
 //!
-//! Not durable: at a start it goes on behind the ports of the tasks that there are.
+//! Not durable: after a start the ports continue behind those of the existing tasks.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,14 @@
-//! What waits until a write is durable, and the writes of a step.
+//! The effects that wait for a durable write, and the writes of a step.
 //!
-//! Invariant: an acknowledgement and an answer wait for all writes that were under way when they were made, so that a
-//! repeated update is not acknowledged before what the first one changed is durable.
+//! Invariant: an acknowledgement and an answer wait for all writes that were under way when they were created. A repeated
+//! update is therefore not acknowledged before the changes of the first update are durable.
 
 use std::collections::BTreeMap;
 
 use super::input::{Accept, Effect, Record};
 use super::state::State;
 
-/// What is done once a write is durable.
+/// An effect that waits for a durable write.
 #[derive(Debug)]
 pub(super) enum Deferred {
     Effect(Effect),
@@ -43,7 +43,7 @@ impl Outbox {
         self.deferred.push(deferred);
     }
 
-    /// What waited for the writes up to this one.
+    /// Returns the effects that waited for the writes up to `id`.
     pub(super) fn stored(&mut self, id: u64) -> Vec<Deferred> {
         self.stored = self.stored.max(id);
         let later = self.waiting.split_off(&(id + 1));

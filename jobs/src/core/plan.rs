@@ -1,4 +1,4 @@
-//! What submitting a job would change, where its tasks would fit, and what is in the way of those that wait.
+//! The plan of a submission: the changes to the job, the places of its tasks, and the obstacles of tasks that wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,7 +20,7 @@ const OBSTACLES_MAX: usize = 20;
 /// Names in `after` of other jobs that are looked at for each job that waits: a list has 10,000 jobs, which may wait in one row.
 pub(super) const AFTER_LOOKED_MAX: usize = 256;
 
-/// Where the variables of the environment are in a specification.
+/// The path prefix of environment variables in a specification.
 const ENVIRONMENT: &str = ".task.env.";
 
 /// The answer to a plan.
@@ -33,7 +33,7 @@ pub struct PlanView {
     pub wants: usize,
     /// Tasks that go on as they are.
     pub runs: usize,
-    /// Where those that fit would go.
+    /// The places of the tasks that fit.
     pub places: Vec<PlaceView>,
     pub obstacles: Vec<String>,
     /// Whether a quota may be in the way of tasks for which there is no room.
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// The same of a job that would be taken.
+    /// Plans a job that the scheduler would accept.
     fn plan_taken(&self, name: &str, spec: &JobSpec, quotas: &Quotas) -> PlanView {
         let mut offers = self.seen_in(&spec.role);
         let placed = self.staying(name, spec);
@@ -154,8 +154,8 @@ impl State {
         volumes.collect()
     }
 
-    /// Why a service that runs cannot be replaced though each of its instances would find room: none of them may end before
-    /// another one runs, and no offer has room beside them.
+    /// Returns why a running service cannot be replaced although each of its instances would find room: no instance may end
+    /// before its replacement runs, and no offer has room for both.
     fn no_room_beside(&self, name: &str, spec: &JobSpec, offers: &[Offer]) -> Option<String> {
         let Kind::Service(service) = &spec.kind else {
             return None;
@@ -172,7 +172,8 @@ impl State {
         (!has_room).then(|| text.to_owned())
     }
 
-    /// What the tasks have that a submission replaces: it is free for the new ones, if not at once.
+    /// Adds the resources of the tasks that a submission replaces to the offers: the new tasks can use them, if not at
+    /// once.
     fn give_back(&self, name: &str, spec: &JobSpec, offers: &mut [Offer]) {
         for (agent_id, of_task) in self.given_back(name, spec) {
             let mut offers = offers.iter_mut();
@@ -182,7 +183,7 @@ impl State {
         }
     }
 
-    /// The same as far as it counts in the role of the new tasks.
+    /// Returns the resources of the replaced tasks that count in the quota of the new tasks' role.
     fn freed_of_quota(&self, name: &str, spec: &JobSpec) -> ResourceQuantities {
         let mut freed = ResourceQuantities::default();
         if self.role_of(name) == Some(&spec.role) {
@@ -227,7 +228,7 @@ impl State {
         self.seen.freed(agent_id, &spec.role, &freed);
     }
 
-    /// What keeps the tasks that a job wants now from the offers seen last; empty where another one would fit.
+    /// Returns the obstacles of the wanted tasks in the offers seen last; empty where another task would fit.
     pub(super) fn obstacles(&self, job: &Job, quotas: &Quotas) -> Vec<String> {
         match job.spec() {
             Some(spec) if job.demand(self.clock.at) > 0 => {
@@ -252,7 +253,7 @@ impl State {
         limited.filter(|_| job.demand_anywhere(self.clock.at, &spec.role) > 0)
     }
 
-    /// For which jobs one waits before it starts, if there are any.
+    /// Returns the jobs that a job waits for before its start, if any.
     pub(super) fn waits_for(&self, key: &str, spec: &JobSpec) -> Option<String> {
         let is_satisfied = |job: &&Job| job.is_satisfied(self.clock.at);
         let before = spec.after.iter();
@@ -302,7 +303,8 @@ impl State {
         self.seen.in_role(role).cloned().collect()
     }
 
-    /// Where the tasks are that a submission leaves as they are: those of a service's version that it does not change.
+    /// Returns the places of the tasks that a submission does not change: those of the target version, if the submission
+    /// concerns no task.
     fn staying(&self, name: &str, spec: &JobSpec) -> Vec<Placed> {
         let job = self.jobs.get(name);
         let job = job.filter(|job| job.concerns_no_task(spec));
@@ -380,7 +382,7 @@ fn fits_on_volume(job: &Job, spec: &JobSpec, volume: &Volume, offers: &mut [Offe
     part.is_some_and(|(part, offer)| offer.resources.try_sub_assign(&part).is_ok())
 }
 
-/// Tells each field that differs, by its path.
+/// Appends each field that differs, by its path.
 fn compare(
     path: &str,
     before: &serde_json::Value,

@@ -16,7 +16,7 @@ use crate::spec::JobSpec;
 
 /// Tasks of one job that are placed in one step, so that a step stays short.
 pub(super) const PLACED_MAX: usize = 20_000;
-/// Tasks that one ACCEPT launches, and the bytes of their messages. A master takes 10,000 tasks and a body of 32 MiB.
+/// Tasks that one ACCEPT launches, and the bytes of their messages. A master accepts 10,000 tasks and a body of 32 MiB.
 const ACCEPT_TASKS_MAX: usize = 10_000;
 const ACCEPT_BYTES_MAX: usize = 16 << 20;
 /// Resources that the operations of one ACCEPT name. A master takes 1,024 of them, and as many operations, each of which
@@ -25,14 +25,14 @@ const ACCEPT_RESOURCES_MAX: usize = 1_000;
 /// The tag and the length of a task in its ACCEPT.
 pub(super) const FRAMING_BYTES: usize = 8;
 
-/// How often the limits are halved at most: then an ACCEPT carries one task.
+/// The maximum number of halvings of the limits: then an ACCEPT carries one task.
 const HALVINGS_MAX: u32 = 14;
 /// ACCEPTs that are refused for as long after the limits were halved had left before: they are as large as the first.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 /// After this long without a refusal the limits double again.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// What one ACCEPT may carry at a moment.
+/// The limits of one ACCEPT at present.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptLimit {
     tasks: usize,
@@ -41,7 +41,7 @@ pub(super) struct AcceptLimit {
     resources: usize,
 }
 
-/// What one ACCEPT may carry: half of it after the master has refused some.
+/// The limits of an ACCEPT, which the scheduler halves when the master refuses one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AcceptLimits {
     halvings: u32,
@@ -81,12 +81,12 @@ impl AcceptLimits {
     }
 }
 
-/// What may be looked at in one step, in jobs times offers: some tenths of a second. Where it ends, the next step goes on.
+/// The work of one step, in jobs times offers: some tenths of a second. The next step continues where this one ends.
 pub(super) const STEP_WORK_MAX: usize = 200_000;
 /// So many comparisons of where tasks are take as long as an offer.
 const LAYOUT_WORK: usize = 16;
 
-/// How much is left of what one step may look at.
+/// The remaining work of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work(usize);
 
@@ -99,7 +99,7 @@ impl Work {
         self.0 == 0
     }
 
-    /// Sets half of what is left aside.
+    /// Sets half of the remaining work aside.
     pub(super) fn set_half_aside(&mut self) -> Self {
         let aside = self.0 / 2;
         self.0 -= aside;
@@ -114,7 +114,8 @@ impl Work {
         self.0 = self.0.saturating_sub(work);
     }
 
-    /// How many tasks of a job may be placed in so many offers: where each depends on the others, they are all compared.
+    /// Returns how many tasks of a job may be placed in this number of offers. If the place of each task depends on the
+    /// others, the layout compares them all.
     pub(super) fn tasks_max(self, spec: &JobSpec, offers: usize) -> usize {
         match spec.is_laid_out() {
             true => (self.0.saturating_mul(LAYOUT_WORK) / offers.max(1)).clamp(1, PLACED_MAX),
@@ -131,26 +132,26 @@ impl Work {
     }
 }
 
-/// The offers of one role that can be used in this step. What is placed is taken off.
+/// The offers of one role that this step can use. A placement reduces its offer.
 pub(super) struct Pool {
     /// The open ones, then those used or kept back by a gang, so not for others.
     pub(super) offers: Vec<Offer>,
     pub(super) launches: Vec<Vec<Launch>>,
     charged: Vec<Charged>,
-    /// How many are open.
+    /// The number of open offers.
     open: usize,
     limit: AcceptLimit,
     pub(super) work: Work,
-    /// A job waits for other agents, although it fits: what is declined comes again soon.
+    /// A job waits for other agents although it fits, so the declined offers come again soon.
     pub(super) is_held_out: bool,
 }
 
-/// What is placed in one offer.
+/// The charges of the placements in one offer.
 #[derive(Clone, Copy, Debug)]
 struct Charged {
-    /// Of the messages of its tasks.
+    /// The bytes of the tasks' messages.
     bytes: usize,
-    /// Of the resources of a task in it, at most: no task has more pieces than were offered.
+    /// The maximum bytes of a task's resources: a task has at most as many pieces as the offer.
     resource_bytes: usize,
     /// Resources that its operations name.
     resources: usize,
@@ -180,13 +181,13 @@ impl Pool {
         first.map(|offer| &*offer.role).unwrap_or_default()
     }
 
-    /// What may be used.
+    /// Returns the offers that may be used.
     pub(super) fn open(&self) -> &[Offer] {
         &self.offers[..self.open]
     }
 
-    /// How many more tasks of so many bytes the ACCEPT of an offer can carry; the others find their place in other offers.
-    /// One alone it always can: what no master takes is refused with a reason.
+    /// Returns how many more tasks of this size the ACCEPT of an offer can carry; other tasks go to other offers. The
+    /// result is at least 1 for an empty ACCEPT: the master refuses a task that is too large with a reason.
     pub(super) fn room(&self, index: usize, bytes: usize) -> usize {
         let (charged, launches) = (&self.charged[index], self.launches[index].len());
         let bytes = bytes + charged.resource_bytes;
@@ -213,8 +214,9 @@ impl Pool {
         self.charged[index].resources += resources;
     }
 
-    /// How many tasks of a job are looked at: not more than what is offered could hold, beside what is held for instances.
-    /// During an update, or where runs overlap, they are of several versions, of which one may fit where another does not.
+    /// Returns how many tasks of a job to look at: not more than the offers could hold, apart from resources held for
+    /// instances. During an update, or where runs overlap, the tasks have several versions, of which one may fit where
+    /// another does not.
     pub(super) fn limit(&mut self, job: &Job) -> usize {
         self.work.spend(self.open);
         let target = job.record.target;
@@ -261,7 +263,7 @@ mod tests {
     use crate::file;
     use crate::task_info::{Instance, task_info};
 
-    /// How many tasks each of so many agents with room for many is given in one ACCEPT.
+    /// Returns how many tasks each of `agents` large agents gets in one ACCEPT.
     fn sent(environment: &str, agents: usize) -> Vec<usize> {
         let text = format!(
             r#"{{ "name": "many", "count": 20000, "task": {{ "command": "true", "env": {{ "A": "{environment}" }} }},

@@ -1,7 +1,8 @@
-//! Tells whether the quota of a role, or the size of the agents, keeps the tasks of a job waiting, by what the master tells of it.
+//! The decision whether the quota of a role, or the size of the agents, keeps the tasks of a job waiting, from the master's
+//! data.
 //!
-//! Offers are cut to what quota leaves, so that each agent seems short of what the role may not have. Entered through
-//! [`Quotas::in_the_way`]. Knows nothing of offers: what is not known here keeps nobody waiting.
+//! The master cuts offers to the remaining quota, so that every agent seems short of the resources beyond the quota.
+//! Entered through [`Quotas::in_the_way`]. Knows nothing of offers: an unknown quota keeps no task waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ pub struct Quotas {
     largest: Option<ResourceQuantities>,
 }
 
-/// What a role and those below it may have at most, and what they use and have reserved.
+/// The limit of a role and the roles below it, with their usage and reservations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleQuota {
     pub limits: ResourceLimits,
@@ -33,12 +34,12 @@ pub(super) struct Limited {
     names: BTreeSet<String>,
 }
 
-/// What becomes of a role's consumption before the task in question is launched.
+/// The change of a role's consumption before the launch of the task in question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Change {
     /// Tasks of the job that are launched before it.
     pub(super) more: usize,
-    /// What ends before it.
+    /// The resources of tasks that end before.
     pub(super) freed: ResourceQuantities,
 }
 
@@ -52,7 +53,7 @@ impl FromIterator<(String, RoleQuota)> for Quotas {
 }
 
 impl Quotas {
-    /// The same, where one agent has so much of each resource at most.
+    /// Sets the maximum of each resource on one agent.
     #[must_use]
     pub fn with_largest(self, largest: Option<ResourceQuantities>) -> Self {
         Self { largest, ..self }
@@ -80,7 +81,7 @@ impl Quotas {
         })
     }
 
-    /// Those of a role and of the roles above it that a reader sees.
+    /// Returns the quotas of a role and of the roles above it that a reader may see.
     #[must_use]
     pub fn seen_of(&self, role: &str, sees: impl Fn(&str) -> bool) -> Self {
         let seen = roles_of(role).filter(|role| sees(role));
@@ -91,7 +92,7 @@ impl Quotas {
         }
     }
 
-    /// The limits of a job's role, and of those above it, that one more of its tasks would exceed.
+    /// Returns the limits of a job's role, and of the roles above it, that another task of the job would exceed.
     pub(super) fn in_the_way(
         &self,
         spec: &JobSpec,
@@ -134,7 +135,7 @@ impl Quotas {
 }
 
 impl Limited {
-    /// Whether an offer is short of nothing but what is limited, as all are.
+    /// Whether an offer lacks only the limited resources, as all offers do.
     pub(super) fn explains(&self, why: &Why) -> bool {
         match why {
             Why::Short { missing, .. } => missing
@@ -188,7 +189,7 @@ mod tests {
         let (spec, none) = (spec(""), Change::default());
         let told = "role 'eng/web' has 0.3 cpus of its limit of 0.3, and a task needs 0.1";
         assert_eq!(text(&quotas, &spec, &none).as_deref(), Some(told));
-        // What ends makes room, and what is launched before takes it.
+        // Tasks that end make room, and tasks launched before take it.
         let freed = [(ResourceName::cpus(), Scalar::from_millis(200))];
         let mut change = Change {
             more: 1,
@@ -235,7 +236,7 @@ mod tests {
         let none = Change::default();
         let told = "role 'eng' has 0.95 cpus of its limit of 1, and a task needs 0.1";
         assert_eq!(text(&quotas, &spec(""), &none).as_deref(), Some(told));
-        // A reader of the role is told nothing of one above it that it may not see.
+        // A reader of the role learns nothing about a parent role that it may not see.
         let seen = quotas.seen_of("eng/web", |role| role == "eng/web");
         assert_eq!(text(&seen, &spec(""), &none), None);
         assert_eq!(quotas.seen_of("eng/web", |_| true), quotas);

@@ -1,7 +1,7 @@
-//! What the core keeps durable: jobs, the attempts of each index, and tasks that are not known to have ended.
+//! The durable state of the core: jobs, the attempts of each index, and tasks that are not known to have ended.
 //!
-//! Values are JSON objects with the number of their format; keys begin with the kind of the record. Invariant: a task
-//! has a record from before its launch leaves until its end is durable in the record of its index.
+//! Values are JSON objects with the number of their format; keys begin with the kind of the record. Invariant: a task has a
+//! record from before its launch leaves until its end is durable in the record of its index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::spec::JobSpec;
 /// The format of all records that are written.
 const FORMAT: u32 = 1;
 
-/// What concerns the scheduler as a whole.
+/// The data of the scheduler as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) framework_id: Option<String>,
@@ -33,10 +33,10 @@ pub(super) struct Meta {
     /// Grows with each start of a scheduler on this store, and is part of the ids of its tasks.
     #[serde(default)]
     pub(super) generation: u32,
-    /// Tells the volumes of this scheduler from those of others; set with the first one.
+    /// The owner id that distinguishes the volumes of this scheduler from others; set with the first volume.
     #[serde(default)]
     pub(super) owner: Option<String>,
-    /// Where the clock of the scheduler had come to.
+    /// The time that the scheduler's clock had reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) clock: Option<SavedClock>,
 }
@@ -54,15 +54,15 @@ impl Meta {
 pub(super) struct JobRecord {
     /// The version that is to run.
     pub(super) target: u64,
-    /// Of what is stored only the small ones: see [`super::versions`].
+    /// The versions; the stored record contains only the small ones: see [`super::versions`].
     pub(super) versions: BTreeMap<u64, VersionRecord>,
-    /// Of versions with a record of their own, what has changed since that was written.
+    /// The changed sizes of versions with their own record, since that record was written.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) sizes: BTreeMap<u64, Size>,
     /// The last good version: all its instances were healthy together for long enough.
     pub(super) stable: Option<u64>,
     pub(super) rollout: Option<Rollout>,
-    /// Why the first version of a service, before which nothing was healthy, has failed.
+    /// The reason why the first version of a service, which was never healthy, has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<String>,
     /// The update that the service went back from by itself.
@@ -72,7 +72,7 @@ pub(super) struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<Failure>,
     pub(super) stop: Option<Stop>,
-    /// Nothing of a service has been launched since it was submitted, or started after a stop.
+    /// Nothing of the service has been launched since its submission or since its start after a stop.
     #[serde(default)]
     pub(super) held: bool,
     /// A task of a service's gang has ended: the others end before all start anew.
@@ -117,7 +117,7 @@ pub(super) struct VersionRecord {
     pub(super) submitter: Option<String>,
 }
 
-/// What of a specification changes without another version.
+/// The part of a specification that changes without a new version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Size {
     pub(super) count: u32,
@@ -142,7 +142,7 @@ impl Size {
     }
 }
 
-/// A specification is shared by the tasks that are made of it.
+/// Serialization of a specification that its tasks share.
 mod shared {
     use std::sync::Arc;
 
@@ -168,14 +168,14 @@ mod shared {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rollout {
     pub(super) from: u64,
-    /// It goes back after an update that failed.
+    /// The rollout reverts an update that failed.
     pub(super) reverting: bool,
     pub(super) promoted: bool,
-    /// Why it does not go on.
+    /// The reason why the rollout does not continue.
     pub(super) halted: Option<String>,
 }
 
-/// The version that a service went back from by itself, and why; kept until another version is asked for.
+/// The version that a service reverted automatically, and why; kept until a client requests another version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FailedUpdate {
     pub(super) version: u64,
@@ -196,7 +196,7 @@ pub(super) struct RunRecord {
     pub(super) cancelled: bool,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunSummary {
     pub(super) run: u64,
@@ -208,7 +208,7 @@ pub(super) struct RunSummary {
     pub(super) cancelled: bool,
 }
 
-/// What is remembered of one index of a run.
+/// The remembered state of one index of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Slot {
     /// The last attempt, 0 before the first.
@@ -218,7 +218,7 @@ pub(super) struct Slot {
     /// The last of them was an end with 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) has_finished: bool,
-    /// When the next attempt may start.
+    /// The earliest start of the next attempt.
     pub(super) not_before: Duration,
     pub(super) outcome: Outcome,
 }
@@ -232,7 +232,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// What is remembered of a task.
+/// The durable state of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct TaskRecord {
     pub(super) agent_id: String,
@@ -248,7 +248,7 @@ pub(super) struct TaskRecord {
     /// The id of the volume that it runs on.
     #[serde(default)]
     pub(super) volume: Option<String>,
-    /// Why it is being killed: durable before the first kill leaves.
+    /// The reason for the kill, durable before the first kill leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) killing: Option<KillReason>,
 }
@@ -262,12 +262,12 @@ impl TaskRecord {
     }
 }
 
-/// What a key speaks of.
+/// The kind of a record, with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Meta,
     Job(String),
-    /// Of a version that its job's record does not have.
+    /// A version that is not in the record of its job.
     Version {
         job: String,
         number: u64,
@@ -345,7 +345,7 @@ struct Versioned<T> {
     value: T,
 }
 
-/// Why what is stored cannot be read.
+/// The reason why the stored data cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("the store has a record {0:?} of a kind that this version does not know")]

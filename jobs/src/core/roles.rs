@@ -1,14 +1,14 @@
-//! The roles of jobs at the master: which it has taken, and in which of these offers are wanted.
+//! The roles of jobs at the master: the roles that it has accepted, and those whose offers are wanted.
 //!
-//! A role that the master refuses keeps its own jobs waiting and no others: the framework subscribes with the roles that
-//! were taken before, and asks for the rest in updates, whose refusal leaves everything else as it is. Where an update for
-//! several roles is refused, they are asked for one at a time. Where an update for one role is refused, the core first asks
-//! for the roles that were taken alone: the master may have withdrawn one of these. Invariants: one update at a time is under
-//! way; each call that replaces what the master knows of the roles carries all that the core believes of them; the jobs of
-//! a role are told no reason that concerns another role.
+//! A role that the master refuses delays its own jobs and no others: the framework subscribes with the roles that the
+//! master accepted before, and requests the rest in updates. A refused update leaves everything else as it is. After a
+//! refused update for several roles, the core requests them one at a time. After a refused update for one role, the core
+//! first requests the accepted roles alone: the master may have withdrawn one of these. Invariants: one update at a time is
+//! in flight; each call that replaces the master's roles carries all roles that the core believes in; the jobs of a role
+//! see no reason that concerns another role.
 //!
-//! Also whose gang keeps offers back next: of the roles that could and were refused it lately, the one that has waited the
-//! longest. What is offered nothing that it could keep is waited for by none.
+//! This module also selects the next gang that keeps offers back: of the roles that could and were lately refused, the one
+//! that has waited longest. No role waits for a role that gets no usable offer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::state::State;
 
 /// Between two requests for offers of a role, which undo its filters.
 const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Before a refused role is asked for again; each time twice as long, up to the longest.
+/// The pause before the next request for a refused role. Each pause is twice as long as the one before, up to the longest.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// A role whose gang could keep offers back, and was refused that, is waited for as long by those that have waited less:
 /// what it has declined comes again sooner.
 const CLAIM: Duration = Duration::from_secs(15);
-/// For so long the offers of a role are asked for, of which a plan is made, and for so many roles at a time.
+/// The time for which the framework requests the offers of a role for a plan, and the number of such roles at a time.
 const LOOKED_FOR: Duration = Duration::from_secs(3);
 const LOOKED_FOR_MAX: usize = 256;
 /// Between two looks for roles that no job has any more.
@@ -38,7 +38,7 @@ pub(super) struct Roles {
     collecting_since: Duration,
     /// The last time at which a gang kept offers back, by top role; gangs of the roles below count too.
     collected: BTreeMap<String, Duration>,
-    /// When it is looked next which roles may be forgotten.
+    /// The next time to check which roles may be forgotten.
     forget_at: Duration,
     /// The update that is under way.
     asked: Option<Asked>,
@@ -88,11 +88,11 @@ struct Doubt {
 struct Role {
     standing: Standing,
     offers: Offers,
-    /// When a gang of it has kept offers back last; before that, when it was first seen.
+    /// The last time that a gang of this role kept offers back; initially the time when the role was first seen.
     collected: Duration,
     /// Until when those wait for it that have waited less.
     claims_until: Duration,
-    /// Nothing waits for offers in it.
+    /// No job waits for offers in this role.
     is_idle: bool,
 }
 
@@ -103,7 +103,7 @@ enum Standing {
     Taken,
     Refused {
         why: String,
-        /// When it is asked for again, and the pause before that.
+        /// The time of the next request, and the pause before it.
         until: Duration,
         pause: Duration,
     },
@@ -119,16 +119,16 @@ struct Offers {
     demand: Demand,
 }
 
-/// What waits for offers of a role.
+/// The tasks that wait for offers of a role.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
     /// Tasks to be launched, and volumes to be released.
     all: usize,
-    /// Those of them that any agent may serve. While there are none, offers of most agents are declined for long.
+    /// The waiting tasks that any agent may serve. While there are none, the core declines offers of most agents for long.
     anywhere: usize,
 }
 
-/// What is asked of the master about the offers of a role.
+/// A call to the master about the offers of a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OfferCall {
     Suppress,
@@ -136,7 +136,7 @@ enum OfferCall {
 }
 
 impl Roles {
-    /// Those that the framework subscribes with.
+    /// Returns the roles that the framework subscribes with.
     pub(super) fn taken(&self) -> BTreeSet<String> {
         let taken = self.by_name.iter().filter(|(_, role)| role.is_taken());
         taken.map(|(name, _)| name.clone()).collect()
@@ -149,7 +149,7 @@ impl Roles {
         idle.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Why the master does not take a role, if it was refused.
+    /// Returns why the master refused a role, if it did.
     pub(super) fn refusal(&self, name: &str) -> Option<&str> {
         match &self.by_name.get(name)?.standing {
             Standing::Refused { why, .. } => Some(why),
@@ -355,7 +355,7 @@ impl Roles {
             }
             (Question::Present, Some(why)) => {
                 let mut suspects: Vec<String> = self.taken().into_iter().collect();
-                // The reason most often names the role. Those that it names are asked for first.
+                // The reason mostly names the role, so the named roles are requested first.
                 suspects.sort_by_key(|name| why.contains(&**name));
                 let doubt = self.doubt.as_mut()?;
                 doubt.why = why;
@@ -518,7 +518,7 @@ impl State {
         last
     }
 
-    /// How many offers of a role have come after the one with this number; nothing where none can come.
+    /// Returns how many offers of a role came after the offer with this number; `None` if none can come.
     #[must_use]
     pub fn offers_since(&self, role: &str, number: u64) -> Option<usize> {
         let can_come = self.is_connected && self.roles.refusal(role).is_none();

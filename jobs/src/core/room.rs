@@ -14,7 +14,7 @@ use crate::spec::{JobSpec, Kind};
 /// A batch that has been complete for as long is forgotten where room is needed.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// What a role has more than it may, with what is to come.
+/// The excess of a role over its limit, including the new job.
 #[derive(Clone, Copy, Debug, Default)]
 struct Excess {
     jobs: usize,
@@ -57,7 +57,7 @@ impl State {
         Ok(())
     }
 
-    /// How many jobs too many its role has with a new one, and why it may have no more.
+    /// Returns how many jobs too many the role has with a new job, and why it may have no more.
     fn jobs_beyond(&self, name: &str, spec: &JobSpec) -> Option<(usize, String)> {
         if self.jobs.contains_key(name) {
             return None;
@@ -78,7 +78,7 @@ impl State {
         (beyond > 0).then(|| (beyond, why()))
     }
 
-    /// How many bytes too many the specifications of its role have with a new one, and why they may have no more.
+    /// Returns how many bytes too many the specifications of the role have with a new job, and why they may have no more.
     fn bytes_beyond(&self, name: &str, spec: &JobSpec) -> Option<(usize, String)> {
         let role = top_of(&spec.role);
         let is_in_role = |job: &Job| top_of(job.role()) == role;

@@ -16,10 +16,11 @@ use crate::spec::{Cron, GANG_MAX, JobSpec, Kind, Overlap};
 const RUNS_MAX: usize = 16;
 /// Runs that are over and remembered.
 const OVER_MAX: usize = 20;
-/// A schedule's last time this far ahead tells that the clock was set back since. By less, its times are not repeated.
+/// A last time of a schedule that is this far in the future shows that the clock was set back since. After a smaller step
+/// back, the schedule does not repeat its times.
 const SET_BACK_MIN: Duration = Duration::from_secs(60);
-/// For so long after a subscription it is waited for what the master tells of the runs of a schedule. A run of which nothing
-/// was heard by then counts as going on: its agent is away, and the master does not know yet that it is.
+/// The time after a subscription during which a schedule waits for the master's reports about its runs. A silent run then
+/// counts as running: its agent is away, and the master does not know that yet.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// Times of all schedules that are looked at in one step, some microseconds each, before the next one goes on.
 pub(super) const TIMES_MAX: usize = 10_000;
@@ -71,7 +72,8 @@ impl Job {
         put_off.filter(|_| self.record.stop.is_none())
     }
 
-    /// What a schedule begins at, or the last time of which a version before has left a record, was dealt with.
+    /// Starts the list of dealt times with the begin of the schedule, or with the last time that an earlier release
+    /// recorded.
     pub(super) fn begin_dealt(&mut self) {
         if self.is_cron() && self.record.dealt.is_empty() {
             self.record.dealt.add_one(self.record.last_due);
@@ -100,7 +102,7 @@ impl Job {
         }
     }
 
-    /// Whether a gang of it has more tasks than may start together, as one of a version that took larger ones.
+    /// Whether the job has a gang of more tasks than may start together, as an earlier release accepted.
     pub(super) fn has_gang_too_large(&self) -> bool {
         if self.is_service() {
             let is_whole = self.is_gang(self.record.target) && self.tasks.is_empty();
@@ -148,7 +150,7 @@ impl State {
         }
     }
 
-    /// One task of a gang has failed for good, and so has the gang.
+    /// Gives up the gang: one of its tasks has failed for good.
     fn give_up_gang(&mut self, name: &str, number: u64) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
@@ -177,7 +179,7 @@ impl State {
         self.dirty.insert(name.to_owned());
     }
 
-    /// Kills what is left of runs that were cancelled, and ends those of which nothing is left.
+    /// Kills the remaining tasks of cancelled runs, and ends the runs that have none left.
     pub(super) fn end_cancelled_runs(&mut self, name: &str) {
         let Some(job) = self.jobs.get(name) else {
             return;
@@ -284,7 +286,7 @@ impl State {
         }
     }
 
-    /// Ends the runs of a job that are over by what was told in this step, of which nothing was decided yet.
+    /// Ends the runs of a job that are over according to this step's inputs, before the step decides on them.
     fn end_runs(&mut self, name: &str, firing: &mut Firing) {
         if !self.dirty.contains(name) {
             return;
@@ -304,7 +306,7 @@ impl State {
                 true => due.last.saturating_sub(MISSED_SPAN),
                 false => job.record.last_due,
             };
-            // Of what was missed longer ago it is not known whether the clock is ahead, and the time is still to come.
+            // For times missed longer ago the clock may be ahead, and the time may still come.
             if due.is_startable || now.saturating_sub(due.last) <= MISSED_SPAN {
                 job.record.dealt.add(after, due.last);
             }
@@ -353,8 +355,8 @@ impl State {
         sizes.change(&spec.role, job_size, wanted);
     }
 
-    /// Where the clock was ahead and is set back, a schedule goes on from now, if a time of it would be left out that was not
-    /// dealt with; else it waits, and says so.
+    /// Handles a clock that was ahead and is set back. The schedule continues from now if it would otherwise leave out a
+    /// time that it has not dealt with; else it waits, and its status names the reason.
     pub(super) fn follow_set_clock(&mut self, name: &str) {
         let (now, next_time) = (self.clock.unix, self.options.next_time);
         let is_ahead = |job: &&mut Job| job.record.last_due > now.saturating_add(SET_BACK_MIN);
@@ -462,12 +464,12 @@ fn last_by(
     last
 }
 
-/// Of the run of a gang: whether more are left than may start together.
+/// Whether the run of a gang has more tasks left than may start together.
 pub(super) fn is_gang_too_large(run: &Run) -> bool {
     run.live == 0 && run.waiting.len() > GANG_MAX as usize
 }
 
-/// What starting the schedules of a step has in common.
+/// The common data of all schedules that a step starts.
 #[derive(Debug)]
 pub(super) struct Firing {
     /// The tasks of all jobs, counted once.
@@ -488,9 +490,9 @@ impl Default for Firing {
 /// The runs of a job that are not over, as the scheduler knows it.
 #[derive(Clone, Copy, Debug, Default)]
 struct UnderWay {
-    /// Of which tasks are there, or wait to be launched.
+    /// The runs that have tasks or tasks to launch.
     certain: usize,
-    /// Those of which nothing was heard from the master of this stream: all their tasks may have ended.
+    /// The runs of which the master of this stream has reported nothing: all their tasks may have ended.
     doubtful: usize,
 }
 
@@ -499,7 +501,7 @@ impl UnderWay {
         self.certain + self.doubtful
     }
 
-    /// Whether what is not known makes a difference to the next run.
+    /// Whether the doubtful runs make a difference to the next run.
     fn may_change(&self, overlap: Overlap) -> bool {
         match overlap {
             Overlap::Skip => self.certain == 0 && self.doubtful > 0,
@@ -511,7 +513,7 @@ impl UnderWay {
 
 struct Due {
     last: Duration,
-    /// Those of them that were counted, and whether there were more.
+    /// The missed times that were counted, and whether there were more.
     skipped: u32,
     has_more: bool,
     is_startable: bool,

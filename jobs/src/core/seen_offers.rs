@@ -17,7 +17,7 @@ type Key = (String, String);
 
 #[derive(Debug, Default)]
 pub(super) struct SeenOffers {
-    /// With the number of each, which grows with its age.
+    /// The offers with their numbers, which grow with each new offer.
     by_key: BTreeMap<Key, (u64, Offer)>,
     by_number: BTreeMap<u64, Key>,
     by_offer: BTreeMap<String, Key>,
@@ -46,14 +46,14 @@ impl SeenOffers {
         }
     }
 
-    /// The master has taken an offer back: its agent is gone, or others have what was offered.
+    /// Handles a rescinded offer: its agent is gone, or other frameworks got the resources.
     pub(super) fn rescinded(&mut self, offer_id: &str) {
         if let Some(key) = self.by_offer.get(offer_id) {
             self.remove(&key.clone());
         }
     }
 
-    /// Nothing of an agent is there any more.
+    /// Removes the offers of a lost agent.
     pub(super) fn agent_lost(&mut self, agent_id: &str) {
         let of_agent = self.by_key.range((agent_id.to_owned(), String::new())..);
         let of_agent = of_agent.take_while(|((agent, _), _)| agent == agent_id);
@@ -71,7 +71,7 @@ impl SeenOffers {
         }
     }
 
-    /// Resources of an agent have become free, of which no offer tells.
+    /// Adds resources of an agent that became free and that no offer shows yet.
     pub(super) fn freed(&mut self, agent_id: &str, role: &str, resources: &Resources) {
         let key = (agent_id.to_owned(), role.to_owned());
         if let Some((_, seen)) = self.by_key.get_mut(&key) {
@@ -89,7 +89,7 @@ impl SeenOffers {
         self.last
     }
 
-    /// How many offers of a role came after a number.
+    /// Returns how many offers of a role came after a number.
     pub(super) fn count_since(&self, role: &str, number: u64) -> usize {
         let newer = self.by_number.range(number.saturating_add(1)..);
         newer.filter(|(_, (_, of))| of == role).count()

@@ -1,10 +1,10 @@
-//! What a service lacks and has too much of: pure, from one job to tasks to kill and indexes to launch.
+//! The plan of a service: a pure function from one job to the tasks to kill and the indexes to launch.
 //!
-//! Entered through [`plan`]. Invariants, for what is known: tasks never exceed `count + max_surge`, and no healthy task
-//! is killed by an update while that would leave fewer than `count - max_unavailable` healthy ones; a rollback that finds no
-//! room to launch beside them takes one less, so that it ends in one version. Of what has not been
-//! heard of since the scheduler started, nothing is known: an update kills none of it. What a plan costs grows with the
-//! tasks and volumes that there are, and not with how many more are wanted than one step can launch.
+//! Entered through [`plan`]. Invariants, for known states: tasks never exceed `count + max_surge`, and no update kills a
+//! healthy task while that would leave fewer than `count - max_unavailable` healthy ones. A rollback that finds no room
+//! beside its tasks takes one less, so that it ends in one version. The state of a task is unknown until its first report
+//! after a start: an update kills no such task. The cost of a plan grows with the existing tasks and volumes, and not with
+//! the number of wanted tasks beyond those of one step.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::spec::{Kind, Update};
 /// A rollback whose new instances have found no room for as long ends one at a time, whatever `max_unavailable` says.
 pub(super) const ROLLBACK_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Wanted instances that are told one by one: one step launches no more of a job.
+/// Wanted instances that a plan lists: one step launches no more of a job.
 pub(super) const WANTED_MAX: usize = PLACED_MAX;
 
 #[cfg(test)]
 thread_local! {
-    /// How many instances were looked at that are to be launched.
+    /// Counts the instances to launch that were looked at.
     pub(super) static LOOKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// What is to be done for a service now.
+/// The next actions for a service.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) kills: Vec<(String, KillReason)>,
@@ -34,13 +34,13 @@ pub(super) struct Plan {
     pub(super) wanted_beyond: usize,
     /// All instances are of the target and healthy.
     pub(super) is_done: bool,
-    /// They have been for so long that the target is good.
+    /// They have been healthy for so long that the target is good.
     pub(super) is_good: bool,
     /// Healthy instances of the target.
     pub(super) new_healthy: usize,
     /// All canaries are healthy, and wait to be promoted.
     pub(super) awaits_promotion: bool,
-    /// Nothing but the agent of a volume, which is away, keeps the update from going on.
+    /// Only the absent agent of a volume stops the update.
     pub(super) waits_for_agent: bool,
 }
 
@@ -56,9 +56,9 @@ struct Planner<'a> {
     at: Duration,
     update: Update,
     count: usize,
-    /// So many wanted instances without a volume are told one by one.
+    /// The number of wanted instances without a volume that the plan lists.
     most: usize,
-    /// Those with tasks, in order.
+    /// The indexes with tasks, in order.
     indexes: Vec<(u32, Index<'a>)>,
     /// Tasks that may still be launched without exceeding the most that may exist.
     room: usize,
@@ -73,7 +73,7 @@ pub(super) fn plan(job: &Job, at: Duration) -> Plan {
     plan_within(job, at, WANTED_MAX)
 }
 
-/// The same with about so many wanted instances that are told one by one.
+/// Plans a service and lists about `most` wanted instances.
 pub(super) fn plan_within(job: &Job, at: Duration, most: usize) -> Plan {
     let Some(spec) = job.spec() else {
         return Plan::default();
@@ -108,7 +108,7 @@ pub(super) fn plan_within(job: &Job, at: Duration, most: usize) -> Plan {
     planner.plan
 }
 
-/// What is left of a gang of which a task has ended.
+/// Returns kills for the rest of a gang that lost a task.
 fn kills_of_gang(job: &Job) -> Vec<(String, KillReason)> {
     let left = job.tasks.iter().filter(|(_, task)| task.killing.is_none());
     left.map(|(id, _)| (id.clone(), KillReason::Gang)).collect()
@@ -131,8 +131,8 @@ impl<'a> Planner<'a> {
         !moving.is_empty() && moving.contains(&task.name.to_string())
     }
 
-    /// Puts each task where it belongs; what is beyond the count goes, and what a stopped version has left, of which the
-    /// kill was forgotten with a start of the scheduler.
+    /// Sorts the tasks by index. Kills tasks beyond the count, and tasks of a stopped version whose kill was forgotten at a
+    /// start of the scheduler.
     fn sort(&mut self) {
         let (target, is_updated) = (self.job.record.target, self.job.record.rollout.is_some());
         let mut tasks: Vec<&'a Task> = Vec::new();
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Launches where there is nothing: as many as are told one by one, then those with volumes; the others are counted.
+    /// Launches instances at empty indexes: lists as many as permitted, then those with volumes, and counts the others.
     fn fill(&mut self) {
         let count = u32::try_from(self.count).unwrap_or(u32::MAX);
         let taken: Vec<u32> = self.indexes.iter().map(|(index, _)| *index).collect();
@@ -248,7 +248,7 @@ impl<'a> Planner<'a> {
     }
 
     fn fill_one(&mut self, index: u32) {
-        // Outside of what the update may start, what was there before is kept up.
+        // Indexes that the update may not start yet keep their earlier version.
         let version = match &self.job.record.rollout {
             Some(rollout) if self.allowed == 0 => rollout.from,
             _ => self.job.record.target,
@@ -256,7 +256,7 @@ impl<'a> Planner<'a> {
         self.launch(index, version);
     }
 
-    /// Launches beside what is old; gives where.
+    /// Launches instances beside old ones, and returns their indexes.
     fn fill_beside(&mut self) -> HashSet<u32> {
         let is_changed = self.job.record.rollout.is_some() || !self.job.record.moving.is_empty();
         if self.update.max_surge == 0 || !is_changed {
@@ -294,7 +294,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// How many instances may be away while they are replaced; beside some of them new ones wait for room.
+    /// Returns how many instances may be away during their replacement; some of the replacements wait for room beside them.
     fn max_unavailable(&self, waiting: &HashSet<u32>) -> usize {
         let most = self.update.max_unavailable as usize;
         let rollout = self.job.record.rollout.as_ref();
@@ -309,7 +309,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Kills what is old, as far as enough healthy ones are left; beside some of it new ones wait to be launched.
+    /// Kills old tasks while enough healthy ones remain; beside some of them new tasks wait for their launch.
     fn replace(&mut self, waiting: &HashSet<u32>) {
         let minimum = self.count.saturating_sub(self.max_unavailable(waiting));
         let indexes = std::mem::take(&mut self.indexes);

@@ -12,7 +12,7 @@ use super::state::State;
 /// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
 const TASKS_MAX: u64 = 2_000_000;
 
-/// How many tasks the jobs have that there are.
+/// The sizes of the existing jobs in tasks, in all and by role.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     all: u64,

@@ -1,9 +1,10 @@
-//! Spread over the whole cluster: which agents a job that is spread waits for, for how long, and how even it is.
+//! Spread over the whole cluster: the agents that a spread job waits for, the time that it waits, and the balance of its
+//! tasks.
 //!
-//! The offers of one step show a part of the cluster: a quota may be worth one agent, and others may hold the rest. Placement
-//! knows the agents that the master tells of, and leaves an offer whose values have more tasks than those of an agent that is
-//! not offered. Invariant: for the same values a job waits [`AWAITED_FOR`] at most, and [`HELD_OUT_MAX`] in all before it
-//! places what fits.
+//! The offers of one step show a part of the cluster: a quota may be worth one agent, and other frameworks may hold the
+//! rest. Placement knows the agents that the master lists, and leaves an offer whose values have more tasks than those of
+//! an agent that is not offered. Invariant: a job waits [`AWAITED_FOR`] at most for the same values, and [`HELD_OUT_MAX`]
+//! in all before it places the tasks that fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +17,13 @@ use super::state::State;
 use crate::placement::{self, Offer, Place, Placed, SpreadValues, Why};
 use crate::spec::{JobSpec, Kind, Rule};
 
-/// For so long tasks wait for an agent with other values, while they would fit elsewhere. A master offers each second, and
-/// a framework that holds offers gives them back in some seconds.
+/// The time for which tasks wait for an agent with other values, while they would fit elsewhere. A master offers each
+/// second, and a framework that holds offers gives them back in some seconds.
 const AWAITED_FOR: Duration = Duration::from_secs(10);
-/// For so long a job waits in all from the first time, or the last task that was placed.
+/// The time for which a job waits in all, since it began to wait or placed its last task.
 const HELD_OUT_MAX: Duration = Duration::from_secs(60);
-/// Declined offers stay away meanwhile, so that a quota which is worth one agent comes to all others in turn. All are asked
-/// for anew once a task was placed or the wait is over.
+/// The filter of offers declined meanwhile, so that a quota worth one agent visits all other agents in turn. The core
+/// revives all offers once a task was placed or the wait is over.
 pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(12);
 /// Agents that are known. A cluster has 10,000 of them.
 const AGENTS_MAX: usize = 50_000;
@@ -31,18 +32,18 @@ const VALUES_MAX: usize = 1_000;
 /// Values that are named where tasks are uneven.
 const NAMED_MAX: usize = 10;
 
-/// For what a job waits that is spread.
+/// The agents that a spread job waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// When it began to, or a task was placed last.
+    /// The time when the wait began or the last task was placed.
     since: Duration,
     /// Since when for which values.
     values: BTreeMap<SpreadValues, Duration>,
-    /// How many of these had been waited for in vain when all offers were asked for last.
+    /// The number of values waited for in vain when all offers were last revived.
     in_vain: usize,
 }
 
-/// The agents of the cluster, as the master tells of them, with what is free for any role.
+/// The agents of the cluster, as the master lists them, with their resources that are free for any role.
 #[derive(Debug, Default)]
 pub(super) struct Agents(BTreeMap<String, Offer>);
 
@@ -109,7 +110,7 @@ impl State {
             if !is_moving && at >= waits.since.saturating_add(HELD_OUT_MAX) {
                 return BTreeSet::new();
             }
-            // What is offered is waited for anew when it is offered no more.
+            // Offered values start a new wait once they are no longer offered.
             for offer in offered.values() {
                 waits.values.remove(&placement::spread_values(spec, offer));
             }
@@ -157,8 +158,7 @@ impl State {
         }
     }
 
-    /// Forgets the waits of jobs that lack nothing any more, and ends those that were in vain: what was declined meanwhile is
-    /// wanted again.
+    /// Forgets the waits of jobs that lack nothing, and ends waits in vain: the core revives the offers declined meanwhile.
     pub(super) fn end_spread_waits(&mut self) {
         let (at, jobs) = (self.clock.at, &self.jobs);
         self.spread_waits
@@ -175,8 +175,8 @@ impl State {
         }
     }
 
-    /// How uneven the tasks of a job are over the attribute that it is spread over, and what keeps others from being used:
-    /// "3 of 3 on rack r1: r2, r3 not offered".
+    /// Returns the imbalance of a job over its spread attribute, and the reason why other values are unused: "3 of 3 on
+    /// rack r1: r2, r3 not offered".
     pub(super) fn uneven(&self, job: &Job) -> Option<String> {
         let spec = job.spec()?;
         let spread = spec
@@ -282,7 +282,7 @@ impl State {
                 .push(id.clone());
         }
         let mut room: BTreeMap<&str, usize> = BTreeMap::new();
-        // What is placed counts for nothing here: what moves leaves.
+        // Placed tasks do not count here: a moved task leaves its place.
         let fits = placement::fit_each(spec, &[], self.agents.0.values());
         for (agent, fits) in self.agents.0.values().zip(fits) {
             if fits.is_ok() {

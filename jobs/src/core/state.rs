@@ -27,28 +27,28 @@ use super::volume::Volume;
 use crate::placement::Offer;
 use crate::spec::Cron;
 
-/// Where no step was made for longer, the process stood still: what it has not heard meanwhile may wait to be read.
+/// A longer pause between two steps means that the process stood still: unread input may wait.
 const STANDSTILL_MIN: Duration = Duration::from_secs(5);
-/// For so long after it no schedule starts a run: what waits to be read is heard first.
+/// The time after such a pause during which no schedule starts a run: the core reads the waiting input first.
 pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
 /// The rules that hold for all jobs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long the agent of a service's task may be away before the task is replaced.
+    /// The time that the agent of a service's task may be away before the core replaces the task.
     pub service_unreachable: Duration,
-    /// The same of a batch's task, which might have succeeded there.
+    /// The same time for a batch's task, which might have succeeded on its agent.
     pub batch_unreachable: Duration,
-    /// The first time of a schedule after another, both since 1970; none if there is none.
+    /// Returns the first time of a schedule after another time, both since the Unix epoch, if any.
     pub next_time: fn(&Cron, Duration) -> Option<Duration>,
     pub reconcile: ReconcileIntervals,
     /// Whom the master knows the framework as: reservations and volumes are in its name.
     pub principal: Option<String>,
-    /// Tells the volumes of a scheduler without any from those of others: drawn at each start.
+    /// The owner id for volumes of a scheduler that has none yet; drawn at each start.
     pub owner: u32,
 }
 
-/// The scheduler: what is durable of it, and what it knows of the cluster.
+/// The state of the scheduler: the durable records, and its knowledge of the cluster.
 #[derive(Debug)]
 pub struct State {
     pub(super) options: Options,
@@ -66,21 +66,21 @@ pub struct State {
     pub(super) kills_left: usize,
     pub(super) strays: Strays,
     pub(super) is_connected: bool,
-    /// When that stream was opened.
+    /// The time when that stream was opened.
     pub(super) connected_since: Duration,
-    /// Until then no schedule starts a run: what was told while the process stood still is heard first.
+    /// No schedule starts a run before this time: the core first reads the input that came while the process stood still.
     pub(super) fires_from: Duration,
-    /// Of the master, which tasks stay in whose job says nothing of regions.
+    /// The region of the master. Tasks stay in it if their job names no region.
     pub(super) master_region: Option<String>,
-    /// Nothing has been asked of a master since the start.
+    /// The scheduler has sent no queries to a master since its start.
     is_fresh: bool,
     /// Since when no master has answered.
     pub(super) away_since: Option<Duration>,
     pub(super) offers: BTreeMap<String, HeldOffer>,
     pub(super) accept_limits: AcceptLimits,
-    /// What is left of the last offer of each agent to a role, to say where tasks would fit: it has mostly been answered.
+    /// The rest of the last offer of each agent to a role, to find room for tasks: most of these offers have been answered.
     pub(super) seen: SeenOffers,
-    /// Roles of which plans are made, until when their offers are asked for.
+    /// The roles for which plans are made, and the time until which the framework requests their offers.
     pub(super) looked_for: BTreeMap<String, Duration>,
     /// The port from which an agent's next ones are taken: a port that has become free is not in use again at once, while
     /// others have its address.
@@ -93,7 +93,7 @@ pub struct State {
     pub(super) jobs_max: usize,
     /// Bytes of all specifications that there may be.
     pub(super) spec_bytes_max: usize,
-    /// What answering offers may look at in one step, and the job of each role with which the next step goes on.
+    /// The work of one step for offers, and the job of each role with which the next step continues.
     pub(super) step_work_max: usize,
     pub(super) resume: BTreeMap<String, String>,
     pub(super) collector: Option<Collector>,
@@ -135,7 +135,7 @@ pub(super) struct Tried {
     pub(super) version: u64,
     pub(super) tasks: usize,
     pub(super) offers: BTreeSet<String>,
-    /// Those of them that are kept back.
+    /// The offers among them that are kept back.
     pub(super) kept: BTreeSet<String>,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct Rest {
 }
 
 impl State {
-    /// A scheduler with what the store has of it.
+    /// Restores a scheduler from the records of its store.
     pub fn restore(
         options: Options,
         now: Now,
@@ -284,8 +284,8 @@ impl State {
             for (number, run) in &mut job.runs {
                 run.recount(busy.get(number).unwrap_or(&BTreeSet::new()));
             }
-            // A gang that ends lacks a task from the first on: all of this one run, launched by a version that knows nothing
-            // of it and leaves the record as it is.
+            // A gang that is ending lacks a task from the start. A complete run was launched by a release that does not
+            // know the mark and left it in the record.
             job.record.broken = job.record.broken && !job.is_whole();
             job.begin_dealt();
             job.resume_kills(self.clock.at);
@@ -299,7 +299,7 @@ impl State {
         self.meta.framework_id.as_deref()
     }
 
-    /// The id of the cluster that the jobs are of, once it has subscribed to a master that tells it.
+    /// Returns the id of the jobs' cluster, once a master has sent one.
     #[must_use]
     pub fn cluster_id(&self) -> Option<&str> {
         self.meta.cluster_id.as_deref()
@@ -312,12 +312,12 @@ impl State {
         }
     }
 
-    /// Takes in what happened and gives what is to be done, in order.
+    /// Processes an input and returns the effects, in order.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         self.step_all(now, [input])
     }
 
-    /// The same for several inputs at once, which are decided on together.
+    /// Processes several inputs together, with one decision for all.
     pub fn step_all(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         self.clock.read(now);
         let passed = now.moment.saturating_since(self.moment);
@@ -325,7 +325,7 @@ impl State {
         if passed > STANDSTILL_MIN {
             self.stood_still(passed);
         }
-        // What time brings is decided by all that was told until now.
+        // Timers are processed last, after all other inputs.
         let is_time = |input: &Input| matches!(input, Input::Tick { .. });
         let (times, told): (Vec<_>, Vec<_>) = inputs.into_iter().partition(is_time);
         for input in told.into_iter().chain(times) {
@@ -335,8 +335,8 @@ impl State {
         std::mem::take(&mut self.effects)
     }
 
-    /// Takes a time in which nothing could be heard off the patience with updates, with agents that are away and
-    /// with what the master tells after a subscription.
+    /// Excludes a time without input from the patience with updates, with absent agents, and with the master's answers
+    /// after a subscription.
     fn stood_still(&mut self, passed: Duration) {
         let at = self.clock.at;
         let later = |since: Duration| since.saturating_add(passed).min(at);
@@ -388,7 +388,7 @@ impl State {
         }
     }
 
-    /// Decides until nothing more follows from what was decided.
+    /// Decides until no decision follows from another.
     fn settle(&mut self) {
         self.decide();
         self.press_kills();
@@ -430,7 +430,7 @@ impl State {
         {
             // What it was heard of last may be no more so.
             task.is_asked_for = true;
-            // What was asked before may have been lost.
+            // Earlier queries may have been lost.
             if let Some(killing) = &mut task.killing {
                 killing.next = self.clock.at;
             }
@@ -549,7 +549,7 @@ impl State {
             waited = at.saturating_sub(job.startable_since(&name, &self.clock));
             if let Some(task) = job.tasks.get_mut(id) {
                 task.phase = Phase::Launched;
-                // Not before it leaves can the master know of it, however long its record took to be durable.
+                // The master can know of the task only from now on, however long the write of its record took.
                 task.record.launched = at;
                 let volume = job.volumes.get_mut(&name.index);
                 let own = volume.filter(|one| task.record.volume.as_ref() == Some(&one.id));
@@ -571,7 +571,7 @@ impl State {
         self.jobs.get_mut(&name.job)?.tasks.get_mut(id)
     }
 
-    /// Tells what happened to a job, to those who follow and to its history.
+    /// Records an event of a job, for its followers and its history.
     pub(super) fn event(&mut self, job: &str, task_id: Option<&str>, text: impl Into<String>) {
         let task = task_id.and_then(|id| self.task(id));
         let event = Event {

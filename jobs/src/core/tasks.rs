@@ -1,6 +1,6 @@
-//! The tasks of a job that are not known to have ended: by id, and in the order in which they are shown.
+//! The tasks of a job that are not known to have ended: by id, and in the order of the lists.
 //!
-//! Invariant: to find a page of them takes a step for each task of it, and one for each thousand indexes before it.
+//! Invariant: to find a page takes a step for each of its tasks, and a step for each thousand indexes before it.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt;
@@ -15,12 +15,12 @@ const BLOCK: u32 = 1_024;
 
 #[cfg(test)]
 thread_local! {
-    /// How many tasks and blocks of them were passed over on the way to a page.
+    /// Counts the tasks and blocks that were skipped on the way to a page.
     pub(super) static PASSED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Where a task stands among those of its job, in the order in which they are shown. As text it is the place behind which
-/// a page begins.
+/// The position of a task among those of its job, in the order of the lists. As text it is the place behind which a page
+/// begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskOrder {
     run: u64,
@@ -62,7 +62,7 @@ impl TaskOrder {
         (self.run, self.index / BLOCK)
     }
 
-    /// What stands before all tasks of an index.
+    /// Returns the position before all tasks of an index.
     fn before(run: u64, index: u32) -> Self {
         Self {
             run,
@@ -117,7 +117,7 @@ impl FromStr for TaskOrder {
 pub(super) struct Tasks {
     by_id: BTreeMap<String, Task>,
     order: BTreeSet<TaskOrder>,
-    /// How many there are in each block of indexes of a run, none of which is empty.
+    /// The number of tasks in each block of indexes of a run; no block is empty.
     blocks: BTreeMap<(u64, u32), usize>,
 }
 
@@ -169,7 +169,7 @@ impl Tasks {
         self.by_id.values_mut()
     }
 
-    /// Those behind an id.
+    /// Returns the tasks behind an id.
     pub(super) fn behind_id(&self, id: Option<&str>) -> impl Iterator<Item = (&String, &Task)> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_id.range::<str, _>((from, Bound::Unbounded))
@@ -184,7 +184,7 @@ impl Tasks {
         self.order.range((from, Bound::Unbounded)).copied()
     }
 
-    /// The place of the last of the first so many; nothing where they are none.
+    /// Returns the place of the last of the first `most` tasks, or `None` if there are none.
     pub(super) fn last_of(&self, most: usize) -> Option<TaskOrder> {
         let mut left = most.checked_sub(1)?;
         for ((run, block), count) in &self.blocks {
@@ -207,7 +207,7 @@ impl Tasks {
         self.by_id.get_key_value(&place.id_in(job))
     }
 
-    /// Those of an index of a run.
+    /// Returns the tasks of an index of a run.
     pub(super) fn of_index(&self, job: &str, run: u64, index: u32) -> impl Iterator<Item = &Task> {
         let from = TaskOrder::before(run, index);
         let places = self.order.range(from..);

@@ -1,4 +1,4 @@
-//! What has happened since the scheduler started, counted.
+//! The counters of events since the scheduler started.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Totals {
     pub strays_killed: u64,
     /// Offers that were given back because they could not be read.
     pub unreadable_offers: u64,
-    /// How long launched tasks have waited.
+    /// The waiting times of launched tasks.
     pub queue: Queue,
 }
 
@@ -67,9 +67,9 @@ pub const QUEUE_BOUNDS: [Duration; 10] = [
 /// Queue times, by how long they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// How many were up to each of [`QUEUE_BOUNDS`] and above the one before.
+    /// The number of waiting times up to each of [`QUEUE_BOUNDS`] and above the bound before.
     pub counts: [u64; QUEUE_BOUNDS.len()],
-    /// How many were longer than all of them.
+    /// The number of waiting times above all bounds.
     pub beyond: u64,
     pub sum: Duration,
 }

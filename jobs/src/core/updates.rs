@@ -1,4 +1,4 @@
-//! What is told of tasks, and what follows for their slots.
+//! The status updates of tasks, and their consequences for the slots.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use super::state::State;
 use super::task_name::TaskName;
 use crate::spec::{Backoff, Kind};
 
-/// For this long an answer that a task is unknown is not believed: its launch may still be under way.
+/// The time after a launch during which the core ignores an answer that the task is unknown: the launch may still be under
+/// way.
 pub(super) const LAUNCH_GRACE: Duration = Duration::from_secs(5);
 /// Before an index is tried again whose task was lost.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
-/// Of a job with more tasks not each update is decided on at once: time brings it, a moment later.
+/// Larger jobs are not planned after each update at once: the next tick plans them, a moment later.
 const PROMPT_TASKS_MAX: usize = 500;
 
-/// How a task has ended, as its slot sees it.
+/// The end of a task, from the view of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Succeeded,
@@ -110,7 +111,8 @@ impl State {
         }
     }
 
-    /// Counts the success of a batch's task that was given up, whose replacement has not succeeded: that one is killed.
+    /// Counts the late success of a batch's task that was given up, if its replacement has not succeeded; kills the
+    /// replacement.
     fn credit(&mut self, id: &str) {
         let Ok(name) = id.parse::<TaskName>() else {
             return;
@@ -328,7 +330,7 @@ impl State {
         }
     }
 
-    /// Makes durable that the gang of a service ends. That of a batch is told by the slots of its run.
+    /// Records durably that the gang of a service ends. For a batch, the slots of the run show this.
     fn break_gang(&mut self, name: &str) {
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.is_service()) else {
             return;
@@ -381,11 +383,11 @@ impl State {
     }
 }
 
-/// What a job says of a task's end.
+/// The rules of a job for the end of a task.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     backoff: Backoff,
-    /// Of a batch; a service is repeated for ever.
+    /// The number of retries of a batch; a service repeats for ever.
     retries: Option<u32>,
     is_gang: bool,
 }
@@ -503,8 +505,7 @@ fn end_of(state: TaskState, status: &TaskStatus, has_run: bool) -> Option<End> {
     }
 }
 
-/// Whether its agent has killed a task that was found in bad health: nobody here has asked for that, and it is told no
-/// other reason.
+/// Whether the agent has killed an unhealthy task: the scheduler sent no kill, and the update names no other reason.
 fn is_killed_for_its_checks(state: TaskState, status: &TaskStatus, task: &Task) -> bool {
     state == TaskState::TaskKilled
         && status.reason.is_none()

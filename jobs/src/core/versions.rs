@@ -15,8 +15,8 @@ use crate::spec::JobSpec;
 
 /// Bytes of a specification that is written with its job each time, as a scheduler of before did with all.
 const INLINE_BYTES_MAX: usize = 4 * 1024;
-/// Bytes of the specifications of all jobs, with their versions, and of one role half of what others leave: what is
-/// stored is read again at each start, and an etcd has 2 GiB for all that share it unless it is told.
+/// Bytes of the specifications of all jobs, with their versions; a role gets at most half of the rest that other roles
+/// leave. Each start reads the stored data again, and by default an etcd has 2 GiB for all its users.
 pub(super) const SPEC_BYTES_MAX: usize = 512 << 20;
 
 /// A version as it was written last.
@@ -24,7 +24,7 @@ pub(super) const SPEC_BYTES_MAX: usize = 512 << 20;
 pub(super) struct Written {
     spec: Arc<JobSpec>,
     bytes: usize,
-    /// What the record of its own says, if there is one.
+    /// The contents of the version's own record, if it has one.
     apart: Option<Arc<JobSpec>>,
 }
 
@@ -132,7 +132,7 @@ impl Job {
     }
 }
 
-/// How a specification is written, after what was written of its version.
+/// Returns the written form of a specification, given the written form of its version.
 fn written(present: Option<&Written>, spec: &Arc<JobSpec>) -> Written {
     if let Some(same) = present.filter(|one| Arc::ptr_eq(&one.spec, spec))
         && (same.bytes <= INLINE_BYTES_MAX || same.apart.is_some())

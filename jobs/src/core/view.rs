@@ -1,4 +1,4 @@
-//! What readers see of jobs: the objects of the HTTP API.
+//! The objects of the HTTP API: jobs as readers see them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,25 +38,25 @@ pub struct JobView {
     pub failed: u32,
     pub succeeded: u32,
     pub state: &'static str,
-    /// Why it is not further, empty if nothing stands in the way.
+    /// The reason why the job makes no progress; empty if there is none.
     pub why: String,
-    /// What keeps the tasks that it wants from the offers seen last, agent by agent; of a job that is looked at alone.
+    /// The obstacles of its wanted tasks in the offers seen last, by agent; only in the view of a single job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub obstacles: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<UpdateView>,
-    /// The version that the service went back from by itself, until another one is asked for.
+    /// The version that the service reverted automatically, until a client requests another version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_update: Option<FailedUpdateView>,
     /// The last failure of the version that is to run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<FailureView>,
-    /// When a schedule runs next, in seconds since 1970.
+    /// The next run of the schedule, in seconds since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_run: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Vec<TaskView>>,
-    /// Those of its instances; of a job that is looked at alone.
+    /// The volumes of its instances; only in the view of a single job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeView>,
 }
@@ -66,13 +66,14 @@ pub struct JobView {
 pub struct FailureView {
     pub task_id: String,
     pub agent_id: String,
-    /// When, in seconds since 1970.
+    /// The time in seconds since the Unix epoch.
     pub time: u64,
     /// In one line: its exit code or signal, that it ran out of memory, or what else.
     pub text: String,
     /// Failures of this version.
     pub failures: u64,
-    /// When the next attempt may start, in seconds since 1970; none where one runs, or none follows.
+    /// The earliest start of the next attempt, in seconds since the Unix epoch; `None` while an attempt runs, or if none
+    /// follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt: Option<u64>,
 }
@@ -131,7 +132,7 @@ pub struct TaskView {
     pub message: String,
 }
 
-/// What a job was and what happened to it.
+/// The earlier versions, runs and events of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct History {
     pub versions: Vec<VersionView>,
@@ -145,20 +146,20 @@ pub struct VersionView {
     pub time: u64,
     pub count: u32,
     pub current: bool,
-    /// It is the last of which all instances were healthy.
+    /// The last version of which all instances were healthy.
     pub stable: bool,
 }
 
-/// What a version of a job runs as, which says who may run it.
+/// The role and user that a version of a job runs as; they decide who may run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     pub role: String,
-    /// None for the user of the framework.
+    /// The user of the tasks; `None` for the user of the framework.
     pub user: Option<String>,
 }
 
 impl Authority {
-    /// What a job would run as, submitted or not.
+    /// Returns the authority that a job would run with, submitted or not.
     #[must_use]
     pub fn of(spec: &JobSpec) -> Self {
         Self {
@@ -170,7 +171,7 @@ impl Authority {
 
 type Rules = dyn Fn(&str, &Authority) -> bool + Send + Sync;
 
-/// Tells whether a principal may run tasks in a role and as a user, by the rules as they are at the time.
+/// Decides whether a principal may run tasks in a role and as a user, by the current rules.
 #[derive(Clone)]
 pub struct MayRun(Arc<Rules>);
 
@@ -206,7 +207,7 @@ impl State {
         self.may_run = Some(may_run);
     }
 
-    /// One job with all of its tasks, where no quotas are known.
+    /// Returns a job with all of its tasks, without known quotas.
     #[must_use]
     pub fn job(&self, name: &str) -> Option<JobView> {
         Some(JobView {
@@ -215,7 +216,7 @@ impl State {
         })
     }
 
-    /// One job as it is looked at alone, without its tasks, where these quotas are known.
+    /// Returns the view of a single job without its tasks, given these quotas.
     #[must_use]
     pub fn job_alone(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
         let summary = self.summary(name, quotas)?;
@@ -238,27 +239,27 @@ impl State {
         }
     }
 
-    /// The role of a job that waits for offers: its quota may be what is in the way.
+    /// Returns the role of a job that waits for offers: its quota may be the obstacle.
     #[must_use]
     pub fn role_of_waiting(&self, name: &str) -> Option<&str> {
         let job = self.jobs.get(name).filter(|_| self.is_connected)?;
         (job.demand(self.clock.at) > 0).then(|| job.role())
     }
 
-    /// How many tasks a job has.
+    /// Returns the number of tasks of a job.
     #[must_use]
     pub fn task_count(&self, name: &str) -> usize {
         self.jobs.get(name).map_or(0, |job| job.tasks.len())
     }
 
-    /// The place of the last of its first so many tasks; nothing where they are none.
+    /// Returns the place of the last of the job's first `most` tasks, or `None` if there are none.
     #[must_use]
     pub fn task_place(&self, name: &str, most: usize) -> Option<TaskOrder> {
         self.jobs.get(name)?.tasks.last_of(most)
     }
 
-    /// Tasks of a job behind a place, up to a number, and the place of the last where there are more. Those of a job of this
-    /// name in another role than the one that is asked for are none of it.
+    /// Returns up to `most` tasks of a job behind a place, and the place of the last if there are more. A job of this name
+    /// in another role than the requested one counts as missing.
     #[must_use]
     pub fn task_views(
         &self,
@@ -280,7 +281,7 @@ impl State {
         (views.collect(), last)
     }
 
-    /// One job as the list has it, and its volumes: of very many tasks it costs little.
+    /// Returns a job as in the list, with its volumes; cheap even with very many tasks.
     #[must_use]
     pub fn summary(&self, name: &str, quotas: &Quotas) -> Option<JobView> {
         let job = self.jobs.get(name)?;
@@ -290,13 +291,13 @@ impl State {
         })
     }
 
-    /// The role of a job, which says who may see and change it.
+    /// Returns the role of a job, which decides who may see and change it.
     #[must_use]
     pub fn role_of(&self, name: &str) -> Option<&str> {
         self.jobs.get(name).map(Job::role)
     }
 
-    /// What the present version of a job runs as.
+    /// Returns the authorities of a job's present version and of its rollback.
     #[must_use]
     pub fn authorities_of(&self, name: &str) -> Option<Authorities> {
         let job = self.jobs.get(name)?;
@@ -374,7 +375,7 @@ impl State {
         self.is_connected
     }
 
-    /// How many jobs there are.
+    /// Returns the number of jobs.
     #[must_use]
     pub fn job_count(&self) -> usize {
         self.jobs.len()
@@ -502,13 +503,13 @@ impl State {
     }
 }
 
-/// Its tasks that run and whose agents are there.
+/// Returns the number of running tasks whose agents are reachable.
 pub(super) fn running_of(job: &Job) -> usize {
     let runs = |task: &&Task| task.record.running.is_some() && task.record.unreachable.is_none();
     job.tasks.values().filter(runs).count()
 }
 
-/// Its tasks that are to be launched.
+/// Returns the number of tasks to be launched.
 pub(super) fn pending_of(job: &Job) -> usize {
     if job.record.stop.is_some() {
         return 0;

@@ -1,6 +1,6 @@
-//! One volume of an instance: its id, what is durable of it, and what operations tell of it.
+//! A volume of an instance: its id, its durable record, and the results of its operations.
 //!
-//! Invariant: what is told of a step that was heard of before changes nothing, so that repeated and late statuses do no harm.
+//! Invariant: a report about a step that was reported before changes nothing, so repeated and late statuses do no harm.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,7 +36,7 @@ impl FromStr for VolumeId {
     }
 }
 
-/// What an operation does to a volume or to what is reserved for it.
+/// An operation's step on a volume or on its reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Reserve,
@@ -84,7 +84,7 @@ pub(super) fn parse_operation_id(id: &str) -> Option<(&str, Step)> {
     Some((volume, *step))
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
@@ -96,7 +96,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// None where it has not ended, or cannot be told now.
+    /// Returns the outcome of a state; `None` if the operation has not ended or its state is unavailable.
     pub(super) fn of(state: OperationState) -> Option<Self> {
         match state {
             OperationState::OperationFinished => Some(Self::Done),
@@ -117,7 +117,7 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Presence {
-    /// It was asked for and not heard of.
+    /// The operation was requested, and no report has come yet.
     #[default]
     Unknown,
     Present,
@@ -125,7 +125,7 @@ pub(super) enum Presence {
 }
 
 impl Presence {
-    /// Settles what was not known.
+    /// Settles an unknown presence.
     fn settle(&mut self, as_this: Self) {
         if *self == Self::Unknown {
             *self = as_this;
@@ -133,17 +133,17 @@ impl Presence {
     }
 }
 
-/// Why a volume is released.
+/// The reason why a volume is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Release {
     /// Somebody said so: its data is destroyed.
     ByWord,
-    /// It could not be made; what was reserved for it is given back.
+    /// The volume could not be created; its reservation is given back.
     NotMade,
 }
 
-/// What is remembered of a volume, from before it is asked for until nothing of it is left.
+/// The durable state of a volume, from before its creation until nothing of it is left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct VolumeRecord {
     pub(super) job: String,
@@ -153,11 +153,11 @@ pub(super) struct VolumeRecord {
     pub(super) hostname: String,
     pub(super) attributes: BTreeMap<String, String>,
     pub(super) size_mb: f64,
-    /// Where it is in the sandbox.
+    /// The path of the volume in the sandbox.
     pub(super) path: String,
-    /// When it was asked for.
+    /// The time when the volume was requested.
     pub(super) since: Duration,
-    /// What is reserved for the instance with its label; absent where the agent's `--resources` reserve it.
+    /// The reservation for the instance with its label; absent if the agent's `--resources` reserve the disk.
     pub(super) reservation: Presence,
     pub(super) volume: Presence,
     pub(super) release: Option<Release>,
@@ -195,7 +195,7 @@ impl VolumeRecord {
         self.reservation == Presence::Unknown || self.volume == Presence::Unknown
     }
 
-    /// Nothing of it is left.
+    /// Whether nothing of the volume is left.
     pub(super) fn is_gone(&self) -> bool {
         self.reservation == Presence::Absent && self.volume == Presence::Absent
     }
@@ -211,9 +211,9 @@ impl VolumeRecord {
 pub(super) struct Volume {
     pub(super) id: String,
     pub(super) record: VolumeRecord,
-    /// Why its instance does not fit beside it, where it was offered last.
+    /// The reason why the instance did not fit beside its volume in the last offer.
     pub(super) obstacle: Option<String>,
-    /// When the master is asked for its operations again.
+    /// The next time to query the master about the operations.
     pub(super) ask: Duration,
     /// Before this it is not tried again to release it, and the pause that follows.
     pub(super) retry: Duration,

@@ -11,10 +11,10 @@ use crate::placement::{Placement, VOLUME_LABEL, reserved_for, volume_in};
 use crate::spec::JobSpec;
 use crate::task_info::{INDEX_LABEL, JOB_LABEL};
 
-/// What the operations of one instance take of an ACCEPT at most, beside the texts that its task has too.
+/// Bytes that the operations of one instance add to an ACCEPT, beside the texts that its task contains too.
 pub(super) const OPERATIONS_BYTES: usize = 8_192;
 
-/// What a reservation for an instance says; none in a role that nothing can be reserved for.
+/// Returns the reservation for an instance, or `None` if the role permits no reservation.
 pub(super) fn reservation_of(
     (job, index): (&str, u32),
     id: &str,
@@ -37,7 +37,7 @@ pub(super) fn reservation_of(
     })
 }
 
-/// What an instance is launched with, and what has to be done before.
+/// The resources to launch an instance with, and the operations before the launch.
 pub(super) struct Prepared {
     pub(super) resources: Resources,
     pub(super) operations: Vec<NamedOperation>,
@@ -45,14 +45,14 @@ pub(super) struct Prepared {
     pub(super) reserves: bool,
 }
 
-/// How many resources the operations of [`prepare`] name at most.
+/// Returns the maximum number of resources that the operations of [`prepare`] name.
 pub(super) fn named_at_most(placement: &Placement) -> usize {
     let surplus = placement.returned.as_ref();
     let surplus = surplus.map_or(0, |returned| returned.surplus.len());
     placement.resources.len() + 2 * placement.new_volume.len() + surplus
 }
 
-/// How many resources operations name.
+/// Returns how many resources the operations name.
 pub(super) fn named_by(operations: &[NamedOperation]) -> usize {
     let named = operations.iter().map(|named| match &named.operation {
         Operation::Reserve { source, resources } => source.len() + resources.len(),
@@ -64,7 +64,7 @@ pub(super) fn named_by(operations: &[NamedOperation]) -> usize {
     named.sum()
 }
 
-/// Reserves what the task takes and can be reserved, makes the volume if it is new, and gives back what is superfluous.
+/// Reserves the reservable resources of the task, creates the volume if it is new, and unreserves surplus resources.
 pub(super) fn prepare(
     placement: &Placement,
     spec: &JobSpec,
@@ -160,14 +160,14 @@ fn with_volume(
     Resource::new(parts).ok()
 }
 
-/// What is left of a volume that is destroyed.
+/// Returns the disk that is left after a volume is destroyed.
 fn without_volume(volume: &Resource) -> Option<Resource> {
     let mut parts = volume.clone().into_parts();
     parts.disk = None;
     Resource::new(parts).ok()
 }
 
-/// Gives back what was reserved for an instance; its volume too, if it is to be destroyed.
+/// Unreserves the resources of an instance; destroys its volume too, if requested.
 pub(super) fn release(
     id: &str,
     held: &Resources,
@@ -187,7 +187,7 @@ pub(super) fn release(
         rest.extend(without_volume(&volume));
         named(Step::Destroy, Operation::Destroy(vec![volume]));
     }
-    // What an operator has reserved stays so, also where the volume was made of it.
+    // Resources that an operator has reserved stay reserved, even if the volume was made of them.
     rest.retain(|one| one.is_dynamically_reserved() && reserved_for(one) == Some(id));
     if !rest.is_empty() {
         named(Step::Unreserve, Operation::Unreserve(rest));

@@ -1,6 +1,6 @@
-//! What becomes of volumes: what operations and offers tell of them, and how they are released.
+//! The life of volumes: the results of operations, the volumes in offers, and their release.
 //!
-//! Invariant: no volume is destroyed but by word of a client, of which its record tells before DESTROY leaves.
+//! Invariant: a volume is destroyed only at the request of a client, which its record shows before DESTROY leaves.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::placement::{Offer, volume_in};
 /// something waits for, whose agent may have been marked gone.
 const ASK_SOON: Duration = Duration::from_secs(5);
 const ASK_LATER: Duration = Duration::from_secs(60);
-/// Volumes that are asked for in one call.
+/// Volumes that one query names.
 const ASKED_MAX: usize = 1_000;
 /// The longest pause before a release that failed is tried again.
 const RETRY_MAX: Duration = Duration::from_secs(300);
@@ -59,8 +59,8 @@ impl State {
         self.releasing.insert(id, volume);
     }
 
-    /// Answers the offers that hold what is to be released, with DESTROY and UNRESERVE alone: as many of these as one
-    /// ACCEPT carries, the others with the next offer.
+    /// Answers the offers with resources to release, with DESTROY and UNRESERVE alone: as many operations as one ACCEPT
+    /// carries, the others with the next offer.
     pub(super) fn release_offered(&mut self, pool: &mut Pool) {
         let mut used = BTreeSet::new();
         for index in 0..pool.open().len() {
@@ -95,7 +95,7 @@ impl State {
         let by_word = match self.releasing.get(id) {
             Some(releasing) if at < releasing.retry => return Vec::new(),
             Some(releasing) => releasing.record.release == Some(Release::ByWord),
-            // What is left of one that was released, without any data.
+            // The rest of a released volume, without any data.
             None if volume_in(held, id).is_none() && self.is_forgotten(id) => false,
             None => return Vec::new(),
         };
@@ -103,7 +103,7 @@ impl State {
         release(id, held, by_word, number)
     }
 
-    /// Whether a volume is this scheduler's and nothing is known of it.
+    /// Whether a volume belongs to this scheduler but has no record.
     fn is_forgotten(&self, id: &str) -> bool {
         let Some(own) = self.own_volume(id) else {
             return false;
@@ -129,7 +129,7 @@ impl State {
         self.change_volume(id, VolumeRecord::seen);
     }
 
-    /// What is told of an operation; acknowledged once what follows is durable.
+    /// Handles the status of an operation; the acknowledgement follows once the consequences are durable.
     pub(super) fn operation_update(&mut self, status: OperationStatus) {
         self.take_operation_update(&status);
         if status.uuid.is_some() && status.agent_id.is_some() && status.operation_id.is_some() {
@@ -190,7 +190,7 @@ impl State {
         (volume.id == id).then_some(volume)
     }
 
-    /// Changes what is known of a volume, and does what follows.
+    /// Changes the record of a volume, and handles the consequences.
     fn change_volume(&mut self, id: &str, change: impl FnOnce(&mut VolumeRecord)) {
         let Some(volume) = self.volume_mut(id) else {
             return;
@@ -213,7 +213,7 @@ impl State {
             };
             self.event(&record.job, None, text);
         } else if is_kept && record.volume == Presence::Absent {
-            // It was not made, but what was reserved for it is there.
+            // The volume was not created, but its reservation exists.
             if let Some(mut volume) = self.drop_volume(id, &record) {
                 volume.record.release = Some(Release::NotMade);
                 self.let_go(volume);
@@ -231,7 +231,7 @@ impl State {
         job.volumes.remove(&record.index)
     }
 
-    /// A new stream: what was asked before may have been lost.
+    /// Repeats all queries on a new stream: earlier queries may have been lost.
     pub(super) fn ask_for_volumes_anew(&mut self) {
         let kept = self
             .jobs
@@ -253,7 +253,8 @@ impl State {
             .filter(|job| !job.volumes.is_empty())
             .flat_map(|job| {
                 let wanted: BTreeSet<u32> = job.wanted.iter().map(|one| one.index).collect();
-                // What is asked for in an ACCEPT that waits for the store nobody knows yet, and would say so.
+                // The master does not know operations of an ACCEPT that still waits for the store; a query would report
+                // them as unknown.
                 let tasks = job.tasks.values();
                 let intended = tasks.filter(|task| task.phase == Phase::Intended);
                 let intended: BTreeSet<u32> = intended.map(|task| task.name.index).collect();

@@ -18,7 +18,7 @@ use crate::spec::JobSpec;
 
 #[cfg(test)]
 thread_local! {
-    /// How many of the wanted were looked at for the agents of their volumes.
+    /// Counts the wanted instances whose volumes' agents were looked at.
     pub(super) static LOOKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -86,7 +86,7 @@ impl State {
         (pool, own): (&Pool, &[usize]),
     ) -> Option<Placement> {
         let job = self.jobs.get(name)?;
-        // Volumes stay where they are, whatever rule was added later; what has none makes room for them.
+        // Volumes stay in place, even if a later rule forbids it; instances without volumes make room for them.
         let beside: Vec<_> = match spec.is_laid_out() && !own.is_empty() {
             true => placed_beside_volumes(job).collect(),
             false => Vec::new(),
@@ -213,8 +213,8 @@ impl State {
         owner
     }
 
-    /// Notes a task and its volume; the volume is made, if there is none, in the ACCEPT that launches the task. Gives whether
-    /// there is such a task.
+    /// Records a task and its volume; the ACCEPT that launches the task also creates a missing volume. Returns whether the
+    /// task was recorded.
     fn intend_on_volume(
         &mut self,
         launchable: &Launchable<'_>,
@@ -279,7 +279,7 @@ impl State {
         true
     }
 
-    /// The launch that would have made a volume has not left, so that there is none.
+    /// Forgets a volume whose launch has not left: the volume does not exist.
     pub(super) fn forget_unmade_volume(&mut self, name: &str, task_id: &str) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;
@@ -336,7 +336,7 @@ impl State {
         of_role.map(|record| &*record.agent_id).collect()
     }
 
-    /// Why an instance waits that has a volume, if one does.
+    /// Returns why an instance with a volume waits, if one does.
     pub(super) fn waits_for_volume(&self, job: &Job) -> Option<String> {
         let mut away = job
             .tasks
@@ -397,7 +397,7 @@ fn placed_beside_volumes(job: &Job) -> impl Iterator<Item = Placed> {
     beside.map(super::launch::placed_of)
 }
 
-/// Where the offers of each agent are.
+/// Returns the indexes of each agent's offers.
 fn by_agent(offers: &[Offer]) -> HashMap<String, Vec<usize>> {
     let mut found: HashMap<String, Vec<usize>> = HashMap::new();
     for (index, offer) in offers.iter().enumerate() {

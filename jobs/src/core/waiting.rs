@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiting {
-    /// Those that have never had a task, from the first that has been passed over by none of [`Self::others`].
+    /// The range of indexes that have never had a task; [`Self::others`] has all other waiting indexes.
     fresh: Range<u32>,
     /// All others. Those that may start at any time are below the fresh ones.
     others: BTreeSet<(Duration, u32)>,
@@ -23,7 +23,7 @@ impl Waiting {
         }
     }
 
-    /// These, and all from there to the end of what there was.
+    /// Returns a list of the given entries and all fresh indexes from `from`.
     pub(super) fn restored(
         &self,
         from: u32,
@@ -52,18 +52,18 @@ impl Waiting {
         before.chain(fresh).chain(after)
     }
 
-    /// When the first may start.
+    /// Returns the time when the first may start.
     pub(super) fn first(&self) -> Option<Duration> {
         self.iter().next().map(|(not_before, _)| not_before)
     }
 
-    /// When the last may start.
+    /// Returns the time when the last may start.
     pub(super) fn last(&self) -> Option<Duration> {
         let last = self.others.last().map(|(not_before, _)| *not_before);
         last.or((!self.fresh.is_empty()).then_some(Duration::ZERO))
     }
 
-    /// Those that may start by now.
+    /// Returns the indexes that may start by now.
     pub(super) fn ready(&self, at: Duration) -> impl Iterator<Item = u32> {
         let ready = self.iter().take_while(move |(from, _)| *from <= at);
         ready.map(|(_, index)| index)

@@ -1,4 +1,4 @@
-//! Why a job is not further, in the words of an operator: what it waits for, and what failed last.
+//! The reason why a job makes no progress, in the words of an operator: its obstacle, and its last failure.
 
 use meseta_daemon::calendar::utc;
 

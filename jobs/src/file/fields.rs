@@ -8,9 +8,9 @@ pub(super) use sections::JOB;
 /// A table of the file.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// As messages and headings name it: `[task]`, or `the job` for the top of the file.
+    /// The title in messages and headings: `[task]`, or `the job` for the top of the file.
     pub(super) title: &'static str,
-    /// What the table is about, one sentence.
+    /// The subject of the table, one sentence.
     pub(super) doc: &'static str,
     pub(super) fields: &'static [Field],
 }
@@ -20,7 +20,7 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) form: Form,
     pub(super) presence: Presence,
-    /// What the field means; sentences.
+    /// The meaning of the field, in sentences.
     pub(super) doc: &'static str,
 }
 
@@ -32,11 +32,11 @@ pub(super) enum Presence {
     Default(&'static str),
 }
 
-/// What a field takes.
+/// The kind of value that a field accepts.
 #[derive(Debug)]
 pub(super) enum Form {
     Text,
-    /// One of these texts.
+    /// Accepts one of these texts.
     OneOf(&'static [&'static str]),
     Texts,
     /// A table from names to texts.
@@ -50,7 +50,7 @@ pub(super) enum Form {
     },
     /// A number of thousandths above 0.
     Amount,
-    /// The same, or `"unlimited"`.
+    /// Accepts an amount, or `"unlimited"`.
     AmountLimit,
     /// A number and a unit, `10secs`.
     Duration {
@@ -58,17 +58,17 @@ pub(super) enum Form {
     },
     /// A whole number and a unit, `64MB`.
     Size,
-    /// The same, or `"unlimited"`.
+    /// Accepts a size, or `"unlimited"`.
     SizeLimit,
     Section(&'static Section),
-    /// A list of tables; where `short` is told, a text stands for a table with this field alone.
+    /// A list of tables; with `short`, a text stands for a table with this field alone.
     Sections {
         section: &'static Section,
         short: Option<&'static str>,
     },
 }
 
-/// What [`Form::AmountLimit`] and [`Form::SizeLimit`] take for no limit.
+/// The value of [`Form::AmountLimit`] and [`Form::SizeLimit`] that means no limit.
 pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const KINDS: [&str; 3] = ["service", "batch", "cron"];
 pub(super) const OVERLAPS: [&str; 3] = ["skip", "replace", "allow"];

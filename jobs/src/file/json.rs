@@ -1,11 +1,11 @@
 //! JSON as a tree of values, each with its place in the text.
 //!
-//! `serde_json` judges the text first, its depth too; what is walked here is known to be JSON. A key that comes twice
-//! is kept twice, so that the check of fields can tell of it.
+//! `serde_json` validates the text first, including its depth, so the walk sees only valid JSON. A repeated key is kept
+//! twice, so that the check of fields can report it.
 
 use super::tree::{Entry, Node, Value};
 
-/// Reads JSON; of a text that is none, the byte and the reader's own words.
+/// Parses JSON; for an invalid text, returns the byte and the message of the parser.
 pub(super) fn from_json(text: &str) -> Result<Node, (usize, String)> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| {
         let words = error.to_string();
@@ -27,7 +27,7 @@ pub(super) fn from_json(text: &str) -> Result<Node, (usize, String)> {
 /// The byte of a line from 1 and a column, which `serde_json` counts in bytes from 1.
 fn byte_of(text: &str, line: usize, column: usize) -> usize {
     let lines = text.split_inclusive('\n').take(line.saturating_sub(1));
-    // A word that a line break ends is told as column 0 of the next line.
+    // The parser reports a word before a line break as column 0 of the next line.
     (lines.map(str::len).sum::<usize>() + column).saturating_sub(1)
 }
 
@@ -35,7 +35,7 @@ fn byte_of(text: &str, line: usize, column: usize) -> usize {
 struct Walk<'a> {
     text: &'a str,
     at: usize,
-    /// The first text that is none: half a character, as `"\ud800"`.
+    /// The first invalid text: half a character, as `"\ud800"`.
     wrong: Option<(usize, String)>,
 }
 
@@ -75,7 +75,7 @@ impl Walk<'_> {
         items
     }
 
-    /// Passes a comma, or the end of what is being read: false then.
+    /// Skips a comma and returns true, or returns false at the end of the list or object.
     fn goes_on(&mut self, end: u8) -> bool {
         self.skip_space();
         if self.peek() == Some(b',') {

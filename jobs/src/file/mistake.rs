@@ -1,4 +1,4 @@
-//! Mistakes of a job file: where each is, what is wrong, and what would be right.
+//! The mistakes of a job file: the place, the fault and the remedy of each.
 //!
 //! Invariant: a position is that of a character of the text, counted from 1, so that an editor finds it.
 
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::pattern::Pattern;
 
-/// One mistake, as the command line prints and the HTTP API answers it.
+/// A mistake in the form of the command line and the HTTP API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mistake {
     /// Line of the text, from 1.
     pub line: usize,
     /// Character within the line, from 1.
     pub column: usize,
-    /// What is wrong, without a full stop.
+    /// The fault, without a full stop.
     pub message: String,
-    /// What would be right, as an instruction.
+    /// The remedy, as an instruction.
     pub cure: String,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// All mistakes that one reading of a file found, in the order of the text; at least one.
+/// All mistakes of a file, in the order of the text; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mistakes {
     pub errors: Vec<Mistake>,
@@ -49,12 +49,12 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// Mistakes that are told of one file: nobody reads more, and each takes its time.
+/// Mistakes that are reported for one file: nobody reads more, and each takes time to find.
 pub const MISTAKES_MAX: usize = 100;
 /// Different regular expressions of one file: each is compiled.
 pub(super) const PATTERNS_MAX: usize = 256;
 
-/// Why a text cannot be a pattern of a constraint.
+/// The reason why a text is no valid pattern of a constraint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PatternMistake {
     /// The text is not a regular expression, or too large a one.
@@ -78,7 +78,7 @@ impl Collector {
         }
     }
 
-    /// Whether no further mistake would be told, so that there is no use in looking for one.
+    /// Whether the list is full, so that a search for more mistakes is useless.
     pub(super) const fn is_full(&self) -> bool {
         self.found.len() >= MISTAKES_MAX
     }

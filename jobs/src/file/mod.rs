@@ -74,7 +74,7 @@ pub fn from_text(text: &str) -> Result<JobSpec, Mistakes> {
     }
 }
 
-/// What a file has.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Submission {
     Job(Box<JobSpec>),
@@ -93,10 +93,11 @@ pub fn all_from_text(text: &str) -> Result<Vec<JobSpec>, Mistakes> {
     })
 }
 
-/// The same, which tells a list of one job from a job.
+/// Parses a file, and distinguishes a list of one job from a job.
 ///
 /// # Errors
-/// As [`from_toml`], of all jobs.
+///
+/// As [`from_toml`], for all jobs.
 pub fn submission(text: &str) -> Result<Submission, Mistakes> {
     let text = &*plain(text);
     let (parse, not_parsed): (Parse, _) = match text.trim_start().starts_with('{') {

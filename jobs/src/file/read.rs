@@ -15,7 +15,7 @@ use super::tree::Node;
 use super::view::View;
 use crate::spec::{GANG_MAX, JobSpec, NAME_CHARS_MAX, name_in};
 
-/// Jobs that one starts after at most: the addresses of each are gathered for its launches.
+/// Jobs that one job may start after: each launch gathers the addresses of all of them.
 const AFTER_MAX: usize = 256;
 /// Bytes of a job at most, beside its environment: it is stored with each of its versions, and launches carry it.
 const JOB_BYTES_MAX: usize = 128 * 1024;
@@ -65,7 +65,7 @@ fn check_bytes(spec: &mut JobSpec, file: &View<'_>, mistakes: &mut Collector) {
     }
 }
 
-/// What is reserved for its instances contradicts these.
+/// Reports fields that contradict the reservations for a volume.
 fn check_volume(spec: &JobSpec, file: &View<'_>, mistakes: &mut Collector) {
     if spec.best_effort {
         mistakes.add(
@@ -175,7 +175,7 @@ fn is_fetched_to(path: &str) -> bool {
     path.is_empty() || (!leads_out && parts.any(is_name) && !path.contains('\0'))
 }
 
-/// The one of these fields that is written; a mistake when there is none or more than one.
+/// Returns the only field of `choices` that the file sets; reports a mistake if it sets none or several.
 fn only_one(
     view: &View<'_>,
     choices: &'static [&'static str],

@@ -10,7 +10,7 @@ use super::fields::{Field, Form, JOB, Presence, SYNONYMS, Section, UNLIMITED};
 use super::mistake::{Collector, MISTAKES_MAX};
 use super::tree::{Node, Value};
 
-/// What an amount may be at most: beyond this a double does not hold thousandths.
+/// The maximum of an amount: a double does not represent thousandths beyond it.
 pub(super) const AMOUNT_MAX: f64 = 1e12;
 /// Sizes in bytes: a megabyte, and a petabyte, which is exact in a double of megabytes.
 const SIZE_MIN: u64 = 1 << 20;
@@ -51,7 +51,7 @@ pub(super) fn check(section: &'static Section, node: &Node, mistakes: &mut Colle
     }
 }
 
-/// What to write instead of a name that is not known.
+/// Returns the remedy for an unknown name.
 fn unknown(section: &'static Section, name: &str) -> String {
     let meant = SYNONYMS.iter().find(|(word, _)| *word == name);
     let meant = meant.map_or(name, |(_, field)| field);

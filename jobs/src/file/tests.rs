@@ -1,4 +1,4 @@
-//! What a file says is what the job is; what is wrong is told with its place and its cure.
+//! Job files: a file means its job, and a mistake has its place and its remedy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -149,7 +149,7 @@ fn a_file_is_fetched_to_each_path_below_the_sandbox() {
     }
 }
 
-/// What the command line sends of it says that it is unpacked too, and was refused.
+/// Regression: the command line's JSON of such a file said that it is unpacked too, and was refused.
 #[test]
 fn a_file_is_made_executable_instead_of_unpacked() {
     let text = |fields| {

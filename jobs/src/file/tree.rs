@@ -33,7 +33,7 @@ pub(super) struct Entry {
 }
 
 impl Node {
-    /// What the value is, with its article, for messages.
+    /// Returns the kind of the value, with its article, for messages.
     pub(super) const fn kind(&self) -> &'static str {
         match self.value {
             Value::Text(_) => "a text",
@@ -89,7 +89,7 @@ impl Node {
     }
 }
 
-/// Reads TOML; of a text that is none, the byte and the reader's own words.
+/// Parses TOML; for an invalid text, returns the byte and the message of the parser.
 pub(super) fn from_toml(text: &str) -> Result<Node, (usize, String)> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);

@@ -62,7 +62,7 @@ impl<'a> View<'a> {
         self.node?.text()
     }
 
-    /// What is written under `name`.
+    /// Returns the value that the file has under `name`.
     pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
         self.node?.get(name)
     }
@@ -76,7 +76,7 @@ impl<'a> View<'a> {
         self.written(name).map_or(self.at, |node| node.at)
     }
 
-    /// What is written under `name`, or its default.
+    /// Returns the value under `name`, or its default.
     fn node(&self, name: &str) -> Option<Cow<'a, Node>> {
         if let Some(node) = self.written(name) {
             return Some(Cow::Borrowed(node));

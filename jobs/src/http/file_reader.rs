@@ -92,7 +92,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Readings go on when they are told to.
+    /// The channel that lets the readings of a test continue.
     static GO_ON: Mutex<Option<mpsc::Receiver<()>>> = Mutex::new(None);
 
     fn wait(_: &str) -> Result<(), Mistakes> {

@@ -18,7 +18,7 @@ use crate::spec::JobSpec;
 /// Bytes of the body of a change other than a job's file.
 const CHANGE_BYTES_MAX: usize = 4_096;
 
-/// How long a plan waits for offers, and for more of them after some have come.
+/// The time that a plan waits for offers, and for more offers after the first.
 const OFFERS_WAIT_MAX: Duration = Duration::from_secs(2);
 const OFFERS_PAUSE: Duration = Duration::from_millis(300);
 const OFFERS_POLL: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ const OFFERS_POLL: Duration = Duration::from_millis(50);
 /// The path of all jobs.
 pub(super) const PATH: &str = "/v1/jobs";
 
-/// What can be done to a job, below its path.
+/// The actions on a job, below its path.
 pub(super) const ACTIONS: [&str; 7] = [
     "scale",
     "restart",
@@ -169,7 +169,7 @@ fn name_user(context: &Context, caller: &Caller, spec: &mut JobSpec) {
     }
 }
 
-/// What is answered where one of several jobs is refused: those before it are taken.
+/// Returns the answer when one of several jobs is refused: the jobs before it are accepted.
 fn refused_after(taken: &[Accepted], name: &str, refusal: Refusal) -> Reply {
     if taken.is_empty() {
         return refusal.into();
@@ -354,7 +354,7 @@ async fn read_file<T: Send + 'static>(
     request: http::Request<axum::body::Body>,
     read: fn(&str) -> Result<T, Mistakes>,
 ) -> Result<T, Reply> {
-    // A caller who may change no job sends its file in vain: it is refused before it is read.
+    // A caller who may change no job is refused before the file is read.
     let in_any_role = caller.approver.extent(Action::RegisterFramework, 1);
     if !in_any_role.unnamed && in_any_role.named.is_empty() {
         caller.check(Action::RegisterFramework, None)?;

@@ -1,10 +1,12 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
-//! [`routes`] has the table, [`openapi`] describes it, [`jobs`] has the changes, [`bodies`] and [`file_reader`] read their files,
-//! [`names`] finds the job that is meant, [`shown`] has what is read of jobs, [`readings`] what else is only read, [`readers`] the turns of those who read, [`quotas`]
-//! what the master is asked for them.
-//! Invariant: no handler runs before its request is authenticated; who may run in a role, and as the user of its tasks, may
-//! change its jobs, who may view a role sees them.
+//! - [`routes`]: the table of routes; [`openapi`]: their description.
+//! - [`jobs`]: changes; [`bodies`] and [`file_reader`]: their job files; [`names`]: the job that a name means.
+//! - [`shown`]: jobs for readers; [`readings`]: the other read-only routes; [`readers`]: the turns of readers; [`quotas`]:
+//!   quotas from the master.
+//!
+//! Invariant: no handler runs before its request is authenticated. A caller who may run tasks in a role, and as their user,
+//! may change the jobs of the role. A caller who may view a role sees its jobs.
 
 mod bodies;
 mod file_reader;
@@ -48,10 +50,10 @@ pub(crate) use reply::Reply;
 use routes::ROUTES;
 pub use routes::reference;
 
-/// Of answers of a scheduler that may not act: what is shown may be behind what another one shows.
+/// Marks answers of a scheduler that may not act: they may be older than those of another scheduler.
 const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 
-/// What the handlers share.
+/// The common context of the handlers.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) authentication: Authentication,
@@ -70,7 +72,7 @@ pub(crate) struct Context {
     pub(crate) schedulers: watch::Receiver<Vec<String>>,
     pub(crate) build: BuildInfo,
     pub(crate) shutdown: CancellationToken,
-    /// How long the disk of the store has not answered.
+    /// The time for which the store's disk has not answered.
     pub(crate) disk_silence: DiskSilence,
 }
 
@@ -83,12 +85,12 @@ struct Permitted {
 }
 
 impl Permitted {
-    /// Whether the caller sees what is of a role.
+    /// Whether the caller may see the objects of a role.
     fn sees(&self, role: &str) -> bool {
         sees(&self.caller, role)
     }
 
-    /// Of what is counted by role, how much the caller sees.
+    /// Returns how many of the counted objects the caller may see, given their number by role.
     fn seen_of(&self, counts: &BTreeMap<String, usize>) -> usize {
         let seen = counts.iter().filter(|(role, _)| self.sees(role));
         seen.map(|(_, count)| count).sum()

@@ -1,4 +1,4 @@
-//! Which job a client means: names are unique in a role, and a client knows nothing of jobs that it may not see.
+//! The job that a client means: names are unique in a role, and a client knows nothing of jobs that it may not see.
 //!
 //! Entered through [`find`] for an existing job, and [`Target::of`] for a submitted job. Invariant: a job in a role that
 //! the caller may neither see nor change gets the answer of a missing job.

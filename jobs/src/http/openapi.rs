@@ -63,7 +63,7 @@ mod tests {
                 assert!(route.takes(&method), "{method} {path}");
             }
             if route.path == path {
-                // What is only read is described by its GET.
+                // A read-only route is described by its GET.
                 let is_read_only = route.methods.contains(&Method::HEAD);
                 let taken = route.methods.iter();
                 let taken = taken.filter(|method| !is_read_only || **method == Method::GET);
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// What is answered has the fields of its schema, those that are always there and no others.
+    /// Checks that an answer has all required fields of its schema, and no unknown field.
     fn check(name: &str, answer: &impl Serialize) {
         let description = description("1");
         let schema = &description["components"]["schemas"][name];

@@ -1,11 +1,11 @@
-//! What a caller must be allowed before a job is changed: its role, and the user that its tasks run as.
+//! The permissions of a caller to change a job: its role, and the user of its tasks.
 
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_daemon::authentication::Approvers;
 
 use crate::core::{Authorities, Authority, MayRun};
 
-/// Whether the caller may change what is of this role.
+/// Checks that the caller may change jobs of this role.
 pub(super) fn change(approver: &Approver, authority: &Authority) -> Result<(), Forbidden> {
     approver.check(Action::RegisterFramework, Some(&authority.role))
 }
@@ -17,7 +17,7 @@ pub(super) fn run(approver: &Approver, authority: &Authority, user: &str) -> Res
     approver.check(Action::RunTask, Some(user))
 }
 
-/// Tells the core who may run what now; `user` is that of tasks whose job names none.
+/// Returns the permission check for the core; `user` is the user of tasks whose job names none.
 pub(crate) fn may_run(approvers: Approvers, user: String) -> MayRun {
     MayRun::new(move |principal, authority| {
         let approver = approvers.of_principal(Some(principal.to_owned()));
@@ -36,7 +36,7 @@ pub(super) fn own_user(approver: &Approver, user: &str) -> Option<String> {
     (named.len() == 1 && !users.unnamed).then(|| named.remove(0))
 }
 
-/// Checks that the caller may have a version that runs as `new` take the place of what it has seen.
+/// Checks that the caller may replace the version that it has seen with a version that runs as `new`.
 ///
 /// The new version reaches the files of the volumes, and an update that fails goes back by itself to the last healthy
 /// version. A caller who may not run as the user of an earlier version could therefore plant a program for that user.
@@ -55,7 +55,7 @@ pub(super) fn replace(
     Ok(())
 }
 
-/// What the caller may do to a job that runs so. A version that is gone back to may need more.
+/// Returns the actions that the caller may take on a job with these authorities. A revert may need more permissions.
 pub(super) fn actions(approver: &Approver, seen: &Authorities, user: &str) -> Vec<&'static str> {
     let mut actions = Vec::new();
     if change(approver, &seen.present).is_ok() {

@@ -1,7 +1,8 @@
-//! The quotas of roles and the sizes of agents, which the scheduler asks the master for where a reader wants to know why a job waits.
+//! The quotas of roles and the sizes of agents, which the scheduler queries from the master when a reader wants to know why
+//! a job waits.
 //!
-//! Entered through [`MasterQuotas::read`]. Invariant: one question at a time is under way, and what came of it serves all
-//! readers for [`FRESH`], also where there was no answer.
+//! Entered through [`MasterQuotas::read`]. Invariant: one query at a time is in flight, and its result serves all readers
+//! for [`FRESH`], also if there was no answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use tokio::time::Instant;
 
 use crate::core::{Quotas, RoleQuota};
 
-/// How old what was told may be.
+/// The maximum age of a result.
 const FRESH: Duration = Duration::from_secs(5);
 /// The longest age of an answer about agents, whose list may be long.
 const FRESH_AGENTS: Duration = Duration::from_secs(60);
-/// How long a reader waits for the master: without an answer all else is told.
+/// The time that a reader waits for the master; without an answer the view has everything else.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// The longest answer that is read: some 10,000 roles.
 const BODY_BYTES_MAX: usize = 16 << 20;
@@ -34,7 +35,7 @@ pub(crate) struct MasterQuotas {
     identity: ClientIdentity,
     /// The masters that the operator named.
     masters: Vec<String>,
-    /// Its URL, once there was one.
+    /// The URL of the leading master, once there was one.
     leader: watch::Receiver<Option<String>>,
     told: Mutex<Told>,
 }
@@ -45,7 +46,7 @@ struct Told {
     largest: Option<(Instant, Option<ResourceQuantities>)>,
 }
 
-/// Why the master told nothing.
+/// The reason why the master gave no quotas.
 #[derive(Debug, thiserror::Error)]
 enum Untold {
     #[error("the certificates cannot be used")]
@@ -209,7 +210,7 @@ fn quotas_in(body: &[u8]) -> Result<Quotas, serde_json::Error> {
     Ok(quotas.collect())
 }
 
-/// Those that are amounts: what is none limits nothing.
+/// Returns the valid amounts: an invalid amount limits nothing.
 fn amounts(named: &BTreeMap<String, f64>) -> impl Iterator<Item = (ResourceName, Scalar)> {
     named.iter().filter_map(|(name, amount)| {
         let name = ResourceName::new(name).ok()?;

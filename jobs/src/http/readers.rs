@@ -1,9 +1,9 @@
-//! Turns for those who read what the core has, and places for large answers until their readers have them.
+//! Turns for the readers of the core, and places for large answers until their clients have received them.
 //!
-//! Entered through [`Readers::turn`]; then [`Turn::look`], as often as needed, and [`Turn::answer`]. What a reader asks for
-//! is made by the one loop that decides for all jobs, and held until its client has taken it. Invariants: few answers are
-//! made at a time, whether or not those who asked have left, and of one group one; what is held is bounded in bytes; a
-//! reader that takes nothing gives its place to another.
+//! Entered through [`Readers::turn`]; then [`Turn::look`], as often as needed, and [`Turn::answer`]. The loop that decides
+//! for all jobs also makes the answers, and an answer stays in memory until its client has received it. Invariants: few
+//! answers are made at a time, also for clients that have left, and one at most per group; the bytes in memory are bounded;
+//! a reader that receives nothing loses its place to another.
 
 use std::io;
 use std::pin::Pin;
@@ -31,13 +31,14 @@ const HELD_BYTES_MAX: usize = 256 << 20;
 const SMALL_BYTES_MAX: usize = 128 << 10;
 /// About so much is given to the connection at once.
 const PIECE_BYTES: usize = 128 << 10;
-/// For so long a reader may take nothing while others wait for its place.
+/// The time for which a reader may receive nothing while others wait for its place.
 const STALL_MAX: Duration = Duration::from_secs(1);
-/// For so long an answer waits for its place, while it has a turn: those of others are made soon, whoever reads slowly.
+/// The time for which an answer with a turn waits for its place. It is short, so that slow readers do not delay the answers
+/// of others.
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// No answer is held for longer; that is enough for a slow line.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
-/// Those that wait, of one group and of all together.
+/// Waiting requests of one group and of all groups together.
 const WAITING_OF_GROUP_MAX: usize = 256;
 const WAITING_MAX: usize = 4_096;
 
@@ -48,14 +49,14 @@ pub(crate) struct Readers {
     held: FairSemaphore,
 }
 
-/// What one reader may do while its answer is made.
+/// The turn of a reader while its answer is made.
 #[derive(Debug)]
 pub(super) struct Turn {
     making: Permit,
     held: FairSemaphore,
     place: Option<Permit>,
     group: Group,
-    /// What the answer goes over, which is closed when its place goes to another.
+    /// The connection of the answer, which is closed when the place of the answer goes to another.
     connection: Option<Connection>,
 }
 
@@ -88,7 +89,7 @@ impl Readers {
         })
     }
 
-    /// What is being made, and the bytes that are held.
+    /// Returns the number of answers being made, and the bytes in memory.
     #[cfg(test)]
     pub(super) fn used(&self) -> (usize, usize) {
         (self.making.used(), self.held.used())
@@ -130,7 +131,7 @@ impl Turn {
         Ok(())
     }
 
-    /// The same, of what it is made of.
+    /// Serializes a value and answers with it.
     pub(super) async fn answer_with<T: Serialize + Send + 'static>(
         self,
         value: T,
@@ -236,7 +237,7 @@ mod tests {
             .expect_err("no room");
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(before.elapsed(), PLACE_WAIT_MAX);
-        // What is small needs none.
+        // A small answer needs no place.
         let answered = turn.answer(vec![b'x'; SMALL_BYTES_MAX]).await;
         assert!(answered.is_ok());
         assert_eq!(readers.used(), (0, HELD_BYTES_MAX));

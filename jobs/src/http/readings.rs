@@ -1,4 +1,4 @@
-//! What is only read: events, discovery, metrics, health, version.
+//! The other read-only routes: events, discovery, metrics, health, version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::{Permitted, Reply, openapi, sees};
 use crate::core::{Discovered, Event, JobName, State};
 use crate::metrics::{self, Measures};
 
-/// Events that one reader may be behind before the stream waits for it.
+/// Events that a reader may lag behind before the stream waits for it.
 const STREAM_QUEUE_MAX: usize = 64;
 /// Tasks that are looked at for their ports between two steps of the core.
 const TASKS_PER_LOOK: usize = 5_000;
-/// What the text of a target takes, more or less.
+/// The approximate size of a target's text.
 const TARGET_BYTES: usize = 320;
-/// Between two signs of life of a stream of events. Each is a space, with which the next line begins: JSON allows that, so
-/// that whoever reads line by line need not know of it.
+/// The pause between two heartbeats of a stream of events. A heartbeat is a space, with which the next line begins: JSON
+/// permits that, so a client that reads line by line need not know heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Events from now on. A reader that falls too far behind is cut off, and can see the history.
@@ -120,7 +120,7 @@ fn is_seen(caller: &Caller, event: &Event) -> bool {
     caller.approver.allows_everything() || is_of_seen_role()
 }
 
-/// What the scheduler is to the master.
+/// The framework at the master, as the health page shows it.
 #[derive(Serialize)]
 struct Subscription {
     subscribed: bool,
@@ -145,13 +145,13 @@ pub(super) async fn subscription(permitted: Permitted) -> Result<Reply, Reply> {
     }))
 }
 
-/// Which scheduler leads, as of the one that is asked.
+/// The leading scheduler, from the view of the queried scheduler.
 #[derive(Serialize)]
 struct Leading {
     role: &'static str,
     leader: Option<String>,
     schedulers: Vec<String>,
-    /// Why a leader may not act.
+    /// The reason why a leader may not act.
     reason: Option<String>,
 }
 

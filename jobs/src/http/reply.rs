@@ -21,7 +21,7 @@ pub(crate) struct Reply {
     header: Option<(HeaderName, String)>,
 }
 
-/// The answer to what was refused as a whole.
+/// The answer to a request that was refused as a whole.
 #[derive(Serialize)]
 struct Error<'a> {
     message: &'a str,
@@ -44,7 +44,7 @@ impl Reply {
         }
     }
 
-    /// What has been made cannot be written.
+    /// Answers that the value could not be serialized.
     #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
     pub(super) fn defect(error: serde_json::Error) -> Self {
         Self::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
@@ -66,7 +66,7 @@ impl Reply {
         Self::new(StatusCode::OK, PROMETHEUS, text.into())
     }
 
-    /// One JSON object a line, for as long as both sides stay.
+    /// Returns a stream with one JSON object per line, for as long as both sides stay.
     pub(super) fn lines(body: Body) -> Self {
         Self::new(StatusCode::OK, LINES, body)
     }
@@ -80,7 +80,7 @@ impl Reply {
         }
     }
 
-    /// The same request is answered there.
+    /// Redirects the request to the leading scheduler.
     pub(super) fn elsewhere(location: String) -> Self {
         let text = "another scheduler leads";
         Self::error(StatusCode::TEMPORARY_REDIRECT, text).header(LOCATION, location)

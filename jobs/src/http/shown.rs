@@ -1,7 +1,7 @@
-//! What is read of jobs: their list, one of them, what it was, and the volumes of all.
+//! The jobs for readers: the list, a single job, its history, and the volumes of all jobs.
 //!
-//! Each takes its turn among the readers. Invariants: what is made of very many jobs or tasks is looked at a part at a time,
-//! so that what the core has to decide comes between; a reader sees nothing of another role in any part.
+//! Each request takes its turn among the readers. Invariants: a list of very many jobs or tasks is made one page at a time,
+//! so that the core can decide between two pages; no page shows a reader anything of another role.
 
 use http::StatusCode;
 use meseta_daemon::query::Query;
@@ -15,12 +15,12 @@ use crate::file;
 /// Tasks and volumes that are looked at between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
 const VOLUMES_PER_LOOK: usize = 1_000;
-/// What the text of a task or a volume takes, more or less.
+/// The approximate size of the text of a task or a volume.
 const TASK_BYTES: usize = 512;
 const VOLUME_BYTES: usize = 512;
-/// Tasks of a job that are shown where no number is asked for: as many as one step launches.
+/// Tasks of a job in an answer by default: as many as one step launches.
 const TASKS_DEFAULT: usize = 20_000;
-/// Tasks that are shown at most, whatever is asked for.
+/// The maximum number of tasks in an answer, whatever the request.
 const TASKS_MAX: usize = 100_000;
 
 #[derive(Serialize)]
@@ -28,18 +28,18 @@ struct List {
     jobs: Vec<JobView>,
 }
 
-/// One job, and what its reader may do to it.
+/// A job, and the actions that its reader may take.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
     job: JobView,
     actions: Vec<&'static str>,
-    /// How many tasks it has, where some of them are shown.
+    /// The number of its tasks, if the answer has only some of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     tasks_total: Option<usize>,
 }
 
-/// Which of its tasks are asked for, in their order: behind so many, or behind the last of the page before.
+/// The requested tasks, in their order: behind an offset, or behind the last task of the page before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     offset: usize,
@@ -188,7 +188,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
             break;
         }
     }
-    // Of a page that was asked to be empty nothing follows.
+    // Nothing follows an empty page that the client requested.
     let next = behind.filter(|_| page.limit > 0);
     turn.answer(json.end_before(next)?).await
 }
@@ -215,7 +215,7 @@ pub(super) struct JobFile {
     pub(super) job: serde_json::Value,
 }
 
-/// The file that makes a version of a job, for those who may change the job: its environment may have secrets.
+/// Returns the file that makes a version of a job, for callers who may change the job: its environment may contain secrets.
 pub(super) async fn job_file(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
     let version = permitted.query.get("version").map(|text| {
         text.parse::<u64>().map_err(|_| {
@@ -286,7 +286,7 @@ impl ListWriter {
         self.json
     }
 
-    /// The same, with where to go on where there is more.
+    /// Ends the list, with the place of the next page if there is more.
     fn end_before(mut self, next: Option<TaskOrder>) -> Result<Vec<u8>, Reply> {
         let Some(next) = next else {
             return Ok(self.end());

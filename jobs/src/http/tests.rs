@@ -1,4 +1,4 @@
-//! What is answered by a scheduler that does not lead, or may not act at the moment.
+//! The answers of a scheduler that does not lead, or may not act at the moment.
 
 use clap::Parser as _;
 use http::Method;
@@ -19,7 +19,7 @@ fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
     scheduler_of(empty_state(Clock::new()), role, fence)
 }
 
-/// The same from this state.
+/// Returns a scheduler with this state.
 fn scheduler_of(
     state: core::State,
     role: Role,
@@ -153,7 +153,7 @@ async fn whoever_follows_answers_nothing_about_jobs() {
     }
 }
 
-/// It is told that it leads, and its lease has ended.
+/// The scheduler still believes that it leads, and its lease has ended.
 #[tokio::test]
 async fn what_a_leader_shows_that_may_not_act_is_marked_as_such() {
     let (_role, fenced) = scheduler(Role::Leading, Fence::closed());

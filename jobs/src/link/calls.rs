@@ -12,15 +12,15 @@ use super::Registration;
 use crate::core::{Accept, NamedOperation};
 use crate::task_info::{Instance, task_info};
 
-/// How long the master waits for a scheduler that is away before it ends its tasks, in seconds: a week.
+/// The failover timeout in seconds: a week, after which the master ends the tasks of an absent scheduler.
 const FAILOVER_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
-/// What is left of an offer may come again after this long, in seconds.
+/// The filter in seconds for the rest of an offer: it may come again soon.
 const LEFT_SECONDS: f64 = 1.0;
 const NAME: &str = "meseta scheduler";
-/// Where tasks find the scheduler, as the verbs of jobs take it.
+/// The address of the scheduler in the environment of tasks, in the form that the job verbs accept.
 const SCHEDULER_VARIABLE: &str = "MESETA_SCHEDULER";
 
-/// What the framework is called and can do.
+/// Returns the name and capabilities of the framework.
 pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInfo {
     let capabilities = [
         Capability::MultiRole,
@@ -158,7 +158,7 @@ pub(crate) fn kill(task_id: String, agent_id: Option<String>) -> Call {
     }
 }
 
-/// Nothing for an update that wants no acknowledgement.
+/// Returns the acknowledgement, or `None` if the update needs none.
 pub(crate) fn acknowledge(status: &mesos::TaskStatus) -> Option<Call> {
     let acknowledge = call::Acknowledge {
         agent_id: status.agent_id.clone()?,
@@ -178,7 +178,7 @@ fn operation(operation: &NamedOperation) -> mesos::offer::Operation {
     }
 }
 
-/// Nothing for a status that wants no acknowledgement.
+/// Returns the acknowledgement, or `None` if the status needs none.
 pub(crate) fn acknowledge_operation(status: &mesos::OperationStatus) -> Option<Call> {
     let acknowledge = call::AcknowledgeOperationStatus {
         agent_id: status.agent_id.clone(),

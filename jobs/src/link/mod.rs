@@ -1,8 +1,8 @@
-//! The framework's connection to the master that leads: subscribed, read, and made anew when it ends.
+//! The framework's connection to the leading master: subscribed, read, and opened again when it ends.
 //!
-//! Entered through [`Link::run`]. A stream has a queue of calls of its own, so that no call of an earlier stream is sent
-//! on a later one. Invariant: a call that did not arrive ends its stream, after which the core asks what became of its
-//! tasks; of a call that the master refuses, the core is told.
+//! Entered through [`Link::run`]. A stream has its own queue of calls, so that a call of an earlier stream is never sent on
+//! a later one. Invariant: a call that did not arrive ends its stream, after which the core queries the states of its
+//! tasks; the core learns of each call that the master refuses.
 
 pub(crate) mod calls;
 mod outgoing;
@@ -44,7 +44,7 @@ const MESSAGE_BYTES_MAX: usize = 1_024;
 /// Bytes of the master's reason for a refused call that are kept.
 const REASON_BYTES_MAX: usize = 512;
 
-/// What the framework subscribes as.
+/// The identity with which the framework subscribes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub(crate) framework_id: Option<String>,
@@ -54,20 +54,20 @@ pub(crate) struct Registration {
     /// The user of tasks that name none.
     pub(crate) user: String,
     pub(crate) principal: Option<String>,
-    /// The host that it runs on, as others are told.
+    /// The host that the scheduler runs on, as others see it.
     pub(crate) hostname: String,
     /// The address of its page.
     pub(crate) webui_url: String,
 }
 
 impl Registration {
-    /// Its address: `host:port`, or a URL where it is encrypted.
+    /// Returns the scheduler's address: `host:port`, or a URL if TLS is on.
     pub(crate) fn scheduler(&self) -> &str {
         let url = self.webui_url.trim_end_matches('/');
         url.strip_prefix("http://").unwrap_or(url)
     }
 
-    /// The same with what the state has by now.
+    /// Returns the registration with the current ids and roles of the state.
     pub(crate) fn with(&self, state: &State) -> Self {
         Self {
             framework_id: state.framework_id().map(str::to_owned),
@@ -81,7 +81,7 @@ impl Registration {
     }
 }
 
-/// Why a stream ended, or did not begin.
+/// The reason why a stream ended, or did not begin.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error(transparent)]
@@ -127,7 +127,7 @@ pub enum Unusable {
     },
 }
 
-/// What a subscription is made of.
+/// The parts of a subscription.
 pub(crate) struct Link {
     pub(crate) masters: Vec<String>,
     /// Another cluster than before is taken for that of the jobs.
@@ -135,9 +135,9 @@ pub(crate) struct Link {
     pub(crate) identity: ClientIdentity,
     pub(crate) registration: watch::Receiver<Registration>,
     pub(crate) events: mpsc::Sender<FromLink>,
-    /// Told the URL of each master that takes the subscription.
+    /// Receives the URL of each master that accepts the subscription.
     pub(crate) leader: watch::Sender<Option<String>>,
-    /// Nothing is sent while it is closed.
+    /// The lease fence; while it is closed, no call is sent.
     pub(crate) fence: Fence,
     pub(crate) seed: u64,
 }
@@ -189,7 +189,7 @@ impl Link {
         Ok(())
     }
 
-    /// One stream, from finding the leader to its end.
+    /// Runs one stream, from the search for the leader to the end of the stream.
     async fn subscribe_once(
         &self,
         backoff: &mut Backoff,
@@ -286,7 +286,7 @@ impl Link {
     }
 }
 
-/// The cluster that the jobs are of from now on, where that may be new. A master whose registry is in memory tells none.
+/// Returns the cluster of the jobs from now on, if it may be new. A master with its registry in memory sends none.
 fn new_cluster(
     master: &str,
     stored: Option<&str>,
@@ -311,7 +311,7 @@ async fn next(records: &mut RecordStream, patience: Duration) -> Result<Event, E
 
 static FIRST_UNREADABLE: Once = Once::new();
 
-/// What an event means to the core, if anything.
+/// Returns the inputs of an event for the core, if any.
 fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
     let input = match event.r#type() {
         event::Type::Offers => return Ok(read_offers(event.offers.unwrap_or_default().offers)),

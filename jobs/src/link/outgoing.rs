@@ -13,7 +13,7 @@ use super::queue::CallQueue;
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     queue: Option<CallQueue>,
-    /// Those of one step, of which the next one comes when they have left.
+    /// The calls of one step; the core takes the next step when they have left.
     backlog: VecDeque<Call>,
 }
 
@@ -24,7 +24,7 @@ impl Outgoing {
         self.backlog.clear();
     }
 
-    /// Queues a call behind those that wait. One of a stream that has ended is dropped: the core is told of the end.
+    /// Queues a call behind the waiting calls. Drops a call of an ended stream: the core learns of the end.
     pub(crate) fn send(&mut self, call: Call) {
         let Some(queue) = &self.queue else {
             return;
@@ -43,7 +43,7 @@ impl Outgoing {
         !self.backlog.is_empty()
     }
 
-    /// How many kills wait to be sent.
+    /// Returns the number of kills in the queue.
     pub(crate) fn kills_waiting(&self) -> usize {
         self.queue.as_ref().map_or(0, CallQueue::kills_waiting)
     }

@@ -18,9 +18,9 @@ use crate::core::{Input, RefusedAccept};
 use crate::service::FromLink;
 
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
-/// Calls that may wait; while there are more the core is told nothing that makes others.
+/// Calls that may wait; while there are more, the core reads no input that causes others.
 const QUEUE_MAX: usize = 4_096;
-/// How often a call is sent that the master has no time or memory for, and the longest pause before the next time.
+/// The number of attempts for a call that a busy master refuses, and the longest pause between two attempts.
 const TRIES_MAX: u32 = 30;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Connections for acknowledgements, of which there are most.
@@ -30,7 +30,7 @@ const ACKNOWLEDGERS: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct CallQueue {
     ordered: mpsc::Sender<Call>,
-    /// Of the ordered ones, those that kill a task.
+    /// The number of kills among the ordered calls.
     kills: Arc<AtomicUsize>,
     acknowledgements: Vec<mpsc::Sender<Call>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Stream {
     pub(super) url: String,
     pub(super) stream_id: HeaderValue,
     pub(super) framework_id: String,
-    /// Told how the master answers an update of the roles.
+    /// Receives the master's answers to updates of the roles.
     pub(super) told: mpsc::Sender<FromLink>,
     /// Ends the sending, and is cancelled when a call does not arrive.
     pub(super) broken: CancellationToken,
@@ -51,7 +51,7 @@ pub(super) struct Stream {
 }
 
 impl CallQueue {
-    /// Sends what is queued until the stream is broken.
+    /// Sends the queued calls until the stream is broken.
     pub(super) fn start(stream: &Stream) -> Self {
         let kills = Arc::new(AtomicUsize::new(0));
         let start = || {
@@ -73,7 +73,7 @@ impl CallQueue {
         }
     }
 
-    /// Where a call goes: all in one order, but for acknowledgements, of which those of one task keep theirs.
+    /// Returns the queue of a call: one order for all, except for acknowledgements, which keep the order per task.
     pub(super) fn lane(&self, call: &Call) -> &mpsc::Sender<Call> {
         let Some(acknowledge) = &call.acknowledge else {
             return &self.ordered;
@@ -85,12 +85,12 @@ impl CallQueue {
         &self.acknowledgements[sum % ACKNOWLEDGERS]
     }
 
-    /// How many kills wait to be sent.
+    /// Returns the number of kills in the queue.
     pub(crate) fn kills_waiting(&self) -> usize {
         self.kills.load(Ordering::Relaxed)
     }
 
-    /// One that nothing is taken from, and its calls.
+    /// Returns a queue that nothing reads, and its calls.
     #[cfg(test)]
     pub(crate) fn idle() -> (Self, mpsc::Receiver<Call>) {
         let (ordered, waiting) = mpsc::channel(QUEUE_MAX);
@@ -140,7 +140,7 @@ impl Stream {
         call.framework_id = Some(id);
         let kind = call.r#type();
         let reply = self.ask(&call).await?;
-        // What is refused of one role or one ACCEPT must not cost the stream: the tasks of all others go on.
+        // A refusal for one role or one ACCEPT must not cost the stream: the tasks of all others continue.
         let is_refused = reply.status.is_client_error();
         if kind == call::Type::UpdateFramework && (is_refused || reply.status.is_success()) {
             self.tell_roles(is_refused.then(|| reply.text()));
@@ -159,7 +159,7 @@ impl Stream {
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::BAD_REQUEST
         );
         if is_question && is_too_much {
-            // A stream that is new would ask the same. What was not answered is asked again after a pause.
+            // A new stream would ask the same question. Unanswered questions are repeated after a pause.
             let why = shortened(&reply.text(), REASON_BYTES_MAX);
             tracing::warn!(%why, call = kind.as_str_name(), "the master does not take a question");
             return Ok(());
@@ -203,7 +203,7 @@ impl Stream {
             tracing::warn!(%why, "the master refuses roles");
         }
         let refused = refused.map(|why| shortened(&why, REASON_BYTES_MAX));
-        // There is one update at a time. What is told late is of no use to the next stream, which asks anew.
+        // There is one update at a time. A late answer is useless to the next stream, which sends a new update.
         self.tell(FromLink::Answer {
             input: Input::RolesAnswered { refused },
             broken: self.broken.clone(),
@@ -237,7 +237,7 @@ impl Stream {
     }
 }
 
-/// How long the master asks to wait before the same call is sent again.
+/// Returns the time that the master requests before a retry of the same call.
 fn pause_of(reply: &client::Reply) -> Option<Duration> {
     let is_busy = matches!(
         reply.status,

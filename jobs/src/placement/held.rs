@@ -1,7 +1,7 @@
-//! What is reserved for one instance of a job with a volume, and so is for no other task.
+//! The resources reserved for one instance of a job with a volume, which no other task may use.
 //!
-//! A reservation that the scheduler makes for an instance has the id of its volume in a label; the volume itself has it as
-//! its persistence id, also on a disk that the agent's `--resources` reserve, which has no label.
+//! A reservation that the scheduler makes for an instance has the id of its volume in a label. The volume itself has the id
+//! as its persistence id, also on a disk that the agent's `--resources` reserve, which has no label.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn holder(resource: &Resource) -> Option<&str> {
     reserved_for(resource).or_else(|| Some(&*disk?.persistence.as_ref()?.id))
 }
 
-/// What is for any task, and what is held for an instance, by the id of its volume.
+/// Divides resources into those for any task, and those held for an instance, by the id of its volume.
 pub(super) fn divide(resources: Resources) -> (Resources, BTreeMap<String, Resources>) {
     let mut held: BTreeMap<String, Resources> = BTreeMap::new();
     for resource in &resources {
@@ -40,7 +40,7 @@ pub(super) fn divide(resources: Resources) -> (Resources, BTreeMap<String, Resou
     (free, held)
 }
 
-/// The volume of this id among what is held for it.
+/// Returns the volume of this id among the resources held for it.
 #[must_use]
 pub fn volume_in(held: &Resources, id: &str) -> Option<Resource> {
     let is_it = |volume: &&Resource| {

@@ -1,4 +1,4 @@
-//! Which offer takes the next task: the tightest first, or even over the values of an attribute.
+//! The selection of the offer for the next task: the tightest first, or an even spread over the values of an attribute.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ const GPUS: &str = "gpus";
 struct Candidate {
     offer: usize,
     left: Resources,
-    /// For each grouping the index of the agent's value.
+    /// The index of the agent's value in each grouping.
     values: Vec<usize>,
 }
 
@@ -31,7 +31,7 @@ struct Grouping {
 /// The offers that meet the rules of a job, and how many of its tasks are where.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Those with the least room first; those with GPUs last, if the job needs none.
+    /// The offers with the least room first; those with GPUs last, if the job needs none.
     candidates: Vec<Candidate>,
     groupings: Vec<Grouping>,
     /// Values of agents that are not offered and may be soon, with the index of each value in its grouping.
@@ -107,7 +107,7 @@ impl Layout {
         self.awaited
     }
 
-    /// The offer for the next task and what is left of it.
+    /// Returns the offer for the next task, and the rest of the offer.
     pub(super) fn next(&mut self) -> Option<(usize, &Resources)> {
         let mut best: Option<usize> = None;
         for (index, candidate) in self.candidates.iter().enumerate() {
@@ -184,7 +184,7 @@ impl Layout {
         })
     }
 
-    /// Whether fewer tasks are on the values of the one than of the other, by the first spread that tells.
+    /// Whether the values of `one` have fewer tasks than those of `other`, by the first spread with a difference.
     fn is_emptier(&self, one: &Candidate, other: &Candidate) -> bool {
         let spreads = self.groupings.iter().enumerate();
         let counts =
@@ -201,7 +201,7 @@ impl Layout {
     }
 }
 
-/// Counts what is placed on each value, and notes the value of each candidate and of each agent that is not offered.
+/// Counts the placed tasks on each value, and notes the value of each candidate and of each agent that is not offered.
 fn group(
     constraint: &Constraint,
     placed: &[Placed],
@@ -244,7 +244,7 @@ fn group(
     Some(Grouping { most, counts })
 }
 
-/// How many tasks are on each value of the attributes of which a value takes so many at most.
+/// The number of tasks on each value of the attributes with a maximum per value.
 #[derive(Debug)]
 pub(super) struct Counts<'a> {
     by_attribute: Vec<Count<'a>>,
@@ -254,7 +254,7 @@ pub(super) struct Counts<'a> {
 struct Count<'a> {
     attribute: &'a str,
     most: u32,
-    /// Of each value; agents without one have one of their own.
+    /// The number of tasks on each value; agents without a value have an entry of their own.
     by_value: HashMap<Option<&'a str>, usize>,
 }
 
@@ -289,7 +289,7 @@ impl<'a> Counts<'a> {
         })
     }
 
-    /// Whether a further task on the agent of the offer keeps each value at what is allowed.
+    /// Checks that a further task on the offer's agent keeps each value within its maximum.
     pub(super) fn check(&self, offer: &Offer) -> Result<(), Why> {
         for count in &self.by_attribute {
             let here = Place::from(offer).value(count.attribute);

@@ -1,12 +1,14 @@
-//! Where tasks of a job go: which of the offers fit, what is taken of them, and why others do not fit.
+//! The placement of a job's tasks: the offers that fit, the resources taken from them, and the reasons why others do not
+//! fit.
 //!
-//! Entered through [`place`] and [`place_within`] for many tasks, [`place_on_volume`] for an instance that returns to its volume, and
-//! [`obstacles`] for what is in the way. Pure. Files: `offer.rs` what is offered, `constraint.rs` the rules,
-//! `held.rs` what is held for one instance, `take.rs` what a task takes, `layout.rs` which offer is next, `why.rs` the
-//! obstacles in words.
+//! Entered through [`place`] and [`place_within`] for many tasks, [`place_on_volume`] for an instance that returns to its
+//! volume, and [`obstacles`] for the reasons. Pure.
 //!
-//! Invariants: the placements in one offer never take more than it has, revocable resources go to best-effort jobs
-//! alone, and a constraint that the file states as a rule is never broken.
+//! - `offer.rs`: the offers; `constraint.rs`: the rules; `held.rs`: resources held for one instance.
+//! - `take.rs`: the resources of a task; `layout.rs`: the selection of the next offer; `why.rs`: the obstacles in words.
+//!
+//! Invariants: the placements in an offer never take more than it has, revocable resources go to best-effort jobs alone,
+//! and a constraint that the file states as a rule is never broken.
 
 mod constraint;
 mod held;
@@ -44,30 +46,30 @@ pub struct Placed {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Where one task goes and what it takes.
+/// The offer of one task and the resources that it takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
     /// The index of the offer among those that were given.
     pub offer: usize,
-    /// What the task takes of what is for any task, without an allocation.
+    /// The resources that the task takes from those for any task, without an allocation.
     pub resources: Resources,
     /// A port for each name of the job.
     pub ports: BTreeMap<String, u16>,
     /// The disk that becomes the volume of a new instance: to be reserved, if it is not, and created.
     pub new_volume: Resources,
-    /// What an instance takes besides that returns to its volume.
+    /// The held resources of an instance that returns to its volume.
     pub returned: Option<Returned>,
 }
 
-/// What was held for an instance.
+/// The resources that were held for an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Returned {
     /// The id of its volume.
     pub id: String,
     pub volume: Resource,
-    /// What the task takes of the rest.
+    /// The other held resources that the task uses.
     pub used: Resources,
-    /// What it needs no more.
+    /// The held resources that the task no longer needs.
     pub surplus: Resources,
 }
 
@@ -78,7 +80,7 @@ pub fn place(spec: &JobSpec, placed: &[Placed], offers: &[Offer], want: usize) -
     place_within(spec, placed, offers, want, &|_| usize::MAX)
 }
 
-/// The same with so many tasks in each offer at most.
+/// Places tasks, with a maximum of tasks in each offer.
 #[must_use]
 pub fn place_within(
     spec: &JobSpec,
@@ -135,7 +137,7 @@ pub fn place_beside(
     }
 }
 
-/// How many tasks offers may hold together, whatever the constraints: none of them holds more.
+/// Returns the number of tasks that the offers can hold together, without constraints: an upper bound.
 #[must_use]
 pub fn room(spec: &JobSpec, offers: &[Offer]) -> usize {
     let demand = Demand::new(spec);
@@ -150,10 +152,10 @@ pub fn room(spec: &JobSpec, offers: &[Offer]) -> usize {
     sum
 }
 
-/// Places an instance on the agent that has its volume, where that leaves no more on a value than is allowed beside what is
-/// placed.
+/// Places an instance on the agent that has its volume, if no value then exceeds its maximum beside the placed tasks.
 ///
 /// # Errors
+///
 /// Why none of the offers fits; [`Why::NoVolume`] when none has the volume.
 pub fn place_on_volume(
     spec: &JobSpec,
@@ -181,22 +183,22 @@ pub fn place_on_volume(
     Err(why)
 }
 
-/// What each task of a job is given of unreserved resources, its ports aside: as much as a plan has to know of one that
-/// goes.
+/// Returns the unreserved resources of each task of a job without ports: enough to plan with a task that goes.
 #[must_use]
 pub fn requested(spec: &JobSpec) -> Resources {
     Demand::new(spec).requested()
 }
 
-/// What each new task of a job takes of the quota of its role: what is revocable counts for nothing there.
+/// Returns the amounts that each new task of a job takes from the quota of its role: revocable resources do not count.
 #[must_use]
 pub fn counted_by_quota(spec: &JobSpec) -> ResourceQuantities {
     Demand::new(spec).guaranteed()
 }
 
-/// Whether one more task fits in an offer, given what is placed.
+/// Whether one more task fits in an offer, given the placed tasks.
 ///
 /// # Errors
+///
 /// The first obstacle, in the order role, constraints, resources.
 pub fn fits(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<Placement, Why> {
     let counts = Counts::new(spec, placed);
@@ -244,7 +246,7 @@ fn fits_by(
     demand.take((index, offer.ports_from), &offer.resources)
 }
 
-/// What is in the way of each offer in which no further task fits, with the offer's index.
+/// Returns the obstacle of each offer in which no further task fits, with the offer's index.
 #[must_use]
 pub fn obstacles(spec: &JobSpec, placed: &[Placed], offers: &[Offer]) -> Vec<(usize, Why)> {
     let (rules, demand) = (Rules::new(spec), Demand::new(spec));

@@ -1,4 +1,4 @@
-//! What placement knows of an offer.
+//! The parts of an offer that placement uses.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use meseta_resources::{AttributeValue, NotContained, Resources};
 
 use super::{Placement, held};
 
-/// Why an offer cannot be used; the framework declines it.
+/// The reason why an offer cannot be used; the framework declines it.
 #[derive(Debug, thiserror::Error)]
 pub enum OfferError {
     #[error("offer {id} has resources that make no sense")]
@@ -39,15 +39,18 @@ pub struct Offer {
     pub is_remote: bool,
     /// The port from which those of its next task are taken.
     pub ports_from: u16,
-    /// What is offered to any task, without allocations to roles.
+    /// The resources offered to any task, without allocations to roles.
     pub resources: Resources,
-    /// What is offered and held for one instance of a job, by the id of its volume.
+    /// The resources offered and held for one instance of a job, by the id of its volume.
     pub held: BTreeMap<String, Resources>,
 }
 
 impl Offer {
+    /// Converts an offer of the API.
+    ///
     /// # Errors
-    /// When resources or attributes are none.
+    ///
+    /// When resources or attributes are invalid.
     pub fn from_message(message: &mesos::Offer) -> Result<Self, OfferError> {
         let id = &message.id.value;
         let resources = convert::resources(&message.resources).map_err(|source| {
@@ -86,7 +89,7 @@ impl Offer {
         .with_resources(resources.unallocate()))
     }
 
-    /// The same offer of these resources, which nobody is allocated.
+    /// Returns the same offer with these resources, which have no allocation.
     #[must_use]
     pub fn with_resources(self, resources: Resources) -> Self {
         let (resources, held) = held::divide(resources);

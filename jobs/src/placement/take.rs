@@ -1,4 +1,4 @@
-//! What one task takes of what is offered.
+//! The resources that one task takes from an offer.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ const PORTS: &str = "ports";
 
 #[cfg(test)]
 thread_local! {
-    /// For how many offers it was computed how much room they have, and how many tasks were placed or tried.
+    /// Counts the computations of an offer's room, and the tasks placed or tried.
     pub(crate) static ROOMS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     pub(crate) static TAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// What each task of a job needs.
+/// The needs of each task of a job.
 #[derive(Debug)]
 pub(super) struct Demand<'a> {
     port_names: &'a [String],
-    /// Scalars that are taken from what is guaranteed.
+    /// The scalars that are taken from guaranteed resources.
     plain: Resources,
     /// CPUs of a best-effort job.
     revocable: Resources,
@@ -47,10 +47,11 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Takes a new task's resources of what is left of the offer with this index: what is reserved first, and ports from a
-    /// number on.
+    /// Takes a new task's resources from the rest of the offer with this index: reserved resources first, and ports from
+    /// `ports_from` on.
     ///
     /// # Errors
+    ///
     /// [`Why::Short`] when there is too little.
     pub(super) fn take(
         &self,
@@ -70,10 +71,11 @@ impl<'a> Demand<'a> {
         Ok(placement)
     }
 
-    /// The same for an instance whose volume exists: of what is held for it, and what it needs more.
+    /// Takes the resources of an instance whose volume exists: held resources first, then further ones.
     ///
     /// # Errors
-    /// [`Why::Short`] when there is too little beside what is held.
+    ///
+    /// [`Why::Short`] when there is too little beside the held resources.
     pub(super) fn take_on_volume(
         &self,
         (index, offer): (usize, &Offer),
@@ -107,7 +109,7 @@ impl<'a> Demand<'a> {
         Ok(placement)
     }
 
-    /// Of one disk: a volume is one resource.
+    /// Returns the disk for a new volume, from one disk: a volume is one resource.
     fn new_volume(&self, left: &Resources) -> Option<Resources> {
         let size = self.volume.scalar("disk")?;
         let disks = left.named("disk");
@@ -122,7 +124,7 @@ impl<'a> Demand<'a> {
         Some(disk.with_value(Value::Scalar(size)).into())
     }
 
-    /// Takes so much of what is guaranteed, and ports and revocable CPUs as each task does.
+    /// Takes these guaranteed scalars, and the ports and revocable CPUs of each task.
     fn take_amount(
         &self,
         (offer, ports_from): (usize, u16),
@@ -155,12 +157,12 @@ impl<'a> Demand<'a> {
         })
     }
 
-    /// What a task takes, its ports aside, as if nothing were reserved.
+    /// Returns the resources of a task without ports, as if nothing were reserved.
     pub(super) fn requested(&self) -> Resources {
         &self.plain + &self.revocable.with_revocable(true)
     }
 
-    /// How many tasks the resources hold, by the scarcest of them; 0 to infinity.
+    /// Returns the number of tasks that the resources hold, by the scarcest of them; 0 to infinity.
     pub(super) fn room(&self, left: &Resources) -> f64 {
         #[cfg(test)]
         ROOMS.set(ROOMS.get() + 1);
@@ -176,7 +178,7 @@ impl<'a> Demand<'a> {
         self.short_of(self.available(left))
     }
 
-    /// What is missing where this much is held for the instance.
+    /// Returns the shortage, given the resources held for the instance.
     fn short_beside(&self, left: &Resources, held: &Resources) -> Why {
         let mut available = self.available(left);
         for (name, amount) in held.quantities().iter() {
@@ -201,7 +203,7 @@ impl<'a> Demand<'a> {
         needed
     }
 
-    /// What a new task needs of what is guaranteed, its ports and its volume included.
+    /// Returns the guaranteed amounts of a new task, including its ports and its volume.
     pub(super) fn guaranteed(&self) -> ResourceQuantities {
         let mut needed = self.plain.quantities();
         needed += &self.volume.quantities();
@@ -211,7 +213,7 @@ impl<'a> Demand<'a> {
         needed
     }
 
-    /// What a task could take, whatever the amount.
+    /// Returns the amounts that a task could take, whatever the amount.
     fn available(&self, left: &Resources) -> ResourceQuantities {
         let is_best_effort = !self.revocable.is_empty();
         let usable = left.filtered(|one| {

@@ -1,4 +1,4 @@
-//! What is placed where, and the invariants of placement on drawn offers.
+//! Placement by example, and its invariants on random offers.
 
 use std::collections::BTreeMap;
 
@@ -261,7 +261,7 @@ fn an_instance_takes_what_is_held_for_it_and_others_do_not() {
     };
     let mut full = with("cpus:4;mem:900;disk:90");
     let found = place_on_volume(&database(), &[], &[full.clone()], "v1").expect("a placement");
-    // Beside what is held it needs memory; of the CPUs that are held it needs one.
+    // Beside the held resources it needs memory; it needs one of the held CPUs.
     assert_eq!(found.resources.to_string(), "mem:40");
     let returned = found.returned.clone().expect("what was held");
     assert_eq!((returned.volume, returned.id.as_str()), (volume, "v1"));
@@ -346,7 +346,7 @@ proptest! {
         if let Rule::Distinct(most) = spec.constraints[0].rule {
             prop_assert!(racks.values().all(|count| *count <= most));
         }
-        // What is not placed does not fit: nothing is kept back.
+        // An unplaced task does not fit: placement keeps nothing back.
         if placements.len() < want {
             let placed: Vec<Placed> = placements.iter().map(|one| placed_on(&offers[one.offer])).collect();
             for (offer, left) in offers.iter().zip(left) {

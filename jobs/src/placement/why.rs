@@ -1,4 +1,4 @@
-//! Why a task does not fit in an offer, in the words of `meseta explain`.
+//! The reasons why a task does not fit in an offer, in the words of `meseta explain`.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum Why {
         /// The agent's value; none when it has no such attribute.
         value: Option<String>,
     },
-    /// As many tasks of the job as its constraint allows are on the value.
+    /// The value already has the maximum of tasks that the constraint permits.
     Full {
         attribute: String,
         value: String,

@@ -26,7 +26,7 @@ pub const PRIORITY_MAX: u8 = 100;
 /// Characters of a job's name at most; ids of tasks hold the name and more.
 pub const NAME_CHARS_MAX: usize = 100;
 
-/// What a constraint may name besides an agent's attributes.
+/// The names that a constraint may use besides an agent's attributes.
 pub const BUILT_IN_ATTRIBUTES: [&str; 4] = ["@hostname", "@agent_id", "@region", "@zone"];
 
 /// Whether a text may be the name of a job; see [`JobSpec::name`].
@@ -49,7 +49,7 @@ pub fn name_in(text: &str) -> Option<&str> {
     Some(name).filter(|name| is_role && is_name(name))
 }
 
-/// One job: what runs, how often, where, and what happens when it ends.
+/// The specification of a job: its program, count and place, and its behaviour at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Unique in its role: 1 to 100 of `a-z`, `0-9`, `-`, `.`; begins with a letter or digit. A file that moves a job from
@@ -60,7 +60,7 @@ pub struct JobSpec {
     pub role: String,
     /// Instances of a service; tasks of a batch or cron run (the length of an array). 1 to 1,000,000.
     pub count: u32,
-    /// 0 to 100 within the role, higher first; 50 unless told.
+    /// The priority within the role, 0 to 100, higher first; 50 by default.
     pub priority: u8,
     pub task: TaskTemplate,
     pub constraints: Vec<Constraint>,
@@ -117,7 +117,7 @@ impl JobSpec {
     }
 }
 
-/// What makes a job end, and start again.
+/// The kind of a job, which decides when it ends and restarts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -144,7 +144,7 @@ pub struct Backoff {
     pub reset_after: Duration,
 }
 
-/// How a changed service replaces its instances.
+/// The rules by which a changed service replaces its instances.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
     /// Instances that may be missing below `count` meanwhile.
@@ -169,7 +169,7 @@ pub struct Batch {
     /// Runs of one task beyond the first, when it fails.
     pub retries: u32,
     pub backoff: Backoff,
-    /// Of one run of one task; it is killed and counts as failed.
+    /// The time limit for one run of one task, after which the task is killed and counts as failed.
     pub timeout: Option<Duration>,
 }
 
@@ -178,14 +178,14 @@ pub struct Cron {
     pub batch: Batch,
     /// Five fields as crontab(5) has them, or `@hourly` and its kin.
     pub schedule: String,
-    /// A name of the IANA database; `UTC` unless told.
+    /// A name of the IANA database; `UTC` by default.
     pub time_zone: String,
     pub overlap: Overlap,
     /// A run that could not start (the scheduler was away) within this long of its time is skipped.
     pub start_within: Duration,
 }
 
-/// What happens when a run is due and the one before has not ended.
+/// The reaction to a run that is due while the previous run has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
@@ -203,7 +203,7 @@ pub struct Gang {
     pub hold_at_most: Duration,
 }
 
-/// What one task is.
+/// The program and environment of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskTemplate {
     pub command: Command,
@@ -213,13 +213,13 @@ pub struct TaskTemplate {
     pub uris: Vec<Uri>,
     /// Scalars `cpus`, `mem` (MB), `disk` (MB), `gpus` and any custom one.
     pub requests: BTreeMap<String, f64>,
-    /// `cpus` and `mem` only, at least what is requested; `f64::INFINITY` for none.
+    /// The limits of `cpus` and `mem`, at least the requests; `f64::INFINITY` for no limit.
     #[serde(with = "limits")]
     pub limits: BTreeMap<String, f64>,
     /// Names of ports to take from the offer, one number each.
     pub ports: Vec<String>,
     pub check: Option<HealthCheck>,
-    /// From SIGTERM to SIGKILL.
+    /// The time from SIGTERM to SIGKILL.
     pub kill_grace: Duration,
 }
 
@@ -282,7 +282,7 @@ pub enum CheckAddress {
 }
 
 impl CheckAddress {
-    /// As a job file writes it.
+    /// Returns the text of a job file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -292,7 +292,7 @@ impl CheckAddress {
     }
 }
 
-/// Where tasks may run, or how they are laid out.
+/// A rule about where tasks may run, or their layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constraint {
     /// An attribute's name, or `@hostname`, `@agent_id`, `@region`, `@zone`.

@@ -1,9 +1,9 @@
-//! When a cron job is due: five fields or an `@name` in a time zone, and the next time after another.
+//! The times of a cron job: five fields or an `@name` in a time zone, and the next time after another.
 //!
 //! Entered through [`Schedule::parse`] and [`Schedule::next_after`]. The time zones are compiled in, so that a schedule
-//! means the same on every host. Where local time jumps by less than three hours, it is as in Vixie's cron: a job at a
-//! fixed time that would fall into a gap runs at its end, and one in an hour that comes twice runs the first time only;
-//! a job with `*` in its minutes or hours goes by local time as it is. Fields are in `schedule/fields.rs`.
+//! means the same on every host. Where local time jumps by less than three hours, the rules of Vixie's cron apply: a job at
+//! a fixed time that would fall into a gap runs at its end, and one in an hour that comes twice runs the first time only; a
+//! job with `*` in its minutes or hours follows the actual local time. Fields are in `schedule/fields.rs`.
 
 mod fields;
 
@@ -25,7 +25,7 @@ pub struct Schedule {
     zone: TimeZone,
 }
 
-/// Why a text is no schedule.
+/// The reason why a text is no valid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     #[error("there is no time zone \"{name}\"")]
@@ -45,7 +45,7 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
-    /// What would be right, as an instruction.
+    /// Returns the remedy, as an instruction.
     #[must_use]
     pub fn cure(&self) -> String {
         match self {
@@ -64,8 +64,11 @@ impl ScheduleError {
 }
 
 impl Schedule {
+    /// Parses a schedule.
+    ///
     /// # Errors
-    /// When the schedule or the time zone is none, or no day is ever due.
+    ///
+    /// When the schedule or the time zone is invalid, or no day is ever due.
     pub fn parse(schedule: &str, time_zone: &str) -> Result<Self, ScheduleError> {
         let fields = Fields::parse(schedule)?;
         let zone = TimeZone::get(time_zone).map_err(|_| ScheduleError::UnknownTimeZone {
@@ -74,7 +77,8 @@ impl Schedule {
         Ok(Self { fields, zone })
     }
 
-    /// The next time after `unix_seconds`, in seconds since 1970; none within what can be told (the year 9999).
+    /// Returns the next time after `unix_seconds`, in seconds since the Unix epoch; `None` if there is none up to the year
+    /// 9999.
     #[must_use]
     pub fn next_after(&self, unix_seconds: i64) -> Option<i64> {
         let after = Timestamp::from_second(unix_seconds).ok()?;

@@ -39,7 +39,7 @@ impl Reference {
     }
 }
 
-/// What the references of one task stand for.
+/// The values of one task's references.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     pub index: u32,
@@ -49,7 +49,7 @@ pub struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// What a reference becomes; nothing for a port that the task does not have.
+    /// Returns the value of a reference; empty for a port that the task does not have.
     fn of(&self, reference: &Reference) -> String {
         match reference {
             Reference::Index => self.index.to_string(),
@@ -65,10 +65,11 @@ enum Part<'a> {
     Reference(Reference),
 }
 
-/// What the text refers to, in order.
+/// Returns the references of the text, in order.
 ///
 /// # Errors
-/// The whole of the first `${...}` that is not known or has no end.
+///
+/// The whole of the first `${...}` that is unknown or has no end.
 pub fn references(text: &str) -> Result<Vec<Reference>, String> {
     let parts = parts(text)?.into_iter();
     let references = parts.filter_map(|part| match part {

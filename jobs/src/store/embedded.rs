@@ -1,8 +1,8 @@
-//! One redb file, written by one thread, which commits all that waits with one fsync, and a marker beside it.
+//! One redb file, written by one thread, which commits all waiting writes with one fsync, and a marker beside it.
 //!
-//! Entered through [`open`]; `opening.rs` refuses a file that is damaged or lost. Invariant: a write is told to be durable after its commit and all before it; where the disk is
-//! full, writes wait for room, and a store that cannot be written for another reason ends the process, since what was promised
-//! could no longer be kept.
+//! Entered through [`open`]; `opening.rs` refuses a file that is damaged or lost. Invariant: a write is reported durable
+//! after its commit and all before it. On a full disk, writes wait for room. A store that cannot be written for another
+//! reason ends the process, since it could no longer keep its promises.
 
 mod opening;
 
@@ -30,14 +30,14 @@ const HELD_POLL: Duration = Duration::from_secs(1);
 /// Between two tries to write to a full disk.
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
-/// What the store is made of, in the work directory: the file, and the marker beside it.
+/// The files of the store in the work directory: the database, and the marker beside it.
 pub(crate) const FILES: [&str; 3] = ["jobs.redb", "jobs.marker", "jobs.marker.tmp"];
 
-/// What to do about a file that cannot be used.
+/// The remedy for an unusable file.
 const CURE: &str = "put a copy of it back, or move it and the marker beside it (jobs.marker) away to begin without jobs: \
     what runs then goes on, and `meseta frameworks` and `meseta teardown` find and end it";
 
-/// Why a store cannot be used.
+/// The reason why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
@@ -218,7 +218,7 @@ fn write_all(
                 tracing::error!(error = %chain(&error), "the store finds no room on its disk; nothing is decided until there is some");
             }
             if waiting.is_closed() {
-                // The scheduler ends. What it was not told to be durable was promised to nobody.
+                // The scheduler ends. Writes that were not reported durable were promised to nobody.
                 return;
             }
             std::thread::sleep(ROOM_POLL);
@@ -342,7 +342,7 @@ mod tests {
         records
     }
 
-    /// Found by damaging files: some were read without a word, and some ended the scheduler with the words of a panic.
+    /// Found by damaging files: the store read some of them without an error, and some ended the scheduler with a panic.
     #[tokio::test]
     async fn a_damaged_store_is_refused_or_whole() {
         let dir = tempfile::tempdir().unwrap();
@@ -387,7 +387,7 @@ mod tests {
         assert!(refused > 30, "{refused}");
     }
 
-    /// Found by emptying the file: a scheduler began without jobs, and nobody managed what ran.
+    /// Found by emptying the file: a scheduler began without jobs, and nothing managed its running tasks.
     #[tokio::test]
     async fn a_store_that_is_empty_or_gone_is_not_taken_for_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
@@ -418,7 +418,8 @@ mod tests {
         store.close().await;
     }
 
-    /// Found by starting a scheduler on a full disk: the file was of zeros, no marker was beside it, and none started again.
+    /// Found by starting a scheduler on a full disk: the file contained zeros, the marker was missing, and no scheduler
+    /// started again.
     #[tokio::test]
     async fn a_store_that_was_not_made_to_the_end_is_begun_where_there_was_none() {
         let dir = tempfile::tempdir().unwrap();
@@ -441,7 +442,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), zeros, "left as it is");
     }
 
-    /// Found on a full disk: a sound store was to be moved away.
+    /// Found on a full disk: the message asked the operator to move a sound store away.
     #[test]
     fn a_disk_that_is_full_or_fails_is_no_damage_of_a_store() {
         for (number, expected) in [(28, "make room"), (5, "dmesg")] {
@@ -476,7 +477,7 @@ mod tests {
         store.close().await;
     }
 
-    /// As after a kill: the file says that it is open, and is repaired.
+    /// Simulates a kill: the file is marked as open, and the database repairs it.
     #[tokio::test]
     async fn a_store_that_was_not_closed_is_whole() {
         let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ const LAYOUT: Layout = Layout {
     raised_epoch: None,
 };
 
-/// What tells the records of schedulers from those of masters.
+/// The key prefix that separates the records of schedulers from those of masters.
 const CLUSTER: &str = "meseta-scheduler";
 
 /// The keys of schedulers beside those of the masters that were given this prefix: whoever deletes the one does not
@@ -33,10 +33,11 @@ pub(crate) struct Etcd {
     durable: watch::Receiver<u64>,
 }
 
-/// Takes over what the leader before has left; the receiver tells how writing goes.
+/// Takes over the records of the previous leader; the receiver shows the progress of writes.
 ///
 /// # Errors
-/// When it cannot be read, or another scheduler leads by now.
+///
+/// When the records cannot be read, or another scheduler leads by now.
 pub(crate) async fn open(
     client: &Client,
     keys: &Keys,

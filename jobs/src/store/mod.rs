@@ -1,8 +1,8 @@
-//! What is durable: a file in the work directory ([`embedded`]), or etcd, which several schedulers share ([`etcd`]).
+//! The durable store: a file in the work directory ([`embedded`]), or etcd, which several schedulers share ([`etcd`]).
 //!
-//! Invariants: a write is told to be durable after all before it; what a store no longer takes ends the process, since
-//! what was promised could no longer be kept; to queue a write never waits. A store that is full ([`Store::is_full`]) says
-//! so, and the scheduler decides nothing more until it has room.
+//! Invariants: a write is reported durable after all before it; a store that refuses a write ends the process, since it
+//! could no longer keep its promises; queueing a write never waits. While a store is full ([`Store::is_full`]), the
+//! scheduler decides nothing more until it has room.
 
 pub(crate) mod embedded;
 pub(crate) mod etcd;
@@ -18,8 +18,8 @@ use crate::core::Record;
 const WRITES_MAX: usize = 1_024;
 const BYTES_MAX: usize = 64 << 20;
 
-/// How long the end of a scheduler waits for its store: without the last writes it is the end of a scheduler that was
-/// killed, which promised none of them.
+/// The time that the end of a scheduler waits for its store. Without the last writes the end equals that of a killed
+/// scheduler, which promised none of them.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
 /// All records that a store has.

@@ -6,13 +6,13 @@ use crate::core::tests::world::SLOTS;
 
 /// A framework that takes what it is offered, slot by slot.
 struct Other {
-    /// How many slots it wants now.
+    /// The number of slots that it wants now.
     wants: u32,
     /// Seconds that each of its tasks takes at least, and up to two more.
     lasts: u64,
-    /// Its tasks: where, and until which second.
+    /// The tasks: their agents, and the seconds at which they end.
     tasks: Vec<(String, u64)>,
-    /// How many times the share of the scheduler it may have, in percent.
+    /// The permitted share in percent of the scheduler's share.
     share: u32,
 }
 
@@ -27,7 +27,7 @@ impl Other {
     }
 }
 
-/// What was seen of offers that the scheduler held.
+/// The observed offers that the scheduler held.
 #[derive(Debug, Default)]
 struct Held {
     /// Slots times seconds in which they were held and not used.
@@ -53,7 +53,7 @@ impl Held {
     }
 }
 
-/// One second: tasks of the other end, free slots are divided, batches of the scheduler go on.
+/// Plays one second: tasks of the other framework end, free slots are divided, batches of the scheduler advance.
 fn second(world: &mut World, other: &mut Other, now: u64, held: &mut Held) {
     other.tasks.retain(|(_, until)| *until > now);
     for _ in 0..8 {
@@ -71,7 +71,7 @@ fn second(world: &mut World, other: &mut Other, now: u64, held: &mut Held) {
     world.check();
 }
 
-/// The whole of what is free on each agent goes to the one whose share is smaller, unless it wants nothing.
+/// Offers all free slots of each agent to the framework with the smaller share, unless it wants nothing.
 fn divide(world: &mut World, other: &mut Other, now: u64) {
     for agent in world.agents() {
         let taken = other.tasks.iter().filter(|(at, _)| *at == agent).count();
@@ -125,7 +125,7 @@ fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
         // Both, again and again; the starvation bound: the other gang's turn, and twice the time that slots become free in.
         assert!(runs.iter().all(|runs| *runs >= 20), "{runs:?}, {lasts} s");
         assert!(longest <= 2 * HOLD + 3 * lasts, "{longest} s, {lasts} s");
-        // No gang holds for longer than it may, nor more than it needs with the agent that the last of it fits in.
+        // No gang holds offers longer than permitted, nor more than it needs, including the whole agent of its last task.
         assert!(held.longest <= HOLD, "{held:?}, {lasts} s");
         assert!(held.most <= 12, "{held:?}");
         let waste_max = (runs[0] + runs[1] + 2) * HOLD * 12;

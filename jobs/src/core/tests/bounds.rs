@@ -1,4 +1,4 @@
-//! What jobs may take of the scheduler, whoever submits them.
+//! The limits of the scheduler's resources that jobs may use.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ fn a_run_costs_no_write_for_tasks_that_it_has_not_launched() {
     assert_eq!(world.state.jobs["array"].record.next_run, 4);
     assert!(world.written.len() < 20, "{:?}", world.written);
     assert_eq!(world.stored("slot/"), 0);
-    // Of what was launched, all is forgotten.
+    // The launched slots are all forgotten.
     submit(&mut world, batch("array", 10_000));
     launch(&mut world);
     assert_eq!(world.stored("slot/"), 4);
@@ -307,7 +307,7 @@ fn a_service_of_a_million_that_fits_nowhere_costs_a_tick_as_much_as_one_step_may
     assert_eq!(look(&mut world), (WANTED_MAX, WANTED_MAX, 999_996));
 }
 
-/// Whether a plan that tells few of the wanted one by one decides as one that tells all.
+/// Checks that a plan which lists few wanted instances decides like a plan that lists all.
 fn check_plans(world: &World, name: &str) {
     let (job, at) = (&world.state.jobs[name], world.state.clock.at);
     let all = planner::plan_within(job, at, usize::MAX);

@@ -12,7 +12,7 @@ fn tasks_of(world: &World, name: &str) -> Vec<String> {
     tasks.map(|task| task.task_id).collect()
 }
 
-/// A task fails, and the scheduler is told.
+/// Lets a task fail and reports it to the scheduler.
 pub(super) fn fail(world: &mut World, id: &str) {
     world.mark_lost(id);
     let status = TaskStatus {
@@ -92,7 +92,7 @@ fn gang_of_which_a_task_times_out_starts_anew_whole() {
     for _ in 0..61 {
         world.pass(Duration::from_secs(1));
     }
-    // Its end is told, and that of the others.
+    // The scheduler learns of its end, and of the end of the others.
     for _ in 0..2 {
         while world.deliver() {}
         world.sync();
@@ -127,7 +127,7 @@ fn the_gang_of_a_service_starts_beside_nothing_that_is_left_of_it() {
         world.calm(120, None);
         let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
         assert_eq!((sizes, state_of(&world, "web")), (vec![3; 2], "healthy"));
-        // What is scaled then is no new start.
+        // A later scaling is no new start.
         let (name, count, purge) = ("web".to_owned(), 4, false);
         world.request(Request::Scale { name, count, purge });
         world.sync();
@@ -164,7 +164,7 @@ fn the_gang_of_a_service_that_a_version_before_has_started_anew_runs_on() {
     submit(&mut world, service_gang());
     world.calm(20, None);
     let tasks = tasks_of(&world, "web");
-    // A version that does not know what was told of it leaves it in the record.
+    // A release that does not know the mark leaves it in the record.
     let job = world.state.jobs.get_mut("web").expect("a job");
     job.record.broken = true;
     for record in job.records() {
@@ -212,7 +212,7 @@ fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
     }
     let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
     assert_eq!(sizes, [2, 2], "{:?}", tasks_of(&world, "array"));
-    // That it was killed is no failure of it.
+    // The kill is no failure of the task.
     let run = &world.state.jobs["array"].runs[&1];
     let failures: Vec<_> = run.slots.iter().map(|slot| slot.failures).collect();
     assert_eq!(failures, [1, 0]);

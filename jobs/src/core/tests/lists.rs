@@ -1,4 +1,4 @@
-//! What readers see of all jobs, a part at a time: together it is all that there is.
+//! The lists of all jobs, page by page: together the pages contain everything.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The core against a small world: what holds whatever happens, and what comes of it once it is calm.
+//! The core in a small simulated world: the invariants during chaos, and the outcome once the world is calm.
 
 mod beside;
 mod bounds;
@@ -113,7 +113,7 @@ fn gang(name: &str, count: u32) -> JobSpec {
     }
 }
 
-/// The same with another command, which is another version.
+/// Returns the specification with another command, which makes another version.
 fn changed(spec: &JobSpec, command: &str) -> JobSpec {
     let mut spec = spec.clone();
     spec.task.command = Command::Shell(command.to_owned());
@@ -149,7 +149,7 @@ fn plan_of(world: &World, spec: &JobSpec) -> PlanView {
     world.state.plan(&spec.name, spec, &Quotas::default())
 }
 
-/// Anything at all may happen next, but no agent goes away unless that is said.
+/// Plays random steps of any kind. Agents go away only if `with_agents` is set.
 fn chaos(world: &mut World, steps: u32, with_agents: bool) {
     for _ in 0..steps {
         match world.dice.below(if with_agents { 21 } else { 20 }) {

@@ -54,7 +54,7 @@ fn two_roles_share_a_job_name() {
                 .all(|one| one.job == "web" && one.role.as_deref() == Some(role))
         );
     }
-    // Each goes on by itself, also in what is stored.
+    // Each job continues independently, also in the store.
     world.crash();
     world.request(Request::Stop {
         name: of_ads.clone(),

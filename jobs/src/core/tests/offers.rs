@@ -108,7 +108,7 @@ fn plan_looks_for_offers_of_a_role_without_jobs() {
         world.sync();
         world.answers[&id].clone().expect("an answer")
     };
-    // What is remembered may be gone.
+    // Remembered offers may be gone.
     let last = look(&mut world);
     assert_eq!(fits(&world, &batch("new", 9)), 0);
     assert!(!world.is_suppressed("r"));
@@ -123,7 +123,7 @@ fn plan_looks_for_offers_of_a_role_without_jobs() {
     assert_eq!(fits(&world, &batch("new", 9)), 8);
     world.pass(Duration::from_secs(4));
     assert!(world.is_suppressed("r"));
-    // Without a master there are none.
+    // There are no offers without a master.
     world.step(Input::Disconnected);
     look(&mut world);
     assert_eq!(world.state.offers_since("r", 0), None);

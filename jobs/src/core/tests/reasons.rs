@@ -9,7 +9,7 @@ use crate::core::JobView;
 /// A text that names a failure, and a job that shows the failure.
 pub(super) type Case = (String, JobView);
 
-/// How the task of a job ends, and the line for it.
+/// The end of a job's task, and the expected line.
 type Ending = (TaskState, Option<Reason>, &'static str, &'static str);
 
 const FAILED: TaskState = TaskState::TaskFailed;

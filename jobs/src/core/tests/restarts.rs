@@ -11,7 +11,7 @@ fn ids_of(world: &World, name: &str) -> Vec<String> {
     tasks.map(|task| task.task_id).collect()
 }
 
-/// The tasks whose kills have left end, and the scheduler is told.
+/// Ends the tasks whose kills have left, and reports their ends.
 fn end_killed(world: &mut World) {
     world.is_slow_to_end = false;
     let killed: Vec<String> = world.kills.drain(..).collect();
@@ -184,7 +184,7 @@ fn clock_that_was_behind_times_nothing_out() {
         assert!(world.lives(&id), "{:?}", world.kills);
     }
     assert_eq!(world.state.job("long").unwrap().failed, 0);
-    // What was watched counts, through all starts.
+    // The watched time counts across all starts.
     go_on(&mut world, 1_750);
     assert!(world.lives(&id));
     world.crash();

@@ -59,7 +59,7 @@ fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before
     assert_eq!(runs_of(&world).last(), Some(&2));
 }
 
-/// Of the runs that are over, whether each was cancelled.
+/// Returns for each finished run whether it was cancelled.
 fn cancelled(world: &World) -> Vec<bool> {
     let over = &world.state.jobs["nightly"].record.over;
     over.iter().map(|run| run.cancelled).collect()
@@ -87,7 +87,7 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
         world.finish_away(&only_task(&world, "nightly"));
         world.sleep(Duration::from_secs(60));
         world.crash();
-        // The time is due before the end of the run is told, and in one step with it.
+        // The time is due before the core reads the end of the run, in the same step.
         world.stand_still(pause);
         assert_eq!((started(&world), cancelled(&world)), (1, vec![]));
         world.deliver_with_time();
@@ -99,7 +99,7 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
     }
 }
 
-/// The run was taken for one that goes on: what was told of it had not been read yet.
+/// Regression: the run counted as running because the core had not read its end yet.
 #[test]
 fn a_run_that_ended_while_the_process_stood_still_keeps_no_later_one_from_starting() {
     for overlap in [Overlap::Skip, Overlap::Replace] {
@@ -162,7 +162,7 @@ fn a_time_that_comes_while_no_master_answers_waits_for_what_it_tells_of_the_run_
     }
 }
 
-/// The time was lost, and no word of it told.
+/// Regression: the time was lost without any message.
 #[test]
 fn a_time_that_is_put_off_is_run_by_the_version_that_is_submitted_meanwhile() {
     let mut world = started_schedule(Overlap::Skip);
@@ -348,7 +348,7 @@ fn a_schedule_that_waits_for_a_clock_that_was_set_back_says_until_when() {
     let told: Vec<_> = told.map(|one| &*one.text).collect();
     let text = "the clock was set back: the schedule has had its times until 2023-11-15T00:14:00Z, and goes on after that";
     assert_eq!(told, [text]);
-    // Another text of it begins with its own times.
+    // A different schedule begins with its own times.
     let before = started(&world);
     let mut spec = cron(Overlap::Skip);
     let Kind::Cron(kind) = &mut spec.kind else {
@@ -361,7 +361,7 @@ fn a_schedule_that_waits_for_a_clock_that_was_set_back_says_until_when() {
 }
 
 const DAY: u64 = 24 * 3600;
-/// From the origin to the end of its day.
+/// The seconds from the origin to the end of its day.
 const DAY_END: u64 = 6_400;
 
 /// A schedule of the end of each day.
@@ -461,7 +461,7 @@ fn what_a_schedule_has_had_keeps_no_other_one_waiting() {
     }
     submit(&mut world, cron(Overlap::Skip));
     let before = started(&world);
-    // By more than is remembered of it as missed.
+    // The jump is longer than the list of missed times.
     world.set_ahead(Duration::from_secs(9 * 24 * 3_600));
     world.calm(130, None);
     assert!(started(&world) >= before + 2);
@@ -518,7 +518,7 @@ fn a_submission_for_which_there_is_no_room_leaves_a_stopped_schedule_as_it_was()
     world.calm(130, None);
     assert_eq!(seen(&world), before);
     assert_eq!(state_of(&world, "nightly"), "stopped");
-    // What is stored of it starts again as it is.
+    // The stored specification starts again unchanged.
     world.crash();
     submit(&mut world, large("d"));
     world.calm(60, None);
@@ -544,7 +544,7 @@ fn what_many_schedules_have_missed_takes_a_few_short_steps_and_each_runs_once() 
         world::ASKED.set(0);
         world.stand_still(time);
         let asked = usize::try_from(world::ASKED.get()).unwrap();
-        // Each is asked once when it is seen first, and none begins where the step is used up.
+        // Each schedule is evaluated once when it is first seen, and none starts once the step's work is used up.
         assert!(asked <= TIMES_MAX + 2 * 200, "{asked}");
     };
     pass(&mut world, Duration::from_secs(24 * 3600));

@@ -305,7 +305,7 @@ fn automatic_revert_needs_rights_of_submitter() {
     }
 }
 
-/// The history alone told of it, as long as this scheduler led.
+/// Regression: only the history showed the failure, and only while this scheduler led.
 #[test]
 fn failed_update_is_kept_until_next_version() {
     let mut world = World::new(3, 4);

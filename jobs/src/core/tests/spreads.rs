@@ -24,7 +24,7 @@ fn spread(count: u32) -> JobSpec {
     spec
 }
 
-/// Plays one second of a master that offers agents in any order, each with all that is free of it and within the quota.
+/// Plays one second of a master that offers agents in random order, each with all its free resources within the quota.
 fn second(world: &mut World, racks: &Racks, dice: &mut Dice, now: u64) {
     if now.is_multiple_of(5) {
         world.tell_agents(&racks.taken);
@@ -56,7 +56,7 @@ fn second(world: &mut World, racks: &Racks, dice: &mut Dice, now: u64) {
     world.check();
 }
 
-/// How many tasks are on each rack, the fullest first.
+/// Returns the number of tasks on each rack, the fullest first.
 fn counts(world: &World) -> Vec<u32> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     let tasks = world.state.job("web").unwrap().tasks.unwrap();
@@ -152,7 +152,7 @@ fn random_clusters_reach_the_best_spread_that_offers_allow() {
     }
 }
 
-/// Without the agents that the master tells of, offers are used as they come.
+/// Without the master's list of agents, offers are used as they come.
 #[test]
 fn spread_without_a_known_cluster_waits_for_nothing() {
     let mut world = World::new(1, 3);

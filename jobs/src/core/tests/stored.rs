@@ -1,4 +1,4 @@
-//! What is stored of jobs: as much as has changed.
+//! The stored data of jobs: only changes are written.
 
 use super::*;
 use crate::core::Refusal;
@@ -9,7 +9,7 @@ fn large(bytes: usize, letter: &str) -> JobSpec {
     changed(&service(1, 1, 1), &letter.repeat(bytes))
 }
 
-/// One that has had ten versions.
+/// Returns a world with a job that has had ten versions.
 fn with_ten_versions(bytes: usize) -> World {
     let mut world = World::new(1, 2);
     for letter in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
@@ -139,7 +139,7 @@ fn the_bytes_of_all_specifications_are_bounded_and_each_role_finds_room() {
         let refused = answer(&mut world, request).expect_err("too much");
         assert!(refused.to_string().contains("may have 500000"), "{refused}");
     }
-    // What is there may be submitted again, and changed in size.
+    // A stored job may be submitted again, and scaled.
     assert!(answer(&mut world, named("r", 0, "a")).is_ok());
     let (name, purge) = ("r0".to_owned(), false);
     let scale = Request::Scale {

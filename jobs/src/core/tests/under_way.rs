@@ -1,4 +1,4 @@
-//! What is under way: kills that take long, launches of which nobody has heard yet, and agents that are away for a while.
+//! Work in progress: slow kills, launches without a report yet, and agents that are away for a while.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ fn what_an_agent_says_of_a_task_that_never_came_is_believed_at_once() {
     assert_eq!(view.tasks.unwrap().len(), 0);
 }
 
-/// The only task of the service, and the same with a state that it is told to be in.
+/// Reports a state of the service's only task, and returns its id.
 fn tell(world: &mut World, state: TaskState, healthy: Option<bool>) -> String {
     let id = only_task(world, "web");
     let status = TaskStatus {
@@ -151,7 +151,7 @@ fn a_task_that_is_killed_for_its_checks_has_failed_by_them() {
     let text = "failed (its health checks failed)";
     for (running, killed, expected) in [
         (None, Some(false), text),
-        // Told before, and not with the end.
+        // The report came earlier, and not with the end.
         (Some(false), None, text),
         (Some(true), None, "failed"),
     ] {
@@ -254,7 +254,7 @@ fn an_update_that_is_well_is_not_given_up_because_the_scheduler_stood_still() {
     submit(&mut world, changed(&spec, "another"));
     launch(&mut world);
     world.advance(None);
-    // What was told of the new instance has not been read yet.
+    // The report of the new instance has not been read yet.
     world.stand_still(Duration::from_secs(121));
     world.calm(60, None);
     let view = world.state.job("web").unwrap();

@@ -1,4 +1,4 @@
-//! Which version instances run: where another one takes the place of one that was stopped, or never ran.
+//! The version that instances run, where a version replaces one that was stopped or never ran.
 
 use super::gangs::fail;
 use super::*;
@@ -178,7 +178,7 @@ fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
         }
         let why = world.state.job("web").expect("a job").why;
         assert_eq!(why, "it starts after sooner, which is stopped");
-        // What is corrected meanwhile keeps nothing up of the version before.
+        // A correction before the start keeps no instance of the earlier version up.
         submit(&mut world, changed(&spec, "corrected"));
         submit(&mut world, sooner);
         world.calm(60, None);

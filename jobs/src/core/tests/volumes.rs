@@ -129,7 +129,7 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
         job.why
     );
     assert_eq!(task_of(&world, 0), Some(task));
-    // The scheduler forgets nothing of it, nor does a stop.
+    // Neither the scheduler nor a stop forgets the volume.
     world.crash();
     stop(&mut world, false);
     world.calm(100, None);
@@ -149,7 +149,7 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
     );
 }
 
-/// One instance on each agent, and the agent of one of them goes away.
+/// Places one instance on each agent, and lets the agent of one instance go away.
 fn instances_apart(world: &mut World, count: u32, away: u32) -> JobSpec {
     let mut spec = database(count);
     spec.task.requests.insert("cpus".to_owned(), 3.0);
@@ -349,7 +349,7 @@ fn a_launch_that_did_not_arrive_leaves_no_volume_and_one_that_did_is_found() {
     world.calm(60, None);
     assert_eq!(state_of(&world, "web"), "healthy");
     assert_eq!(world.state.volumes_behind(None, usize::MAX).len(), 1);
-    // The framework is removed, and what it has told of its operations with it: the volume is found in an offer.
+    // The master forgets the framework together with its operations: the scheduler finds the volume in an offer.
     let volume = volume_of(&world, 0);
     let task = task_of(&world, 0).unwrap();
     world.mark_lost(&task);
@@ -391,7 +391,7 @@ fn a_version_without_volumes_waits_for_no_agent() {
     submit(&mut world, spec.clone());
     world.calm(20, None);
     assert_eq!(world.alive("web"), 0);
-    // The agent that has no volume of it is offered again.
+    // The agent without a volume of the job is offered again.
     spec.task.requests.insert("cpus".to_owned(), 1.0);
     submit(&mut world, spec);
     world.calm(10, None);
@@ -679,7 +679,7 @@ fn a_volume_that_is_another_one_by_now_is_not_released() {
     world.calm(60, None);
     let new = volume_of(&world, 1);
     assert_ne!(seen, new);
-    // Whoever saw the first one means that one.
+    // A client that saw the first volume means the first volume.
     let id = world.request(named(&seen));
     world.sync();
     let refused = world.answers[&id].clone().expect_err("another one");

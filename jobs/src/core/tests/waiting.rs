@@ -1,4 +1,4 @@
-//! Why jobs wait: agents without room, and roles that the master does not take.
+//! The reasons why jobs wait: agents without room, and roles that the master refuses.
 
 use meseta_resources::{ResourceName, Resources, Role, Scalar};
 
@@ -34,7 +34,7 @@ fn what_keeps_a_task_from_the_offers_is_told_and_a_plan_counts_what_is_placed() 
     assert_eq!(plan.obstacles, job.obstacles);
 }
 
-/// Where the quota of the role was used up, every agent was told to be short.
+/// Regression: with the quota of the role used up, every agent was shown as too small.
 #[test]
 fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_it() {
     let mut world = World::new(1, 1);
@@ -45,7 +45,7 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
     let text = "role 'r' has 4 cpus of its limit of 4, and a task needs 1";
     let job = world.state.job_alone("web", &quota(4, 4)).expect("a job");
     assert_eq!(job.why, format!("a task waits: {text}"));
-    // It is told once.
+    // The reason appears only once.
     assert_eq!(job.obstacles, [] as [String; 0]);
     let larger = JobSpec {
         count: 6,
@@ -72,7 +72,7 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
         .state
         .plan(&spec_of_other.name, &spec_of_other, &quota(4, 4));
     assert_eq!((other.fits, &*other.obstacles), (4, &[text.to_owned()][..]));
-    // A limit that is in nobody's way is none of the reasons.
+    // A limit that blocks no task is no reason.
     let job = world.state.job_alone("web", &quota(5, 4)).expect("a job");
     assert!(job.obstacles[0].contains("short of cpus"), "{job:?}");
     assert_eq!(job.why, "a task waits for an offer that it fits");
@@ -101,7 +101,7 @@ fn revocable_cpus_of_a_version_that_is_replaced_free_nothing_of_the_quota() {
     assert_eq!((plan.fits, &*plan.obstacles), (0, &[text.to_owned()][..]));
 }
 
-/// A plan named the limit, which has room for what is placed anew.
+/// Regression: a plan named the limit, although it has room for the task that is placed again.
 #[test]
 fn what_returns_to_its_volume_takes_no_more_of_the_quota() {
     let mut world = World::new(1, 1);
@@ -135,7 +135,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
     let other = job("other", 3, service(3, 1, 1).kind);
     let plan = plan_of(&world, &other);
     assert_eq!((plan.wants, plan.fits), (3, 0), "{plan:?}");
-    // What has ended is free, although no offers come that would show it.
+    // The resources of the ended task count as free, although no offer shows them yet.
     let name = "web".to_owned();
     world.request(Request::Stop { name, purge: false });
     world.sync();
@@ -317,7 +317,7 @@ fn a_role_is_given_up_once_no_job_has_it_and_no_task_of_one_is_left() {
     world.calm(70, None);
     assert_eq!(roles(&world), ["r"]);
     assert!(world.alive("web") > 0);
-    // It is asked for anew with the next job that has it.
+    // The next job with this role requests the role again.
     let mut spec = batch("a", 1);
     spec.role = "a".to_owned();
     submit(&mut world, spec);

@@ -50,9 +50,9 @@ pub(super) enum Life {
 
 struct Agent {
     tasks: BTreeMap<String, Life>,
-    /// With what its tasks were launched.
+    /// The resources of each task at its launch.
     used: BTreeMap<String, Resources>,
-    /// With the reservations and volumes that were made.
+    /// The resources of the agent, including the reservations and volumes made.
     total: Resources,
     is_away: bool,
 }
@@ -115,9 +115,9 @@ pub(super) struct World {
     pub(super) fails_to_create: bool,
     /// Tasks that an ACCEPT may have; the master refuses one with more.
     pub(super) accept_tasks_max: usize,
-    /// How many resources the operations of each ACCEPT have named.
+    /// The number of resources named by the operations of each ACCEPT.
     pub(super) named: Vec<usize>,
-    /// What accepts offers does not arrive.
+    /// ACCEPT calls are lost on the way.
     pub(super) loses_accepts: bool,
     /// Agents that were marked gone.
     pub(super) gone_agents: BTreeSet<String>,
@@ -126,7 +126,7 @@ pub(super) struct World {
     pub(super) kills_waiting: usize,
     /// The tasks of all kills, in their order.
     pub(super) kills: Vec<String>,
-    /// How often each index of each run has succeeded.
+    /// The number of successes of each index of each run.
     pub(super) successes: BTreeMap<(String, u64, u32), u32>,
     pub(super) answers: BTreeMap<u64, Result<u64, Refusal>>,
     /// The sizes of launches, for gangs, by job.
@@ -146,7 +146,7 @@ pub(super) struct World {
 }
 
 thread_local! {
-    /// How often a schedule was asked for its next time.
+    /// Counts how often a schedule computed its next time.
     pub(super) static ASKED: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -211,13 +211,13 @@ impl World {
         world
     }
 
-    /// One more agent, with these resources.
+    /// Adds an agent with these resources.
     pub(super) fn add_agent(&mut self, resources: &str) {
         let name = format!("a{}", self.agents.len());
         self.agents.insert(name, Agent::new(resources));
     }
 
-    /// What an agent has besides.
+    /// Adds further resources to an agent.
     pub(super) fn add_resources(&mut self, agent: &str, resources: &Resources) {
         let agent = self.agents.get_mut(agent).expect("an agent");
         agent.total += resources;
@@ -418,7 +418,7 @@ impl World {
             framework_id,
             roles: RoleSet { roles, suppressed },
         });
-        // What was not acknowledged comes again.
+        // Unacknowledged updates come again.
         let operations: Vec<_> = self.unacknowledged_operations.values().cloned().collect();
         let operations = operations.into_iter().map(Box::new);
         self.inbox.extend(operations.map(Input::OperationUpdate));
@@ -430,7 +430,7 @@ impl World {
         );
     }
 
-    /// The process ends, and with it what was not durable but for the first few writes.
+    /// Ends the process. Only some of the first pending writes become durable.
     pub(super) fn crash(&mut self) {
         let kept = self.dice.below(self.writes.len() as u64 + 1);
         for _ in 0..kept {
@@ -587,7 +587,7 @@ impl World {
         }
     }
 
-    /// A task succeeds while nobody hears of it; its agent tells when it is back.
+    /// Lets a task succeed unnoticed; its agent reports the success after its return.
     pub(super) fn finish_away(&mut self, id: &str) {
         let name: TaskName = id.parse().expect("one of ours");
         let agent = self.agent_of(id).expect("a task that lives");
@@ -619,7 +619,7 @@ impl World {
         tasks.filter(|id| is_of(id, job)).count()
     }
 
-    /// What holds after every step.
+    /// Checks the invariants that hold after every step.
     pub(super) fn check(&self) {
         let free = self.state.offers.values().filter(|held| !held.is_committed);
         assert!(

@@ -1,4 +1,4 @@
-//! Where tasks may run, how they are laid out, and what volume they return to.
+//! The places where tasks may run, their layout, and the volume that they return to.
 
 use super::super::fields::RULES;
 use super::super::mistake::{Collector, PATTERNS_MAX, PatternMistake};
@@ -10,7 +10,7 @@ use crate::spec::{BUILT_IN_ATTRIBUTES, Constraint, Rule, Volume};
 /// Constraints of a job, and values of one, at most: each offer is compared with all of them.
 const CONSTRAINTS_MAX: usize = 64;
 const VALUES_MAX: usize = 256;
-/// Of a pattern that is no regular expression, what is told.
+/// Characters of an invalid regular expression that a message quotes.
 const PATTERN_CHARS_TOLD: usize = 200;
 
 pub(super) fn constraints(file: &View<'_>, mistakes: &mut Collector) -> Vec<Constraint> {

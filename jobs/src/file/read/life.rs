@@ -1,4 +1,4 @@
-//! When a job ends, starts again, and is replaced.
+//! The end, the restart and the replacement of a job.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::super::view::View;
 use crate::spec::schedule::{Schedule, ScheduleError};
 use crate::spec::{Backoff, Batch, Cron, Gang, Kind, Overlap, Service, Update};
 
-/// For which time an instance runs before it counts as healthy, of a job that does not say.
+/// The time that an instance runs before it counts as healthy, by default.
 const HEALTHY_AFTER_MIN: Duration = Duration::from_secs(10);
 
 pub(super) fn kind(file: &View<'_>, mistakes: &mut Collector) -> Kind {

@@ -1,4 +1,4 @@
-//! What one task runs, on what, and how its health is checked.
+//! The program of a task, its resources, and its health check.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::spec::{CheckAddress, Command, HealthCheck, Probe, TaskTemplate, Uri};
 
 /// Bytes of the names and values of a task's environment at most: each launch carries them.
 const ENV_BYTES_MAX: usize = 64 * 1024;
-/// Scalars of the site's own that one task takes at most: each is looked for in each offer.
+/// Custom scalars that one task may request: each is looked up in each offer.
 const CUSTOM_MAX: usize = 64;
 /// Ports of one task at most: an offer's ranges are walked for each.
 const PORTS_MAX: usize = 100;
@@ -60,7 +60,7 @@ fn command(task: &View<'_>, mistakes: &mut Collector) -> Command {
     }
 }
 
-/// What a program is given ends at a NUL byte.
+/// Reports a NUL byte, at which the argument of a program would end.
 fn check_no_nul((name, text): (&str, &str), at: usize, mistakes: &mut Collector) {
     if text.contains('\0') {
         mistakes.add(at, format!("{name} has a NUL byte"), "remove it");
@@ -117,7 +117,7 @@ fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<
 fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
     let uris = task.sections("uris").into_iter().map(|view| {
         let executable = view.flag("executable");
-        // What is made executable is not unpacked, unless both are asked for, which is a mistake.
+        // An executable file is not unpacked; to request both is a mistake.
         let may_be_unpacked = !executable || view.has("extract");
         Uri {
             uri: view

@@ -1,4 +1,4 @@
-//! Jobs drawn at random: what is written is read as the same job, and no text makes the reader panic.
+//! Random jobs: a written job reads back equal, and no text makes the reader panic.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;

@@ -359,7 +359,7 @@ fn what_no_agent_can_carry_out_is_refused_with_the_file() {
     )]);
 }
 
-/// As editors of other systems write it: a mark before the text, and lines that end with two characters.
+/// Some editors write a mark before the text, and lines that end with two characters.
 #[test]
 fn marks_and_line_ends_of_other_systems_are_read() {
     let plain = "name = \"a\"\n[task]\ncommand = \"\"\"\ntrue\nfalse\n\"\"\"\n";

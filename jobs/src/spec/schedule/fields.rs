@@ -24,7 +24,7 @@ const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 /// 29 February comes at least every eight years.
 const DAYS_MAX: usize = 366 * 9;
 
-/// A field: what it is called, what it takes, and the names of its numbers from `least`.
+/// A kind of field: its title, its range, and the names of its numbers from `least`.
 struct Kind {
     name: &'static str,
     least: u8,

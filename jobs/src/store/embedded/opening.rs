@@ -1,7 +1,7 @@
-//! Opening a store's file: all of it is read in a copy first.
+//! The opening of a store's file: all of it is read in a copy first.
 //!
-//! Invariant: what is opened is whole. A file that is damaged, cut, empty or gone where there was one is refused, and the
-//! refusal says what to do; nothing of it has been changed then.
+//! Invariant: an opened file is whole. A file that is damaged, cut, empty or missing although it existed is refused without
+//! any change, and the refusal names the remedy.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableError};
 use super::super::Records;
 use super::{CACHE_BYTES, RECORDS, StoreError};
 
-/// What the marker beside the file says to people; for the scheduler it is enough that it is there.
+/// The text of the marker for people; for the scheduler its existence is enough.
 const MARKER: &str =
     "There are jobs in jobs.redb: without this file an empty one would be taken for a new one.\n";
 
@@ -25,7 +25,7 @@ pub(super) fn open(path: &Path) -> Result<(Database, Records), StoreError> {
     };
     let is_marked = marker.try_exists().map_err(marker_error)?;
     if !database_file::is_blank(path).map_err(failed(path))? {
-        // Before a byte of it is changed: repairing it may drop what is damaged.
+        // Inspect the file before any change: a repair may drop damaged parts.
         inspect(path)?;
     } else if is_marked {
         return Err(StoreError::Lost {
@@ -76,7 +76,7 @@ fn read(database: &Database) -> Result<Records, redb::Error> {
     Ok(records)
 }
 
-/// Makes an error of what is wrong with this file.
+/// Converts a fault of this file into an error.
 fn failed(path: &Path) -> impl Fn(Fault) -> StoreError {
     let path = path.to_owned();
     move |fault| {

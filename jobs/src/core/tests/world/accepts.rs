@@ -1,4 +1,4 @@
-//! What ACCEPT does in the world: operations first, then tasks, or nothing where the master refuses it.
+//! The effects of ACCEPT in the world: first operations, then tasks; nothing if the master refuses it.
 
 use meseta_proto::mesos::v1::TaskState;
 

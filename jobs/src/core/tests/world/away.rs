@@ -1,4 +1,4 @@
-//! Agents and masters that go away and come back, and what is told of tasks then.
+//! Absence and return of agents and masters, and their reports about tasks.
 
 use std::time::Duration;
 
@@ -65,14 +65,14 @@ impl World {
         }
     }
 
-    /// All agents come back, and nobody is told.
+    /// Returns all agents without any report to the scheduler.
     pub(in crate::core::tests) fn return_unnoticed(&mut self) {
         for agent in self.agents.values_mut() {
             agent.is_away = false;
         }
     }
 
-    /// The scheduler is told of all tasks, as when it asks.
+    /// Reports all tasks to the scheduler, as after a query.
     pub(in crate::core::tests) fn tell_all(&mut self) {
         self.reconcile(reconciler::Request::Implicit);
     }

@@ -1,4 +1,4 @@
-//! Offers that the world makes, and what its master tells of its agents.
+//! The offers of the world, and its master's list of agents.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ impl World {
             .collect()
     }
 
-    /// The master tells of all agents that are there, of which others use some slots.
+    /// Sends the master's list of present agents, on which other frameworks use some slots.
     pub(in crate::core::tests) fn tell_agents(&mut self, taken: &BTreeMap<String, u32>) {
         let present = self.agents.iter().filter(|(_, agent)| !agent.is_away);
         let agents = present.map(|(name, agent)| {
@@ -98,7 +98,7 @@ impl World {
             .push_back(Input::Offers(vec![Offer { role, ..offer }]));
     }
 
-    /// Whether the scheduler wants to be offered what is free on an agent.
+    /// Whether the scheduler accepts offers of an agent's free resources.
     pub(in crate::core::tests) fn may_offer(&self, agent: &str) -> bool {
         let filter = self.filters.get(agent);
         let is_filtered = filter.is_some_and(|until| self.since < *until);

@@ -1,4 +1,4 @@
-//! What operations do to the agents of the world, and what is told of them.
+//! The effects of operations on the agents of the world, and their status updates.
 
 use meseta_proto::mesos::v1::{
     AgentId, OperationId, OperationState, OperationStatus, TaskState, Uuid,
@@ -9,7 +9,7 @@ use super::super::super::{Input, NamedOperation};
 use super::World;
 
 impl World {
-    /// Does an operation on what is left of an offer and on its agent, and tells what became of it.
+    /// Applies an operation to the rest of an offer and to its agent, and reports the outcome.
     pub(super) fn operate(
         &mut self,
         agent: &str,
@@ -60,7 +60,7 @@ impl World {
             .push_back(Input::OperationUpdate(Box::new(status)));
     }
 
-    /// What is reserved on all agents.
+    /// Returns the reserved resources of all agents.
     pub(in crate::core::tests) fn reserved(&self) -> Vec<String> {
         let totals = self.agents.values().map(|agent| agent.total.reserved(None));
         let reserved = totals.filter(|reserved| !reserved.is_empty());
@@ -87,7 +87,7 @@ impl World {
             .collect()
     }
 
-    /// A task ends, and nobody is told.
+    /// Ends a task without any report.
     pub(in crate::core::tests) fn mark_lost(&mut self, id: &str) {
         let agent = self.agent_of(id).expect("a task that lives");
         let of_agent = self.agents.get_mut(&agent).expect("an agent");
