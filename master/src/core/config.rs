@@ -143,7 +143,7 @@ pub struct Config {
     pub registry_max_agent_age: Duration,
     pub registry_max_agent_count: usize,
     pub registry_gc_interval: Duration,
-    /// By how much agents may make the registry's epoch a higher one in the life of this master.
+    /// The limit by which agents may raise the registry's epoch during the life of this master.
     pub registry_epoch_rise_max: u64,
     /// The memory limits in bytes.
     pub memory: Memory,
@@ -154,10 +154,10 @@ pub struct Config {
     pub whitelist: Option<Arc<BTreeSet<Arc<str>>>>,
     /// The only roles that may be used, including `*`; all roles if unset.
     pub roles: Option<BTreeSet<Role>>,
-    /// Weights that hold unless the registry has others.
+    /// The weights that hold unless the registry has others.
     pub weights: BTreeMap<Role, f64>,
     pub quota_semantics: QuotaSemantics,
-    /// Settings that the allocator takes.
+    /// The allocator's settings.
     pub allocator: AllocatorConfig,
 }
 

@@ -18,9 +18,9 @@ use super::views::operator_event::OperatorEvent;
 /// An action for the shell.
 #[derive(Debug)]
 pub enum Effect {
-    /// Write to the registry; [`Input::Persisted`] answers. Lsns are consecutive.
+    /// Writes to the registry; [`Input::Persisted`] reports completion. Lsns are consecutive.
     Persist { lsn: Lsn, mutation: Mutation },
-    /// Send this once everything up to `after` is durable; in order per destination.
+    /// Sends the output once everything up to `after` is durable; in order per destination.
     Output { after: Lsn, output: Output },
 }
 
@@ -47,7 +47,7 @@ pub enum Output {
         reply: ReplyId,
         answer: Answer,
     },
-    /// An operator's operation was taken.
+    /// An operator's operation was accepted.
     OperationTaken {
         uuid: OperationUuid,
         /// The principal that requested the operation.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A connection that the shell numbered; never used twice in one process.
+/// A connection, numbered by the shell; no number is used twice in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -10,7 +10,7 @@ pub struct ConnectionId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplyId(pub u64);
 
-/// The place of a mutation in the order of the registry's writes; starts at 1.
+/// The position of a mutation in the order of the registry's writes; starts at 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
@@ -29,5 +29,5 @@ impl fmt::Display for Lsn {
 /// The size of a UUID on the wire.
 pub(in crate::core) const UUID_BYTES: usize = 16;
 
-/// Names one operation, here and on its agent.
+/// The uuid of an operation, here and on its agent.
 pub type OperationUuid = [u8; UUID_BYTES];

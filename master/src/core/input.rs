@@ -23,33 +23,33 @@ use super::validation::call::{Action, Subscribe};
 pub enum Input {
     /// A deadline of [`super::MasterCore::next_deadline`] has passed, or a step without any input.
     Tick,
-    /// All mutations up to and with this one are durable.
+    /// All mutations up to this one are durable.
     Persisted { lsn: Lsn },
     /// A scheduler opened a stream.
     Subscribe(SubscribeRequest),
-    /// Something that is answered.
+    /// A request that gets an answer.
     Request { reply: ReplyId, request: Request },
-    /// A scheduler's stream has ended, whoever ended it.
+    /// A scheduler's stream has ended, from either side.
     SchedulerGone { connection: ConnectionId },
-    /// A scheduler has read so many answers to its questions about tasks.
+    /// A scheduler has read this many answers to its reconciliation requests.
     AnswersRead {
         connection: ConnectionId,
         answers: usize,
     },
-    /// A frame of an agent; the first one on a connection says which.
+    /// A frame of an agent; the first frame on a connection identifies the agent.
     AgentFrame {
         connection: ConnectionId,
         message: Box<agent_frame::Message>,
     },
-    /// An agent's stream has ended, whoever ended it.
+    /// An agent's stream has ended, from either side.
     AgentGone { connection: ConnectionId },
-    /// Only agents on these hosts are to be offered.
+    /// Only agents on these hosts may be offered.
     Whitelist {
         hosts: Option<Arc<BTreeSet<Arc<str>>>>,
     },
 }
 
-/// A subscription, as the scheduler asks for it.
+/// A scheduler's subscription request.
 #[derive(Debug)]
 pub struct SubscribeRequest {
     /// The connection for the scheduler's events.
@@ -62,7 +62,7 @@ pub struct SubscribeRequest {
 /// A request that gets an answer, at once or when its effect is durable.
 #[derive(Debug)]
 pub enum Request {
-    /// Any call of a scheduler but SUBSCRIBE, checked in itself ([`super::validation::call`]).
+    /// Any scheduler call except SUBSCRIBE, already validated by itself ([`super::validation::call`]).
     Call {
         framework_id: String,
         stream_id: Option<String>,
@@ -80,7 +80,7 @@ pub enum Request {
         framework_id: String,
         caller: Caller,
     },
-    /// An operator reserves, unreserves, or makes, destroys or resizes volumes.
+    /// An operator reserves, unreserves, or creates, destroys or resizes volumes.
     Operate {
         agent_id: String,
         operation: Box<Operation>,
@@ -94,24 +94,24 @@ pub enum Request {
 pub enum Administration {
     /// Sets the quota of a role that has none.
     SetQuota(Box<QuotaRequest>),
-    /// Replaces the quotas of roles, all or none; an empty one removes.
+    /// Replaces the quotas of roles, all or none; an empty quota removes the role's quota.
     UpdateQuota {
         force: bool,
         configs: Vec<QuotaConfig>,
     },
     /// Removes the quota of a role.
     RemoveQuota { role: String },
-    /// Sets the weights of these roles; others keep theirs.
+    /// Sets the weights of these roles; other roles keep theirs.
     UpdateWeights(Vec<(String, f64)>),
-    /// Replaces the schedule of maintenance.
+    /// Replaces the maintenance schedule.
     UpdateSchedule(Box<Schedule>),
-    /// Adds a window to the schedule of maintenance, whatever that is by then.
+    /// Adds a window to the current maintenance schedule.
     AddWindow(Box<Window>),
     /// Takes machines of the schedule down.
     StartMaintenance(Vec<MachineId>),
-    /// Puts machines that are down back to work.
+    /// Brings machines that are down back to work.
     StopMaintenance(Vec<MachineId>),
-    /// Ends an agent's tasks and gives it no more.
+    /// Ends an agent's tasks and gives the agent no more.
     DrainAgent {
         agent_id: String,
         max_grace: Option<Duration>,
@@ -119,8 +119,8 @@ pub enum Administration {
     },
     /// Gives an agent no more work.
     DeactivateAgent { agent_id: String },
-    /// Gives it work again.
+    /// Gives a deactivated agent work again.
     ReactivateAgent { agent_id: String },
-    /// The agent will never be back.
+    /// Marks an agent as permanently gone.
     MarkAgentGone { agent_id: String },
 }

@@ -1,7 +1,7 @@
 //! Assigns agent and framework ids: the master's id and a counter.
 //!
-//! A master has a new id at each start, so an id with this prefix was assigned by this master or not at all.
-//! Invariant: no id is given that is known already, and nobody may have an id that is still to be given.
+//! A master has a new id at each start, so an id with this prefix was either assigned by this master or is invalid.
+//! Invariant: the master assigns no known id, and nobody may use an id that the master has yet to assign.
 
 use meseta_resources::{AgentId, FrameworkId, IdError};
 
@@ -35,7 +35,7 @@ impl MasterCore {
         FrameworkPrefix(format!("{}-", self.config.identity.id))
     }
 
-    /// Begins to count behind all ids that the registry knows.
+    /// Starts the counters above all ids in the registry.
     pub(super) fn skip_known_ids(&mut self) {
         let prefix = self.agent_prefix();
         let agents = self.recovered_agents.keys();
@@ -54,7 +54,7 @@ impl MasterCore {
         AgentId::new(&format!("{}{}", self.agent_prefix(), self.next_agent))
     }
 
-    /// The id of a new framework.
+    /// Assigns the id of a new framework.
     pub(super) fn take_framework_id(&mut self) -> Result<FrameworkId, IdError> {
         let id = format!("{}{:04}", self.framework_prefix().0, self.next_framework);
         let id = FrameworkId::new(&id)?;
@@ -62,7 +62,7 @@ impl MasterCore {
         Ok(id)
     }
 
-    /// Whether an agent's id is one that this master is still to give.
+    /// Whether this master has yet to assign this agent id.
     pub(super) fn is_future_agent(&self, id: &AgentId) -> bool {
         number(id.as_str(), &self.agent_prefix()).is_some_and(|number| number >= self.next_agent)
     }

@@ -50,7 +50,7 @@ pub struct MasterCore {
     /// Whether the cluster id ends with this master.
     pub(super) is_forgotten: bool,
     pub(super) started: Duration,
-    /// Both clocks in this step.
+    /// The time of both clocks in this step.
     pub(super) now: Now,
     pub(super) allocator: AllocatorAdapter,
     /// Set by every change that frees or adds resources or demand; an allocation ends the step.
@@ -70,7 +70,7 @@ pub struct MasterCore {
     pub(super) recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
     /// The recovered agents by endpoint.
     pub(super) recovered_at: BTreeMap<Endpoint, BTreeSet<AgentId>>,
-    /// Memory of the agent infos: of registered agents, recovered ones, and those that wait for the registry.
+    /// The memory of agent infos: of registered agents, recovered ones, and those that wait for the registry.
     pub(super) agent_info_usage: AgentInfoUsage,
     pub(super) unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
     /// The time since the Unix epoch at which each agent was marked gone.
@@ -79,7 +79,7 @@ pub struct MasterCore {
     pub(super) readmitting: BTreeSet<AgentId>,
     /// Registered agents without a connection.
     pub(super) disconnected: BTreeSet<AgentId>,
-    /// Agents that are about to be marked unreachable.
+    /// Agents about to be marked unreachable.
     pub(super) silent: BTreeSet<AgentId>,
     /// Whether so many agents are silent, or were recently, that this master may itself be cut off.
     pub(super) silence: Suspicion,
@@ -94,13 +94,13 @@ pub struct MasterCore {
     pub(super) frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,
     pub(super) schedulers: BTreeMap<ConnectionId, FrameworkId>,
     pub(super) ownership: Ownership,
-    /// In order, the oldest first.
+    /// Completed frameworks, oldest first.
     pub(super) completed_frameworks: VecDeque<Arc<FrameworkView>>,
     /// Failover deadlines of disconnected frameworks as stored in the registry, since the Unix epoch.
     pub(super) deadlines: BTreeMap<FrameworkId, Duration>,
-    /// Bytes of completed tasks and frameworks.
+    /// The size of completed tasks and frameworks in bytes.
     pub(super) history_bytes: usize,
-    /// Memory of the framework infos, by principal.
+    /// The memory of the framework infos, by principal.
     pub(super) framework_info_usage: FrameworkInfoUsage,
     pub(super) next_framework: u64,
 
@@ -112,7 +112,7 @@ pub struct MasterCore {
 
     /// The agents and uuids of operations with an id from their framework.
     pub(super) named_operations: BTreeMap<(FrameworkId, String), (AgentId, OperationUuid)>,
-    /// Memory of the operations on all agents, by framework.
+    /// The memory of the operations on all agents, by framework.
     pub(super) operation_memory: OperationMemory,
     pub(super) next_operation: u64,
 
@@ -131,11 +131,11 @@ pub struct MasterCore {
     pub(super) effects: Vec<Effect>,
     /// The number of steps so far.
     pub(super) sequence: u64,
-    /// The last step that may have changed what readers see.
+    /// The last step that may have changed the state visible to readers.
     pub(super) changed: u64,
-    /// A timer of this step may have changed what readers see.
+    /// Whether a timer of this step may have changed the state visible to readers.
     pub(super) dirty: bool,
-    /// An operator has subscribed to events at least once.
+    /// Whether an operator has ever subscribed to events.
     pub(super) watched: bool,
     pub(super) cached_snapshots: CachedSnapshots,
 }

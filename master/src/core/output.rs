@@ -65,7 +65,7 @@ impl MasterCore {
         });
     }
 
-    /// Sends a frame to an agent; says whether there was a stream to send it on.
+    /// Sends a frame to an agent; returns whether the agent was connected.
     pub(super) fn frame(&mut self, agent: &AgentId, message: master_frame::Message) -> bool {
         let Some(to) = self.agents.get(agent).and_then(|agent| agent.connection) else {
             self.counters.dropped_messages += 1;
@@ -93,7 +93,7 @@ impl MasterCore {
         });
     }
 
-    /// Notes that the allocator refused what it should have taken: a defect, never an input.
+    /// Records that the allocator refused a valid call: a defect, never a consequence of input.
     pub(super) fn agreed(&mut self, what: &'static str, result: Result<(), AllocatorError>) {
         if let Err(error) = result {
             self.counters.invariant_violations += 1;

@@ -11,7 +11,7 @@ use super::state::usage::Usage;
 use super::views::snapshot::{AgentView, FrameworkView, RecoveryMode, Snapshot, view};
 
 impl MasterCore {
-    /// Whether [`Self::snapshot`] would give what somebody else has got already.
+    /// Whether [`Self::snapshot`] would return the snapshot of another reader.
     #[must_use]
     pub fn has_snapshot(&self) -> bool {
         self.cached_snapshots.full.is_some()
@@ -41,7 +41,7 @@ impl MasterCore {
         self.counters.allocation_runs
     }
 
-    /// The state as it is now; the same object until the next step.
+    /// The current state; the same object until the next step.
     pub fn snapshot(&mut self) -> Arc<Snapshot> {
         if let Some(snapshot) = &self.cached_snapshots.full {
             return snapshot.clone();
@@ -51,8 +51,8 @@ impl MasterCore {
         snapshot
     }
 
-    /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if they are at hand.
-    /// Costs nothing that grows with those, and nothing until the next step.
+    /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if already available.
+    /// The cost does not grow with those, and is zero until the next step.
     pub fn policies(&mut self) -> Arc<Snapshot> {
         if let Some(known) = self
             .cached_snapshots
@@ -67,7 +67,7 @@ impl MasterCore {
         policies
     }
 
-    /// Whether [`Self::policies`] would give what somebody else has got already.
+    /// Whether [`Self::policies`] would return the snapshot of another reader.
     #[must_use]
     pub fn has_policies(&self) -> bool {
         self.cached_snapshots.full.is_some() || self.cached_snapshots.policies.is_some()

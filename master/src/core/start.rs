@@ -29,7 +29,7 @@ use super::timers::{Timer, Timers};
 use super::views::snapshot::CachedSnapshots;
 
 impl MasterCore {
-    /// A master that begins with what the registry has.
+    /// A master with the state from the registry.
     #[must_use]
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Self {
         let mut weights = config.weights.clone();

@@ -29,7 +29,7 @@ impl MasterCore {
         self.sequence
     }
 
-    /// The epoch of the registry that this master leads with.
+    /// The registry's epoch that this master leads.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -137,14 +137,14 @@ impl MasterCore {
         self.reply(reply, answer);
     }
 
-    /// The principal that a framework goes by, if there is such a framework and it has one.
+    /// The principal of a framework, if both exist.
     #[must_use]
     pub fn principal_of(&self, framework: &str) -> Option<String> {
         let framework = self.frameworks.get(framework)?;
         framework.terms.info.principal.clone()
     }
 
-    /// The id of the cluster, where it outlives this master.
+    /// The id of the cluster, if it outlives this master.
     #[must_use]
     pub fn lasting_cluster(&self) -> Option<String> {
         self.cluster_id.clone().filter(|_| !self.is_forgotten)
@@ -168,7 +168,7 @@ impl MasterCore {
     }
 }
 
-/// Whether an input alone changes nothing that readers see.
+/// Whether an input alone changes nothing visible to readers.
 fn is_routine(input: &Input) -> bool {
     match input {
         Input::Tick | Input::AnswersRead { .. } => true,
@@ -177,7 +177,7 @@ fn is_routine(input: &Input) -> bool {
     }
 }
 
-/// Whether an effect is only a sign of life.
+/// Whether an effect is only a heartbeat.
 fn is_beat(effect: &Effect) -> bool {
     match effect {
         Effect::Output {

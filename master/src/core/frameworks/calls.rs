@@ -1,7 +1,7 @@
 //! The calls of a subscribed scheduler.
 //!
-//! Entered through [`MasterCore::call`], which checks that the caller may make calls at all, in the
-//! order in which Mesos does.
+//! Entered through [`MasterCore::call`], which first checks that the caller may make calls at all, in the order of
+//! Mesos.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ impl MasterCore {
         action: Action,
         caller: &Caller,
     ) -> Answer {
-        // The very id that is kept, so that what the call makes shares it.
+        // A clone of the stored id, which the results of the call then share.
         let known = self.frameworks.get(framework);
         let Some(id) = known.map(|framework| framework.id.clone()) else {
             return Answer::BadRequest("Framework cannot be found".to_owned());
@@ -109,7 +109,7 @@ impl MasterCore {
         }
     }
 
-    /// The roles that a call means; `None` when one of them is not the framework's.
+    /// The roles that a call concerns; `None` if one of them is not the framework's.
     fn roles_meant(&self, id: &FrameworkId, names: &[String]) -> Option<BTreeSet<Role>> {
         let roles = &self.frameworks.get(id)?.terms.roles;
         if names.is_empty() {
@@ -174,7 +174,7 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// Kills a task on an agent: now, and again whenever the agent comes back before the task has ended.
+    /// Kills a task on an agent: now, and again whenever the agent reregisters before the task has ended.
     fn kill_on(
         &mut self,
         agent_id: &AgentId,
@@ -272,7 +272,7 @@ impl MasterCore {
         self.frame(agent, master_frame::Message::Acknowledge(message));
     }
 
-    /// A message for an executor found no room on its way to the agent.
+    /// Counts a message for an executor that found no room in the agent's queue.
     pub(crate) fn count_dropped_message(&mut self) {
         self.counters.dropped_messages += 1;
     }

@@ -24,7 +24,7 @@ impl MasterCore {
         left.max(self.config.agent_reregister_timeout)
     }
 
-    /// Notes that a framework has this long to come back, unless it is noted already.
+    /// Records a framework's deadline, unless one is recorded already.
     pub(in crate::core) fn note_deadline(&mut self, id: &FrameworkId, timeout: Duration) {
         if self.deadlines.contains_key(id) || self.pending.len() >= PENDING_MUTATIONS_MAX {
             return;
@@ -40,7 +40,7 @@ impl MasterCore {
         );
     }
 
-    /// The framework is back, or has ended.
+    /// Removes the deadline of a framework that is back, or has ended.
     pub(super) fn clear_deadline(&mut self, id: &FrameworkId) {
         if self.deadlines.remove(id).is_some() {
             let framework_ids = vec![id.to_string()];

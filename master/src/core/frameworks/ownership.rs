@@ -24,7 +24,7 @@ use crate::core::state::persisted::{Mutation, RemovedRecord};
 use crate::core::state::removals::RemovalGroup;
 use crate::core::validation::call;
 
-/// Each principal is kept in the registry; a longer one is a mistake.
+/// The longest principal in bytes: the registry stores each, and a longer one is a mistake.
 pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
 
 /// The stored length of a removed framework's principal in bytes. Owners whose principals share this prefix share one
@@ -51,7 +51,7 @@ fn beginning(principal: &str) -> String {
 }
 
 impl MasterCore {
-    /// The id that a subscription is for, if it may have it.
+    /// Determines the id of a subscription, if the scheduler may have it.
     pub(super) fn identify(
         &mut self,
         terms: &Terms,
@@ -73,7 +73,7 @@ impl MasterCore {
             .check_number(terms, known, FRAMEWORKS_MAX)
     }
 
-    /// Refuses an id to all but the principal, or the user of this machine, that it belongs to.
+    /// Refuses an id to everybody except its owner: a principal, or a user of this machine.
     fn check_owner(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), Invalid> {
         if self.ownership.is_removed(id) {
             return Err(invalid!("Framework has been removed"));
@@ -102,7 +102,7 @@ impl MasterCore {
         }
     }
 
-    /// Lets a subscription in: at once, or when the registry has the principal that its id belongs to.
+    /// Admits a subscription: at once, or when the registry has stored the owner of the id.
     pub(super) fn admit(&mut self, subscription: Subscription) {
         if !self.must_be_stored(&subscription) {
             self.admit_now(subscription);
@@ -110,7 +110,7 @@ impl MasterCore {
         }
         let connection = subscription.connection;
         if self.pending.len() >= PENDING_MUTATIONS_MAX {
-            // Without an ERROR event: the scheduler is to subscribe again.
+            // No ERROR event, because the scheduler should subscribe again.
             let reason = "the registry is busy";
             self.output(Output::CloseScheduler { connection, reason });
             return;
@@ -126,7 +126,7 @@ impl MasterCore {
         }
     }
 
-    /// Whether the registry has to have this before the framework may hear that it is subscribed.
+    /// Whether the registry must store the owner before the framework gets its subscription.
     fn must_be_stored(&self, subscription: &Subscription) -> bool {
         let (id, info) = (&subscription.id, &subscription.terms.info);
         let identity = Identity::of(&subscription.terms, &subscription.caller);
@@ -142,7 +142,7 @@ impl MasterCore {
         is_new || is_proven || self.recovered_agents.is_empty()
     }
 
-    /// The registry has what a subscription's id belongs to.
+    /// Admits a subscription whose owner is now in the registry.
     pub(in crate::core) fn subscription_stored(&mut self, subscription: Subscription) {
         let (connection, id) = (subscription.connection, subscription.id.clone());
         if self.ownership.take_subscription(connection).is_some() {
@@ -171,7 +171,8 @@ impl MasterCore {
         }
     }
 
-    /// Root may take the place of a user's framework, which stays that user's.
+    /// Stores the owner of an id. Root may replace the scheduler of a user's framework, which still belongs to that
+    /// user.
     fn put_owner(&mut self, id: &FrameworkId, mut identity: Identity, then: Pending) {
         let before = self.ownership.owners.get(id);
         identity.user = before
@@ -186,13 +187,13 @@ impl MasterCore {
         let ownership = &mut self.ownership;
         ownership.owners.insert(id.clone(), owner);
         ownership.unproven.remove(id);
-        // If it was removed and is forgotten, what waits to be written of that would come after the owner, and delete it.
+        // A pending removal of a forgotten framework would be written after the owner, and delete it.
         ownership.unwritten.remove(id);
         ownership.forgotten.remove(id);
         self.persist(Mutation::PutFramework(record), then);
     }
 
-    /// A framework has come to be on its own word.
+    /// Records a framework that claims its id itself.
     pub(super) fn note_unproven_owner(&mut self, id: &FrameworkId) {
         let is_known = self.ownership.owners.contains_key(id);
         if is_known {
@@ -202,7 +203,7 @@ impl MasterCore {
         }
     }
 
-    /// A framework has come to be on the word of an agent.
+    /// Records a framework that an agent reported.
     pub(in crate::core) fn note_reported(&mut self, id: &FrameworkId, is_expected: bool) {
         if self.ownership.owners.contains_key(id) {
             self.set_absent(id, None);
@@ -244,7 +245,7 @@ impl MasterCore {
         known.is_none()
     }
 
-    /// The owner is confirmed: no recovered agent is left that could contradict it.
+    /// Confirms the owner, because no recovered agent is left that could contradict it.
     fn confirm_owner(&mut self, id: &FrameworkId) {
         if self.pending.len() >= PENDING_MUTATIONS_MAX || !self.ownership.unproven.remove(id) {
             return;
@@ -260,8 +261,8 @@ impl MasterCore {
         }
     }
 
-    /// A recovered agent reports another principal for the id. What the wrong owner launched meanwhile is ended; it
-    /// runs on other agents, for one that has not come back yet was given nothing.
+    /// Ends a framework whose id belongs to another principal, as a recovered agent reports. The tasks that the wrong
+    /// owner launched run on other agents and end, because a missing agent got no tasks.
     fn evict(&mut self, id: &FrameworkId) {
         tracing::warn!(framework_id = %id, "a framework id was claimed that is another principal's");
         let framework = self.frameworks.get(id);
@@ -273,7 +274,7 @@ impl MasterCore {
         self.ownership.unproven.remove(id);
     }
 
-    /// Owners that no agent has contradicted are confirmed once no recovered agent is expected any more.
+    /// Confirms owners that no agent has contradicted, once no recovered agent is expected any more.
     pub(in crate::core) fn confirm_unproven_owners(&mut self) {
         if !self.recovered_agents.is_empty() {
             return;
@@ -284,8 +285,8 @@ impl MasterCore {
         }
     }
 
-    /// Remembers that a framework was removed: nobody gets its id again. It was that of `identity`, if the registry knows
-    /// of no other owner.
+    /// Records the removal of a framework: nobody gets its id again. The owner is `identity`, unless the registry has
+    /// another.
     pub(in crate::core) fn note_removal(
         &mut self,
         id: &FrameworkId,
@@ -308,7 +309,7 @@ impl MasterCore {
         };
         let group = RemovalGroup::of(&record);
         ownership.unwritten.insert(id.clone(), record);
-        // It may have been forgotten, and have come back, while earlier removals were on their way.
+        // The id may have been forgotten, and have come back, during earlier pending removals.
         ownership.forgotten.remove(id);
         let forgotten = ownership.removals.insert(id.clone(), group);
         ownership.forgotten.extend(forgotten);
@@ -317,8 +318,8 @@ impl MasterCore {
         }
     }
 
-    /// Answers a call that has removed a framework once the registry has the removal: after a failover nobody gets
-    /// the id again, or the caller was not answered.
+    /// Answers a call that removed a framework once the registry has the removal. Otherwise somebody could get the id
+    /// again after a failover, although the caller has its answer.
     pub(in crate::core) fn reply_once_removed(&mut self, reply: ReplyId, answer: Answer) {
         let ownership = &mut self.ownership;
         if !ownership.unwritten.is_empty() {
@@ -330,7 +331,7 @@ impl MasterCore {
         }
     }
 
-    /// The removals that were on their way are durable.
+    /// Handles the durability of the pending removals.
     pub(in crate::core) fn removals_stored(&mut self) {
         let answers = std::mem::take(&mut self.ownership.unwritten_answers);
         for (reply, answer) in std::mem::replace(&mut self.ownership.answers, answers) {
@@ -339,8 +340,8 @@ impl MasterCore {
         self.write_removals();
     }
 
-    /// Thousands of frameworks may end at once: their removals are one mutation, and the next is made when
-    /// that is durable.
+    /// Writes the removals. Thousands of frameworks may end at once, so all their removals are one mutation, and the
+    /// next is written when that is durable.
     fn write_removals(&mut self) {
         let ownership = &mut self.ownership;
         ownership.is_writing = !ownership.unwritten.is_empty();
@@ -356,7 +357,7 @@ impl MasterCore {
         self.persist(removals, Pending::Removals);
     }
 
-    /// Forgets the owners of frameworks that have not been heard of for as long as lost agents are kept.
+    /// Forgets the owners of frameworks without contact for as long as lost agents are stored.
     pub(in crate::core) fn collect_owners(&mut self) {
         self.confirm_unproven_owners();
         let now = self.now.unix;

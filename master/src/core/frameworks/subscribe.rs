@@ -28,7 +28,7 @@ use crate::core::timers::Timer;
 use crate::core::validation::call::{self, Subscribe};
 use crate::core::wire::event_of;
 
-/// Roles of one framework.
+/// The number of roles of one framework.
 const ROLES_PER_FRAMEWORK_MAX: usize = 10_000;
 
 impl MasterCore {
@@ -68,7 +68,7 @@ impl MasterCore {
         self.end_stream(connection, text, "subscription refused");
     }
 
-    /// Makes the framework, or updates the one there is, and gives it its stream.
+    /// Creates or updates the framework, and connects its stream.
     pub(super) fn admit_now(&mut self, subscription: Subscription) {
         let Subscription {
             connection,
@@ -91,7 +91,7 @@ impl MasterCore {
         }
     }
 
-    /// Sends an ERROR event as the last on a stream.
+    /// Sends an ERROR event as the last event of a stream.
     pub(super) fn end_stream(
         &mut self,
         connection: ConnectionId,
@@ -104,7 +104,7 @@ impl MasterCore {
         self.output(Output::CloseScheduler { connection, reason });
     }
 
-    /// Checks everything that does not depend on the framework's past.
+    /// Checks everything that does not depend on the framework's history.
     fn understand(&self, mut call: Subscribe, caller: &Caller) -> Result<Terms, Answer> {
         authorization::take_name(&mut call.info, caller)?;
         let roles = self.check_info(&call.info)?;
@@ -125,7 +125,7 @@ impl MasterCore {
         })
     }
 
-    /// Checks what a framework says of itself, and gives its roles.
+    /// Checks a framework's info, and returns its roles.
     fn check_info(&self, info: &v1::FrameworkInfo) -> Result<BTreeSet<Role>, Invalid> {
         if info.principal.as_ref().map_or(0, String::len) > PRINCIPAL_BYTES_MAX {
             return Err(invalid!(
@@ -170,7 +170,7 @@ impl MasterCore {
         Ok(roles)
     }
 
-    /// Refuses a framework that says more of itself than is kept of one.
+    /// Refuses a framework whose info exceeds the limit of one framework.
     fn check_size(&self, call: &Subscribe) -> Result<(), Invalid> {
         let constraints = call.offer_constraints.as_ref();
         let constraints = constraints.map_or(0, |constraints| constraints.bytes());
@@ -206,8 +206,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Takes over what a framework now says of itself, and says whether that is news; nothing is
-    /// changed if it is refused.
+    /// Updates a framework's terms, and returns whether they have changed; a refused update changes nothing.
     fn update(&mut self, id: &FrameworkId, mut terms: Terms) -> Result<bool, Invalid> {
         let Some(framework) = self.frameworks.get_mut(id) else {
             return Err(invalid!("Framework cannot be found"));
@@ -216,7 +215,7 @@ impl MasterCore {
         if old.principal != terms.info.principal {
             return Err(invalid!("Changing framework's principal is not allowed."));
         }
-        // What only an agent has said of a framework binds the framework to nothing.
+        // An agent's report alone does not bind the framework.
         if framework.told_by.is_none() {
             let info = Arc::make_mut(&mut terms.info);
             info.user.clone_from(&old.user);
@@ -236,7 +235,7 @@ impl MasterCore {
         Ok(changed)
     }
 
-    /// Gives the framework this stream, and takes it from whoever had it.
+    /// Connects the framework to this stream, and disconnects the former one.
     fn connect(
         &mut self,
         id: &FrameworkId,
@@ -249,7 +248,7 @@ impl MasterCore {
             return;
         };
         framework.approver = authorization::of_framework(&framework.terms.info, caller);
-        // Root may take the place of another's framework, which stays that user's.
+        // Root may replace the scheduler of a user's framework, which still belongs to that user.
         framework.user = framework.user.or(recorded).or_else(|| user_of(caller));
         let previous = framework.connection();
         let is_new = framework.generation == 0 && framework.link == Link::Disconnected;
@@ -273,7 +272,7 @@ impl MasterCore {
             self.schedulers.remove(&previous);
         }
         self.clear_deadline(id);
-        // What it asked on its old stream is answered on the new one.
+        // Requests from the former stream get their answers on the new one.
         let waiting = self.unread_reconciliations.take(id);
         self.pending_reconciles.extend(waiting);
         self.discard_offers(id);
@@ -289,13 +288,13 @@ impl MasterCore {
         });
         self.event_to(connection, subscribed);
         self.beat(id.clone(), connection);
-        // The agents repeat at once what nobody acknowledged while the framework was away.
+        // The agents repeat the unacknowledged updates at once.
         self.broadcast_info(id);
         self.publish_framework(id, is_new);
         tracing::info!(framework_id = %id, %connection, "framework subscribed");
     }
 
-    /// A framework changes what it said of itself, without a new stream.
+    /// Changes a framework's info without a new stream.
     pub(in crate::core) fn update_framework(
         &mut self,
         id: &FrameworkId,
@@ -353,7 +352,7 @@ impl MasterCore {
         }
     }
 
-    /// A stream has ended.
+    /// Handles the end of a stream.
     pub(in crate::core) fn scheduler_gone(&mut self, connection: ConnectionId) {
         self.ownership.take_subscription(connection);
         let Some(id) = self.schedulers.remove(&connection) else {
@@ -405,9 +404,10 @@ fn check_constrained(constraints: &Constraints, roles: &BTreeSet<Role>) -> Resul
     Ok(())
 }
 
-/// Refuses more of `min_allocatable_resources` of a role than can be compared with each of its offers.
+/// Refuses too many `min_allocatable_resources` of a role, since each of its offers is compared with them.
 fn check_offer_filters(info: &v1::FrameworkInfo) -> Result<(), Invalid> {
-    /// In all alternatives: a scheduler asks for two or three resources, in a few alternatives.
+    /// The number of quantities in all alternatives: schedulers request two or three resources, in a few
+    /// alternatives.
     const QUANTITIES_PER_ROLE_MAX: usize = 64;
     for (role, filter) in &info.offer_filters {
         let minimum = filter.min_allocatable_resources.as_ref();

@@ -1,4 +1,4 @@
-//! The end of a framework, whoever wants it.
+//! The end of a framework, for any reason.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ impl MasterCore {
         self.reply_once_removed(reply, Answer::Done);
     }
 
-    /// Whether a framework is the caller's own. Where it has a user of this machine its principal is only claimed, and
-    /// may be that of any operator.
+    /// Whether a framework belongs to the caller. If the framework has a local user, its principal is only claimed,
+    /// and may be that of any operator.
     fn is_own(&self, id: &FrameworkId, caller: &Caller) -> bool {
         let Some(framework) = self.frameworks.get(id) else {
             return false;
@@ -67,13 +67,13 @@ impl MasterCore {
         principal.is_some() && caller.principal() == principal
     }
 
-    /// Ends everything a framework has and remembers that it was.
+    /// Ends everything that a framework has, and records the removal.
     pub(in crate::core) fn remove_framework(&mut self, id: &FrameworkId, reason: RemovalReason) {
         let Some(framework) = self.end_framework(id, reason.as_str()) else {
             return;
         };
         let identity = match framework.told_by {
-            // Agents that lie name as many principals as they like.
+            // Agents with false reports could name any number of principals.
             Some(_) => Identity::default(),
             None => Identity {
                 principal: framework.terms.info.principal.clone(),
@@ -139,8 +139,8 @@ impl MasterCore {
         self.frame(agent, master_frame::Message::ShutdownFramework(message));
     }
 
-    /// Takes a framework's tasks and executors off an agent's books; live ones count as killed. The
-    /// allocator frees what they held with the framework itself.
+    /// Removes a framework's tasks and executors from an agent; live tasks count as killed. Removing the framework
+    /// from the allocator frees their resources.
     fn forget_on(&mut self, agent_id: &AgentId, id: &FrameworkId) {
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return;
@@ -189,7 +189,7 @@ impl MasterCore {
         self.publish_status(&task.framework_id, &status, state, task_user);
     }
 
-    /// A framework's task is over and its end has been acknowledged, or nobody is left to do so.
+    /// Completes a task whose end was acknowledged, or can no longer be.
     pub(in crate::core) fn complete_task(
         &mut self,
         agent_id: &AgentId,

@@ -24,11 +24,12 @@ use crate::core::state::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACC
 use crate::core::tasks::status::MasterTaskStatus;
 use crate::core::wire::event_of;
 
-/// Offers in one ACCEPT, all of one agent.
+/// The number of offers in one ACCEPT, all of one agent.
 const OFFERS_PER_ACCEPT_MAX: usize = 4_096;
-/// Offers in one DECLINE, or inverse offers in one answer: one from every agent of a large cluster, and several.
+/// The number of offers in one DECLINE, or of inverse offers in one answer: several from every agent of a large
+/// cluster.
 pub(super) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
-/// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
+/// The number of tasks in one ACCEPT: as many as a 32 MiB body reasonably holds.
 const TASKS_PER_ACCEPT_MAX: usize = 10_000;
 
 /// The longest rejection reason in bytes: a reason may repeat the framework's input, and goes out once per task or
@@ -46,9 +47,9 @@ pub(in crate::core) struct AcceptedOffers {
     /// The resources as offered.
     pub(in crate::core) offered: Resources,
     pub(in crate::core) remaining: Resources,
-    /// Made by operations, for a later offer only.
+    /// Resources made by operations, for a later offer only.
     pub(in crate::core) for_later_offers: Resources,
-    /// Shared volumes that were offered or made in this call: each task may hold a copy.
+    /// Shared volumes offered or made in this call: each task may hold a copy.
     pub(in crate::core) shared: Resources,
     /// The number of resources that the operations have scanned.
     pub(in crate::core) resources_scanned: usize,
@@ -97,7 +98,7 @@ impl MasterCore {
             self.apply(framework, &mut accepted_offers, operation);
         }
         let refuse_filter = refuse_filter(call.filters.as_ref());
-        // What operations made of the offers is to be offered again at once.
+        // Resources converted by operations are offered again at once.
         let converted = &accepted_offers.remaining - &accepted_offers.offered;
         let untouched = &accepted_offers.remaining - &converted;
         let converted = converted + &accepted_offers.for_later_offers;
@@ -144,7 +145,7 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// The offers of a call, if all of them can be used together by this framework.
+    /// The offers of a call, if this framework can use all of them together.
     fn valid_offers(
         &self,
         framework: &FrameworkId,
@@ -378,7 +379,7 @@ impl MasterCore {
     }
 }
 
-/// Refuses a call that asks for so much that it would hold up all others.
+/// Refuses a call so large that it would delay all others.
 fn check_size(call: &call::Accept) -> Result<(), Invalid> {
     let operations = &call.operations;
     let tasks: usize = operations.iter().map(|one| tasks_of(one).len()).sum();

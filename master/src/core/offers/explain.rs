@@ -30,19 +30,19 @@ pub struct Visible {
     pub roles: BTreeSet<Role>,
 }
 
-/// Whom a question is about.
+/// The subject of an explanation.
 enum Subject<'a> {
     One(FrameworkId, Role),
-    /// In all its roles, or in these.
+    /// A framework in all its roles, or in these.
     Framework(FrameworkId, Option<Vec<&'a Role>>),
-    /// All its frameworks, or these.
+    /// A role with all its frameworks, or these.
     Role(Role, Option<BTreeSet<FrameworkId>>),
 }
 
 /// The number of excluded agents listed, of all frameworks together; the list omits further ones.
 const EXCLUDED_MAX: usize = 200_000;
 
-/// The agents that a framework's offer constraints rule out, by its roles.
+/// The agents excluded by a framework's offer constraints, by role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excluded {
     pub framework: FrameworkId,
@@ -50,10 +50,10 @@ pub struct Excluded {
 }
 
 impl MasterCore {
-    /// Answers for every agent that is meant, by the order of their ids.
+    /// Explains each requested agent, ordered by id.
     ///
     /// # Errors
-    /// When what the question names is not known, in words.
+    /// For an unknown object in the query, as a message.
     pub fn explain(&self, now: Now, question: &ExplainQuery) -> Result<Vec<Explanation>, Invalid> {
         let Some(subject) = self.subject(question)? else {
             return Ok(Vec::new());
@@ -76,7 +76,7 @@ impl MasterCore {
         Ok(answers)
     }
 
-    /// Whom a question is about; none that whoever asks may see.
+    /// The subject of a query; `None` if the caller may see no such object.
     fn subject<'a>(&self, question: &'a ExplainQuery) -> Result<Option<Subject<'a>>, Invalid> {
         let framework = question.framework_id.as_deref();
         let framework = framework.map(|id| self.known_framework(id)).transpose()?;
@@ -117,7 +117,7 @@ impl MasterCore {
         })
     }
 
-    /// At most so many explanations of one agent.
+    /// Explains one agent with at most `at_most` explanations.
     fn explain_on(
         &self,
         agent: &AgentId,

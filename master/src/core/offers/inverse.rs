@@ -25,7 +25,7 @@ use crate::core::timers::Timer;
 use crate::core::wire::event_of;
 
 impl MasterCore {
-    /// Asks those who have not been asked yet, so many until the next tick.
+    /// Sends due inverse offers, up to the limit of a tick.
     pub(super) fn send_inverse_offers(&mut self) {
         let left = self.paced_messages.inverse_offers_left;
         let due = self.allocator.inverse_offers(self.now.moment, left);
@@ -77,7 +77,7 @@ impl MasterCore {
         Some(message)
     }
 
-    /// Takes the framework's answer to its inverse offers; others are no longer there to be answered.
+    /// Records the framework's answer to its inverse offers; ignores other ids.
     pub(in crate::core) fn answer_inverse_offers(
         &mut self,
         framework: &FrameworkId,
@@ -117,7 +117,7 @@ impl MasterCore {
         Answer::Accepted
     }
 
-    /// Forgets what frameworks have answered about an agent.
+    /// Forgets the answers of frameworks about an agent.
     pub(in crate::core) fn forget_inverse_replies_on(&mut self, id: &AgentId) {
         let agent = self.agents.get(id);
         if agent.is_none_or(|agent| agent.inverse_replies.is_empty()) {
@@ -130,7 +130,7 @@ impl MasterCore {
         }
     }
 
-    /// Forgets what a framework has answered.
+    /// Forgets the answers of a framework.
     pub(in crate::core) fn forget_inverse_replies_of(&mut self, id: &FrameworkId) {
         let answered = self.inverse_offers.answered.remove(id);
         for agent in answered.into_iter().flatten() {
@@ -208,7 +208,7 @@ impl MasterCore {
     }
 }
 
-/// An inverse offer as the framework sees it.
+/// Converts an inverse offer to the message for the framework.
 pub(crate) fn to_wire(offer: &InverseOffer, agent: &AgentProfile) -> v1::InverseOffer {
     v1::InverseOffer {
         id: (&offer.id).into(),

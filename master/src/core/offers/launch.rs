@@ -171,8 +171,8 @@ impl MasterCore {
         self.frame(&agent, master_frame::Message::RunTaskGroup(run));
     }
 
-    /// Whether a launch of so many bytes may still be sent to the agent for this call; counted if so. The first
-    /// one always is: it fits into a frame.
+    /// Whether a launch of this size fits the call's limit for the agent; counts it if so. The first launch always
+    /// fits, because it fits into a frame.
     fn has_room(&self, accepted_offers: &mut AcceptedOffers, bytes: usize) -> bool {
         let sent = accepted_offers.launch_bytes.saturating_add(bytes);
         let has_room =
@@ -208,7 +208,7 @@ impl MasterCore {
         }
     }
 
-    /// Takes what a launch needs; validation has said that it is there.
+    /// Takes the resources of a launch; the validation has checked that they are available.
     fn take_from(
         &mut self,
         id: &FrameworkId,
@@ -221,7 +221,7 @@ impl MasterCore {
             false => &shared - &accepted_offers.remaining.shared(),
         };
         if !more.is_empty() {
-            // One more copy of a volume that others hold too.
+            // An additional copy of a volume that other tasks hold too.
             let charged = self.allocator.charge(&accepted_offers.agent, id, &more);
             self.agreed("holding one more copy of a shared volume", charged);
             accepted_offers.remaining += &more;
@@ -244,7 +244,7 @@ impl MasterCore {
         }
     }
 
-    /// Puts an executor on the agent's books, if it is not there.
+    /// Adds an executor to the agent's record, if it is new.
     fn record_executor(
         &mut self,
         id: &FrameworkId,
@@ -273,7 +273,7 @@ impl MasterCore {
         Arc::make_mut(&mut agent.executors).insert((id.clone(), executor.id), Arc::new(record));
     }
 
-    /// Puts a launched task on the agent's books.
+    /// Adds a launched task to the agent's record.
     fn record_task(
         &mut self,
         id: &FrameworkId,
@@ -295,7 +295,7 @@ impl MasterCore {
             is_launched: true,
             executor_id,
             role: accepted_offers.role.clone(),
-            // The role is the one that all share, and no room is kept for more.
+            // All tasks share this role, and the allocation has no spare capacity.
             resources: resources.allocate(&accepted_offers.role),
             state: TaskState::TaskStaging,
             update_state: None,

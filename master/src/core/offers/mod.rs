@@ -1,11 +1,11 @@
-//! Offers and inverse offers: made, explained, accepted and taken back.
+//! Offers and inverse offers: made, explained, accepted and rescinded.
 //!
 //! - `accept`: ACCEPT and DECLINE
-//! - `explain`: why there was no offer
+//! - `explain`: the reason for a missing offer
 //! - `inverse`: inverse offers for planned maintenance
 //! - `launch`: tasks and task groups of an ACCEPT
-//! - `outstanding`: offers, made of what the allocator gives, and taken back
-//! - `recovery_mode`: offers wait for known agents after a restart, if there is quota
+//! - `outstanding`: offers created from the allocator's allocations, and rescinded
+//! - `recovery_mode`: with quota, offers wait for known agents after a restart
 
 pub(super) mod accept;
 pub(super) mod explain;

@@ -32,7 +32,7 @@ const TOO_LARGE_WAIT: Duration = Duration::from_secs(300);
 /// The offers, or inverse offers, for a framework in one cycle, divided into events.
 pub(in crate::core) struct OfferEvents<T> {
     pub(in crate::core) events: Vec<Vec<T>>,
-    /// The bytes of all offers together.
+    /// The size of all offers together.
     bytes: usize,
     of_last: usize,
 }
@@ -62,7 +62,7 @@ impl<T> OfferEvents<T> {
 }
 
 impl MasterCore {
-    /// Asks the allocator for what can be offered and offers it.
+    /// Gets allocations from the allocator and makes offers of them.
     pub(in crate::core) fn allocate(&mut self) {
         self.counters.allocation_runs += 1;
         self.end_recovery_mode();
@@ -85,7 +85,7 @@ impl MasterCore {
         self.send_inverse_offers();
     }
 
-    /// The next id that no offer and no inverse offer had before.
+    /// Takes the next id, never used by an offer or inverse offer.
     pub(super) fn new_offer_id(&mut self) -> Option<OfferId> {
         let id = self.peek_offer_id()?;
         self.next_offer += 1;
@@ -97,7 +97,7 @@ impl MasterCore {
         OfferId::new(&id).ok()
     }
 
-    /// Makes an offer for a framework that has been sent so much in this cycle; with its size.
+    /// Makes an offer for a framework that has got `sent` bytes in this cycle. Returns the offer with its size.
     fn make_offer(&mut self, allocation: Allocation, sent: usize) -> Option<(v1::Offer, usize)> {
         let Allocation {
             framework: framework_id,
@@ -167,7 +167,7 @@ impl MasterCore {
         (is_full || sent.saturating_add(bytes) > max).then_some(Duration::ZERO)
     }
 
-    /// Takes an offer out of the tables; its resources are the caller's to account for.
+    /// Removes an offer from the tables; the caller accounts for its resources.
     pub(super) fn take_offer(&mut self, id: &OfferId) -> Option<Arc<Offer>> {
         let offer = self.offers.remove(id)?;
         if let Some(timer) = offer.timer {
@@ -182,7 +182,7 @@ impl MasterCore {
         Some(offer)
     }
 
-    /// Ends an offer and gives its resources back.
+    /// Ends an offer and returns its resources to the allocator.
     pub(in crate::core) fn end_offer(
         &mut self,
         id: &OfferId,
@@ -266,7 +266,7 @@ impl MasterCore {
         }
     }
 
-    /// Gives resources back to the allocator.
+    /// Returns resources to the allocator.
     pub(in crate::core) fn recover_resources(
         &mut self,
         framework: &FrameworkId,
@@ -291,12 +291,12 @@ impl MasterCore {
     }
 }
 
-/// An offer as the framework sees it.
+/// Converts an offer to the message for the framework.
 pub(in crate::core) fn to_wire(offer: &Offer, framework: &Framework, agent: &Agent) -> v1::Offer {
     let capabilities = framework.terms.capabilities;
     let profile = &agent.profile;
     let mut resources = wire::to_wire(&offer.resources, wire::format_of(capabilities));
-    // A framework of before multiple roles would not recognise its own resources.
+    // A framework without multiple roles would not recognise its own resources otherwise.
     if !capabilities.multi_role {
         for resource in &mut resources {
             resource.allocation_info = None;

@@ -1,7 +1,7 @@
-//! Recovery mode: after a restart, offers wait for most of the known agents if there is quota.
+//! Recovery mode: with quota, offers wait for most of the known agents after a restart.
 //!
-//! Entered when the master starts, and before each allocation. Invariant: the log has the begin and the end of each
-//! recovery mode, with the agents that are missing.
+//! Entered when the master starts, and before each allocation. Invariant: the log records the begin and the end of
+//! each recovery mode, with the missing agents.
 
 use meseta_allocator::Recovery;
 use meseta_resources::AgentId;
@@ -12,7 +12,7 @@ use crate::core::master::MasterCore;
 const NAMED_AGENTS_MAX: usize = 20;
 
 impl MasterCore {
-    /// Holds offers back until most agents of the registry are back, if there is quota.
+    /// Delays offers until most agents of the registry are back, if there is quota.
     pub(in crate::core) fn begin_recovery_mode(&mut self) {
         let known = self.recovered_agents.keys().cloned();
         self.allocator.recover(self.now.moment, known);
@@ -61,7 +61,7 @@ impl MasterCore {
         }
     }
 
-    /// The agents that are not back, with their hosts.
+    /// The missing agents with their hosts, as text.
     fn named_agents(&self, recovery: &Recovery) -> String {
         let awaited = recovery.awaited();
         let name = |id: &AgentId| match self.host_of(id) {

@@ -95,7 +95,7 @@ impl MasterCore {
         Change::of(&conversions, &single).map_err(Invalid::of)?;
         let change = self.change_of_total(&accepted_offers.agent, &conversions)?;
         self.check_growth(&accepted_offers.agent, &operation, &change)?;
-        // An operation that is refused takes nothing from others.
+        // A refused operation rescinds nothing.
         self.rescind_destroyed(&accepted_offers.agent, &operation);
         self.return_copies(id, accepted_offers, &operation);
         let remaining =
@@ -143,7 +143,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Whether there is room for one more operation of a framework, or of an operator, on its agent and in all.
+    /// Checks that there is room for another operation of a framework, or of an operator, on its agent and in total.
     fn check_room(
         &self,
         agent: &Agent,
@@ -225,8 +225,8 @@ impl MasterCore {
         }
     }
 
-    /// Offers that are accepted together may each hold a copy of a shared volume that is to go: one is
-    /// destroyed, the others are given back.
+    /// Handles offers accepted together that each hold a copy of a shared volume to destroy: one copy is destroyed,
+    /// the others return to the allocator.
     fn return_copies(
         &mut self,
         id: &FrameworkId,
@@ -255,7 +255,7 @@ impl MasterCore {
         Change::of(&bare, &agent.profile.total).map_err(Invalid::of)
     }
 
-    /// Whether an operation may change what an agent has.
+    /// Checks that an operation may change the agent's resources.
     fn check_growth(
         &self,
         agent: &AgentId,
@@ -281,7 +281,7 @@ impl MasterCore {
         self.check_description_with(agent, change)
     }
 
-    /// Puts an operation on the books that the allocator has taken, and sends it to the agent as `info`.
+    /// Records an operation that the allocator has applied, and sends it to the agent as `info`.
     fn commit_operation(
         &mut self,
         framework: Option<&FrameworkId>,
@@ -324,7 +324,7 @@ impl MasterCore {
     /// A uuid from this master's id and a counter, unique among the operations of all agents.
     fn next_operation_uuid(&mut self) -> OperationUuid {
         self.next_operation += 1;
-        // FNV-1a: the same master gives the same half, so that nothing here needs chance.
+        // FNV-1a: the same master id gives the same half, so no randomness is necessary.
         let master = self
             .config
             .identity
@@ -392,8 +392,8 @@ impl MasterCore {
         }
     }
 
-    /// The offers of an agent that have to be taken back so that these resources are free; none can be if not even all
-    /// are enough.
+    /// The offers of an agent that must be rescinded to free these resources; `None` if even all offers do not
+    /// suffice.
     fn offers_in_the_way(&self, agent: &AgentId, requested: &Resources) -> Option<Vec<OfferId>> {
         let offers: Vec<Outstanding> = self
             .agents
@@ -429,7 +429,7 @@ impl MasterCore {
             Change::of(&conversions, &free).map_err(Invalid::of)?;
         }
         let change = change?;
-        // An operation that is refused takes no offer back.
+        // A refused operation rescinds nothing.
         self.rescind_destroyed(agent, &operation);
         let offers = self.offers_in_the_way(agent, &requested);
         for offer in offers.into_iter().flatten() {
@@ -446,7 +446,7 @@ impl MasterCore {
     }
 }
 
-/// Resources with one copy of each shared volume that is to go.
+/// The resources with one copy of each shared volume to destroy.
 fn without_copies<'a>(resources: &'a Resources, operation: &Operation) -> Cow<'a, Resources> {
     let mut single = Cow::Borrowed(resources);
     for volume in operation.destroyed().iter().filter(|one| one.is_shared()) {
@@ -457,7 +457,7 @@ fn without_copies<'a>(resources: &'a Resources, operation: &Operation) -> Cow<'a
     single
 }
 
-/// An operation as its agent gets it, under the framework's name for it.
+/// Converts an operation to the message for its agent, with the framework's id for it.
 fn for_agent(operation: &Operation, message: &Message) -> Message {
     let mut sent = convert::to_operation(operation);
     sent.id.clone_from(&message.id);

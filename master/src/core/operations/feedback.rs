@@ -53,7 +53,7 @@ impl MasterCore {
             .get_mut(agent_id)
             .and_then(|agent| Arc::make_mut(&mut agent.operations).get_mut(&uuid));
         let Some(record) = record else {
-            // Acknowledged before, or of a framework that is gone: the agent need not go on.
+            // The framework has acknowledged this before, or is gone: the agent need not repeat it.
             self.counters.invalid_operation_updates += 1;
             self.acknowledge_operation_to(agent_id, uuid, &status);
             return;
@@ -111,7 +111,7 @@ impl MasterCore {
         self.frame(agent, master_frame::Message::Ping(ping));
     }
 
-    /// Whether a framework is there to acknowledge, or may come back for it.
+    /// Whether a framework exists to acknowledge, or may still return for that.
     fn will_hear(&self, agent: &AgentId, framework: &FrameworkId) -> bool {
         if self.frameworks.contains_key(framework) {
             return true;
@@ -145,7 +145,7 @@ impl MasterCore {
         self.event(id, event);
     }
 
-    /// Acknowledges for whoever will not, and forgets the operation if it is over.
+    /// Acknowledges a status that nobody else will, and forgets the operation if it is over.
     fn end_operation(
         &mut self,
         agent: &AgentId,
@@ -188,7 +188,7 @@ impl MasterCore {
         self.release_name(&removed);
     }
 
-    /// Frees the name that a framework gave an operation, unless another operation has that name.
+    /// Releases the id of an operation, unless another operation has the same id.
     fn release_name(&mut self, record: &OperationRecord) {
         if let Some(key) = record.named()
             && self
@@ -260,7 +260,7 @@ impl MasterCore {
         self.take_questions(id, questions, bytes)
     }
 
-    /// The named operations of a framework, in the order of their names, after one.
+    /// The operations of a framework with ids after the given one, ordered by id.
     fn named_operations_after(
         &self,
         id: &FrameworkId,
@@ -393,7 +393,8 @@ impl MasterCore {
                 tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
                 continue;
             }
-            // The framework acknowledged the end of one and gave its name to the other; the agent heard of the latter only.
+            // The framework acknowledged the end of the former operation and reused its id; only the agent does not
+            // know the acknowledgement.
             if let Some((_, former)) = holder.cloned() {
                 let is_over_before = table
                     .get(&former)
@@ -432,11 +433,11 @@ impl MasterCore {
         unknown
     }
 
-    /// A framework is gone: what it would have acknowledged is acknowledged for it.
+    /// Acknowledges the final statuses of a removed framework's operations.
     pub(in crate::core) fn end_operations_of(&mut self, framework: &FrameworkId) {
         let first = (framework.clone(), String::new());
         let named = self.named_operations.range(first..);
-        // Those without a name wait for nobody once they are over.
+        // Operations without an id wait for nobody once they are over.
         let ended: Vec<(AgentId, Arc<OperationRecord>)> = named
             .take_while(|((owner, _), _)| owner == framework)
             .filter_map(|(_, (id, uuid))| {
@@ -486,7 +487,7 @@ fn unreliable(record: &Arc<OperationRecord>) -> OperationStatus {
     }
 }
 
-/// The memory of operations as a framework names them, in bytes.
+/// The memory in bytes of the operations named in a request.
 fn memory_of(operations: &[call::reconcile_operations::Operation]) -> usize {
     let of_operation = |operation: &call::reconcile_operations::Operation| {
         let agent = operation.agent_id.as_ref().map_or(0, |id| id.value.len());

@@ -1,7 +1,7 @@
 //! Operations on reservations and volumes.
 //!
-//! - `apply`: in an ACCEPT, and by operators
-//! - `feedback`: what agents tell of them, and who acknowledges
+//! - `apply`: operations of an ACCEPT, and of operators
+//! - `feedback`: reports of agents, and acknowledgements
 
 pub(super) mod apply;
 pub(super) mod feedback;

@@ -1,8 +1,8 @@
-//! Agents that are to get no more work: deactivated, drained, marked gone.
+//! Agents that get no more work: deactivated, drained, marked gone.
 //!
-//! A drained agent's tasks are ended by the agent itself; when the last of them is acknowledged, the agent
-//! is drained, or gone if the operator wants that. Invariant: an agent that an operator deactivated is
-//! offered to nobody, across restarts of master and agent, until it is reactivated.
+//! The agent itself ends the tasks of a drain. When the last of them is acknowledged, the agent is drained, or gone
+//! if the operator requested that. Invariant: a deactivated agent is not offered until it is reactivated, across
+//! restarts of master and agent.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
 
 impl MasterCore {
-    /// An agent that operators may speak of, if it is known and not gone.
+    /// The id of an agent for an operator's request, if it is known and not gone.
     fn known_agent(&self, id: &str) -> Result<AgentId, Answer> {
         let id = AgentId::new(id).map_err(|_| refused("Unknown agent"))?;
         if self.gone_agents.contains_key(&id) {
@@ -42,7 +42,7 @@ impl MasterCore {
         Ok(id)
     }
 
-    /// Whether the registry is about to forget an agent, and its deactivation with it.
+    /// Whether the registry is about to drop an agent with its deactivation.
     fn is_being_removed(&self, id: &AgentId) -> bool {
         self.pending.iter().any(|(_, pending)| pending.removes(id))
     }
@@ -164,7 +164,7 @@ impl MasterCore {
         }
     }
 
-    /// Lets the allocator offer an agent that is here, or not; offers of an agent that may not be offered are rescinded.
+    /// Updates whether the allocator offers a registered agent; rescinds offers of an agent that may not be offered.
     pub(in crate::core) fn update_offerability(&mut self, id: &AgentId) {
         if self.may_be_offered(id) {
             let activated = self.allocator.activate_agent(id);
@@ -177,8 +177,8 @@ impl MasterCore {
         }
     }
 
-    /// Whether an agent that is here may be offered: it is connected, has something to offer, its disk answers, and no
-    /// operator minds.
+    /// Whether a registered agent may be offered: it is connected, has something to offer, has a responding disk, and
+    /// no operator has deactivated it.
     pub(in crate::core) fn may_be_offered(&self, id: &AgentId) -> bool {
         let is_here = self.agents.get(id).is_some_and(|agent| {
             agent.connection.is_some() && agent.profile.is_offerable() && !agent.disk_silent
@@ -200,8 +200,8 @@ impl MasterCore {
         }
     }
 
-    /// The registry has forgotten an unreachable agent, and its deactivation with it. Of an agent that is being readmitted
-    /// the deactivation is stored again.
+    /// Handles the removal of an unreachable agent from the registry, together with its deactivation. If the agent is
+    /// being readmitted, its deactivation is stored again.
     pub(in crate::core) fn unreachable_pruned(&mut self, id: &AgentId) {
         if !self.readmitting.contains(id) {
             self.unreachable_agents.remove(id);
@@ -214,14 +214,14 @@ impl MasterCore {
         }
     }
 
-    /// An agent that is no more needs no deactivation.
+    /// Forgets the deactivation of an agent that no longer exists.
     pub(in crate::core) fn forget_deactivation(&mut self, id: &AgentId) {
         self.operator.deactivations.0.remove(id);
         self.agents.invalidate(id);
         self.operator.requested_deactivations.0.remove(id);
     }
 
-    /// Notes agents that have nothing left to drain, among those that have changed.
+    /// Completes the drain of changed agents without tasks.
     pub(in crate::core) fn check_drains(&mut self) {
         for id in self.agents.take_watched_changes() {
             if !self.operator.deactivations.is_draining(&id) {
@@ -262,7 +262,7 @@ impl MasterCore {
         agent.is_some_and(|agent| agent.is_idle(is_away))
     }
 
-    /// A framework is away: what it does not acknowledge keeps no drain from ending.
+    /// Checks drains again after a framework disconnected, because its acknowledgements no longer delay them.
     pub(in crate::core) fn recheck_drains_of(&mut self, framework: &FrameworkId) {
         let Some(framework) = self.frameworks.get(framework) else {
             return;

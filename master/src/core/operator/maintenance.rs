@@ -22,11 +22,11 @@ use crate::core::state::maintenance::{Machine, Maintenance, Plan};
 use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
 
-/// Machines in one schedule.
+/// The number of machines in one schedule.
 const MACHINES_MAX: usize = 100_000;
 /// The limit in encoded bytes for a schedule: that of the body of a call that replaces it.
 const SCHEDULE_BYTES_MAX: usize = 6 << 20;
-/// The name of a machine.
+/// The longest name of a machine in bytes, as in DNS.
 const HOSTNAME_BYTES_MAX: usize = 255;
 
 impl Plan {
@@ -84,7 +84,7 @@ impl MasterCore {
                 )));
             }
         }
-        // Agents on machines that are scheduled already are not drained.
+        // Agents on machines scheduled earlier are not drained.
         let machines = requested.changed_since(&self.operator.requested_maintenance);
         let there = machines
             .iter()
@@ -108,7 +108,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// An agent that is being drained, is not here, and whose host is one of these scheduled machines.
+    /// An agent that is being drained and is absent, on one of these scheduled machines.
     fn absent_draining_on(
         &self,
         machines: &BTreeSet<Machine>,
@@ -122,7 +122,7 @@ impl MasterCore {
         if hosts.is_empty() {
             return None;
         }
-        // Only agents that are away are looked at: there are few of those, however many are drained.
+        // Only absent agents are scanned: there are few of those, however many are drained.
         let recovered = hosts.iter().flat_map(|host| {
             let (from, to) = ((*host).to_owned(), (*host).to_owned());
             let there = self.recovered_at.range((from, i32::MIN)..=(to, i32::MAX));
@@ -245,7 +245,7 @@ impl MasterCore {
         self.agreed("scheduling an agent's maintenance", updated);
     }
 
-    /// Ends agents whose machines go down, with one entry in the registry for all.
+    /// Shuts down the agents of machines that go down, with one registry entry for all.
     fn stop_agents(&mut self, ids: Vec<AgentId>) {
         const WHY: &str = "the machine was brought down for maintenance";
         let mut sent_away = Vec::with_capacity(ids.len());

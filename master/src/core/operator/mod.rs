@@ -22,7 +22,7 @@ use crate::core::master::MasterCore;
 use crate::core::state::pending::OperatorPending;
 
 impl MasterCore {
-    /// Judges a request; the answer comes now if it is refused, else when it is durable.
+    /// Handles a request; the answer comes now for a refusal, else when the change is durable.
     pub(super) fn administer(
         &mut self,
         reply: ReplyId,

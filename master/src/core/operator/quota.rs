@@ -1,6 +1,6 @@
-//! Quota: set in the older way, updated, removed.
+//! Quota: set by the legacy call, updated, removed.
 //!
-//! The checks come in the order of Mesos, so that a request with several faults gets the same answer.
+//! The checks have the order of Mesos, so that a request with several faults gets the same answer.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ use crate::core::state::offer::Offer;
 use crate::core::state::pending::{OperatorPending, Pending, Rescind};
 use crate::core::state::persisted::Mutation;
 
-/// A trillion: more of anything is a slip.
+/// A trillion: a larger amount is a mistake.
 const AMOUNT_MAX: f64 = 1_000_000_000_000.0;
-/// An exabyte in megabytes.
+/// An exabyte in megabytes: a larger amount is a mistake.
 const MEGABYTES_MAX: f64 = 1_099_511_627_776.0;
 
 impl MasterCore {
@@ -114,7 +114,7 @@ impl MasterCore {
         for config in configs {
             let (role, quota) = configured(config).map_err(Invalid::within(INVALID))?;
             self.check_known(&role).map_err(Invalid::within(INVALID))?;
-            // With all offers of the role, which is known, it is seldom too much.
+            // The consumption with all offers of the role is available, and seldom exceeds the limit.
             if !force && !quota.limits.allows(&self.allocator.consumption(&role)) {
                 let consumed = self.consumption(&role);
                 if !quota.limits.allows(&consumed) {
@@ -150,7 +150,7 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Logs that a quota in which the guarantee limits everything is replaced by one that limits what it names.
+    /// Logs that a quota whose guarantee limits everything is replaced by one that limits only the named resources.
     fn warn_of_new_semantics(&self, role: &Role, quota: &Quota) {
         let before = self.operator.requested_quotas.get(role);
         if before.is_some_and(|before| before.legacy) && !quota.legacy && !quota.is_default() {
@@ -175,7 +175,7 @@ impl MasterCore {
         consumed
     }
 
-    /// All offers that are out, oldest id first.
+    /// All outstanding offers, ordered by id.
     fn all_offers(&self) -> impl Iterator<Item = &Offer> + Clone {
         self.offers.values().map(|offer| {
             count_entries(1);
@@ -183,7 +183,7 @@ impl MasterCore {
         })
     }
 
-    /// Stores changes that are allowed; `answer` is given once they are durable.
+    /// Stores allowed changes, and sends `answer` once they are durable.
     fn store_quota(
         &mut self,
         reply: ReplyId,
@@ -272,13 +272,13 @@ fn check_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Invalid> {
     check_quota_tree(quotas).map_err(Invalid::within("The quota hierarchy would not be sound"))
 }
 
-/// Whether an operator may change a role's quota.
+/// Checks that an operator may change a role's quota.
 fn may_update(approver: &Approver, role: &Role) -> Result<(), Answer> {
     let decision = approver.check(Action::UpdateQuota, Some(role.as_str()));
     decision.map_err(|forbidden| Answer::Forbidden(forbidden.to_string()))
 }
 
-/// A guarantee that is also the limit; of the named resources, or of everything.
+/// A legacy quota: the guarantee is also the limit, of the named resources or of everything.
 fn legacy_quota(guarantees: &BTreeMap<ResourceName, Scalar>, semantics: QuotaSemantics) -> Quota {
     let amounts = || guarantees.iter().map(|(name, n)| (name.clone(), *n));
     Quota {
@@ -288,7 +288,7 @@ fn legacy_quota(guarantees: &BTreeMap<ResourceName, Scalar>, semantics: QuotaSem
     }
 }
 
-/// The role and amounts of a request in the older form.
+/// Parses the role and amounts of a legacy request.
 fn requested(request: &QuotaRequest) -> Result<(Role, BTreeMap<ResourceName, Scalar>), Invalid> {
     let role = Role::new(request.role.as_deref().unwrap_or_default())
         .map_err(Invalid::within("QuotaInfo with invalid role"))?;
@@ -357,7 +357,7 @@ fn in_range(name: &str, value: f64) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The role and quota of a request in the newer form.
+/// Parses the role and quota of a request in the newer form.
 fn configured(config: &QuotaConfig) -> Result<(Role, Quota), Invalid> {
     let role = Role::new(&config.role).map_err(Invalid::within("Invalid 'role'"))?;
     let guarantees: ResourceQuantities = amounts("guarantees", &config.guarantees)?

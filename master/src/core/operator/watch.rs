@@ -14,7 +14,7 @@ use crate::core::views::operator_event::{OperatorEvent, TaskUser};
 use crate::core::views::snapshot::FrameworkView;
 
 impl MasterCore {
-    /// Starts to make operator events.
+    /// Starts creating operator events.
     pub fn watch(&mut self) {
         self.watched = true;
     }

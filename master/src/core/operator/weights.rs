@@ -1,4 +1,4 @@
-//! Weights of roles: how much of the cluster each is due, compared with the others.
+//! Weights of roles: the relative shares of the cluster that roles should get.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! An agent as the master keeps it.
+//! The master's record of an agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct AgentProfile {
     pub reserved_bytes: usize,
 }
 
-/// A count of bytes after a change, each part of which is counted by `count`.
+/// A size in bytes after a change; `count` computes the size of each part.
 fn with_change(bytes: usize, change: &Change, count: fn(&Resources) -> usize) -> usize {
     (bytes + count(change.after())).saturating_sub(count(change.before()))
 }
@@ -83,14 +83,14 @@ impl AgentProfile {
         self.total = total;
     }
 
-    /// The address in the form that Mesos gives to a process.
+    /// The address in Mesos's form of a process id.
     #[must_use]
     pub fn pid(&self) -> String {
         let address = HostPort::of_message(self.ip(), self.address.port);
         format!("slave(1)@{address}")
     }
 
-    /// Whether anything can be run here: without cpus or memory nothing is ever offered.
+    /// Whether the agent can run tasks: an agent without cpus or memory is never offered.
     #[must_use]
     pub fn is_offerable(&self) -> bool {
         let some = |amount: Option<Scalar>| amount.is_some_and(Scalar::is_positive);
@@ -130,9 +130,9 @@ pub(in crate::core) struct Agent {
     /// The last connection on which the agent was admitted, even if it has ended. A message on an earlier connection
     /// is outdated.
     pub newest_connection: ConnectionId,
-    /// Counts connections, so that an old ping timer is recognised.
+    /// A counter of connections, by which the handler recognises a stale ping timer.
     pub generation: u64,
-    /// Times since the Unix epoch.
+    /// The registration times since the Unix epoch.
     pub registered: Duration,
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
@@ -167,7 +167,7 @@ pub(in crate::core) struct Agent {
     pub keeps_id: bool,
 }
 
-/// The table for a change of that entry: copied if a snapshot still shares it, but not for an entry that is not there.
+/// The table for a change of one entry: copied if a snapshot shares it, but only if it contains the entry.
 fn own_if_contained<'a>(
     tasks: &'a mut TaskTable,
     key: &(FrameworkId, TaskId),
@@ -185,7 +185,7 @@ impl Agent {
         &self.profile.id
     }
 
-    /// Whether it has come on a later connection than this.
+    /// Whether the agent has come on a later connection than this one.
     #[must_use]
     pub(in crate::core) fn is_newer_than(&self, connection: ConnectionId) -> bool {
         connection < self.newest_connection
@@ -210,7 +210,7 @@ impl Agent {
         tasks.get_mut(&key).map(Arc::make_mut)
     }
 
-    /// Puts a task that is not there on the books.
+    /// Adds a new task to the record.
     pub(in crate::core) fn insert_task(&mut self, record: TaskRecord) {
         if let Some(executor) = record.apart_of() {
             *self.apart.entry(executor).or_default() += 1;
@@ -222,7 +222,7 @@ impl Agent {
         Arc::make_mut(&mut self.tasks).insert(key, Arc::new(record));
     }
 
-    /// Remembers that a task is to be killed until it has ended.
+    /// Records that a task must be killed until it has ended.
     pub(in crate::core) fn remember_kill(
         &mut self,
         framework: &FrameworkId,
@@ -235,7 +235,7 @@ impl Agent {
         }
     }
 
-    /// Takes a task off the books.
+    /// Removes a task from the record.
     pub(in crate::core) fn remove_task(
         &mut self,
         key: &(FrameworkId, TaskId),
@@ -251,7 +251,7 @@ impl Agent {
         Some(record)
     }
 
-    /// The tasks of a framework here.
+    /// The tasks of a framework on this agent.
     pub(in crate::core) fn tasks_of(
         &self,
         framework: &FrameworkId,
@@ -260,8 +260,7 @@ impl Agent {
         all.filter(move |task| task.framework_id == *framework)
     }
 
-    /// Whether tasks of an executor would share its control groups, or have their own, as this says: all of
-    /// them do the same.
+    /// Whether sharing cgroups, or not, agrees with the other tasks of the executor: all of them must do the same.
     pub(in crate::core) fn agrees_on_groups(
         &self,
         framework: &FrameworkId,
@@ -275,7 +274,7 @@ impl Agent {
         shares || !self.in_executors.contains_key(&key)
     }
 
-    /// Whether it has an executor, or a task in it.
+    /// Whether the agent has the executor, or a task in it.
     pub(in crate::core) fn has_executor(
         &self,
         framework: &FrameworkId,
@@ -311,8 +310,8 @@ impl Agent {
         }
     }
 
-    /// Returns true if no task runs here and no framework that is connected has an end to acknowledge: a framework that is
-    /// away acknowledges nothing. An executor without tasks may stay for as long as its framework likes.
+    /// Returns true if no task runs here and no connected framework has a final status to acknowledge: a disconnected
+    /// framework acknowledges nothing. An executor without tasks may stay as long as its framework likes.
     #[must_use]
     pub(in crate::core) fn is_idle(&self, is_away: impl Fn(&FrameworkId) -> bool) -> bool {
         let mut tasks = self.tasks.values();
@@ -320,7 +319,7 @@ impl Agent {
             && tasks.all(|task| is_terminal(task.state) && is_away(&task.framework_id))
     }
 
-    /// The executors of a framework here.
+    /// The executors of a framework on this agent.
     pub(in crate::core) fn executors_of(
         &self,
         framework: &FrameworkId,
@@ -350,16 +349,16 @@ fn count_down(
 pub struct UnreachableAgent {
     /// The time since the Unix epoch.
     pub since: Duration,
-    /// The host that it was admitted from; empty if an older master noted this.
+    /// The host from which the agent was admitted; empty in a record of an older master.
     pub hostname: String,
 }
 
-/// An agent of the registry that has not come back since this master started, or left while it was being admitted.
+/// An agent of the registry that has not come back since this master started, or that left during its admission.
 #[derive(Clone, Debug)]
 pub struct RecoveredAgent {
     pub info: Arc<v1::AgentInfo>,
     pub encoded: Bytes,
-    /// That it is unreachable, or is removed, is on its way to the registry.
+    /// Whether the registry is about to record the agent as unreachable or removed.
     pub removal_pending: bool,
     /// Whether frameworks know the agent as unreachable and do not know yet that it is back.
     pub was_unreachable: bool,

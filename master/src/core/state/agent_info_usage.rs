@@ -15,28 +15,28 @@ use meseta_resources::AgentId;
 
 use super::resource_size::RESERVED_BYTES_MAX;
 
-/// Agents of a host that has shown its certificate. An honest host has one, and a few more where versions or
-/// settings are tried side by side.
+/// The number of agents of a host with a certificate. An ordinary host has one agent, and a few more where versions
+/// or settings are tried in parallel.
 pub(in crate::core) const AGENTS_PER_HOST_MAX: usize = 32;
 
-/// A description of so many bytes is a small one: some hundred resources, where an ordinary agent has a dozen.
+/// The limit in bytes of a small description: a hundred resources, where an ordinary agent has a dozen.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// The limit of memory, in bytes, for the decoded reservations and volumes that masters gave to one agent: very small
 /// entries take about seven times their encoded size.
 const RESERVED_MAX: usize = 8 * RESERVED_BYTES_MAX;
 
-/// A host's name as others compare it.
+/// The hostname in the form for comparison.
 pub(in crate::core) fn host_of(hostname: &str) -> String {
     let name = hostname.strip_suffix('.').unwrap_or(hostname);
     name.to_lowercase()
 }
 
-/// The host or peer whose agents share one part of the memory limit: those of a host that has shown its certificate,
-/// else those of a user of this machine or of a network; see [`Caller::host`].
+/// The host or peer whose agents share one part of the memory limit: a host with a certificate, or else a user of
+/// this machine or a network; see [`Caller::host`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) enum Origin {
-    /// In lower case. Also of an agent of the registry that is not back yet.
+    /// The hostname in lower case, also for an agent of the registry that is not back yet.
     Host(Arc<str>),
     Peer(Arc<str>),
 }
@@ -64,9 +64,9 @@ impl Origin {
 pub(in crate::core) struct DescribedAgent<'a> {
     pub(in crate::core) id: &'a AgentId,
     pub(in crate::core) origin: &'a Origin,
-    /// Whether the host is proven, which has a limited number of agents.
+    /// Whether the host is proven; a proven host has a limited number of agents.
     pub(in crate::core) is_proven: bool,
-    /// Whether the registry knows the agent, which is not back yet.
+    /// Whether the registry knows the agent, and the agent is not back yet.
     pub(in crate::core) is_expected: bool,
 }
 
@@ -126,7 +126,7 @@ impl AgentInfoUsage {
         if is_small && all <= max {
             return Ok(());
         }
-        // Nor does the registry have the reservations and volumes that an earlier master gave the agent.
+        // The registry's record also lacks the reservations and volumes that an earlier master gave the agent.
         if described.is_expected && bytes <= known.saturating_add(RESERVED_MAX) && all <= max {
             return Ok(());
         }
@@ -147,8 +147,8 @@ impl AgentInfoUsage {
         ))
     }
 
-    /// Whether an operation may make an agent's description so long. What tenants reserve leaves room for agents that
-    /// are still to come: small ones find a quarter, others a half.
+    /// Checks that an operation may extend an agent's description to this size. Reservations of tenants leave room
+    /// for new agents: a quarter for small descriptions, a half for others.
     pub(in crate::core) fn check_growth(
         &self,
         id: &AgentId,
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(kept.all, MAX / 2);
         assert_eq!(kept.check_growth(&id(0), 1 << 20, MAX), Ok(()));
         assert_eq!(kept.check_growth(&id(900), SMALL_BYTES, MAX), Ok(()));
-        // Here, and after a restart of the master, an agent comes back with what it was given.
+        // An agent returns with its reservations, to this master and after a restart.
         kept.set(&id(0), origin.clone(), 1000);
         let agent = id(0);
         let described = |is_expected| DescribedAgent {

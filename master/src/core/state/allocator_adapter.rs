@@ -25,7 +25,7 @@ pub(in crate::core) use meseta_allocator::{Allocation, Error as AllocatorError};
 /// The allocator, in the types of the core.
 pub(in crate::core) struct AllocatorAdapter {
     allocator: Allocator,
-    /// The next allocation is the periodic one.
+    /// Whether the next allocation is the periodic one.
     is_tick: bool,
 }
 
@@ -82,7 +82,7 @@ impl AllocatorAdapter {
         }
     }
 
-    /// The agents that a framework's constraints rule out, by role; no more than are left to be named.
+    /// The agents excluded by a framework's constraints, by role; at most the remaining number.
     pub(in crate::core) fn excluded(
         &self,
         framework: &FrameworkId,
@@ -97,7 +97,7 @@ impl AllocatorAdapter {
         excluded
     }
 
-    /// The next allocation looks at everything, not only at what changed.
+    /// Makes the next allocation check everything, not only changes.
     pub(in crate::core) fn make_next_a_tick(&mut self) {
         self.is_tick = true;
     }

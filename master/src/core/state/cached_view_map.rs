@@ -20,12 +20,12 @@ pub(in crate::core) trait View {
 #[derive(Debug)]
 pub(in crate::core) struct CachedViewMap<K, T, W> {
     entries: BTreeMap<K, Entry<T>>,
-    /// In the order of the keys; shared with snapshots.
+    /// The views in the order of the keys, shared with snapshots.
     views: Arc<Vec<Arc<W>>>,
-    /// Entries that have changed, each once; not kept while entries have come or gone.
+    /// Changed entries, without duplicates; unused while the set of keys has changed.
     stale: Vec<K>,
     keys_changed: bool,
-    /// Counts the changes of the views.
+    /// A counter of changes of the views.
     views_version: u64,
     /// Watched entries that may have changed.
     watched_changes: Vec<K>,
@@ -76,7 +76,7 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
         self.entries.get(key).map(|entry| &entry.value)
     }
 
-    /// The entry for a change; its view becomes stale.
+    /// Returns the entry for a change, and marks its view as stale.
     pub(in crate::core) fn get_mut(&mut self, key: &K) -> Option<&mut T> {
         count_entries(1);
         let entry = self.entries.get_mut(key)?;
@@ -150,7 +150,7 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
         })
     }
 
-    /// All views, those of changed entries made anew.
+    /// Returns all views, after rebuilding those of changed entries.
     pub(in crate::core) fn views(&mut self, make: impl Fn(&T) -> W) -> Arc<Vec<Arc<W>>> {
         if std::mem::take(&mut self.keys_changed) {
             self.rebuild_views(make);
@@ -160,12 +160,12 @@ impl<K: Ord + Clone, T, W: View<Key = K>> CachedViewMap<K, T, W> {
         self.views.clone()
     }
 
-    /// Another number than before if the last [`Self::views`] were others than those before them.
+    /// A number that changes whenever [`Self::views`] returns other views than before.
     pub(in crate::core) fn views_version(&self) -> u64 {
         self.views_version
     }
 
-    /// Takes over the views that are still good, in the new order.
+    /// Rebuilds the list in the new order, with the cached views that are still fresh.
     fn rebuild_views(&mut self, make: impl Fn(&T) -> W) {
         self.views_version += 1;
         let mut old = self.views.iter().peekable();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done, the views are those that would be made of the entries now.
+        /// After any operations, the views equal newly built ones.
         #[test]
         fn views_agree_with_the_entries(steps in prop::collection::vec((0_u8..4, 0_u8..8, any::<u32>()), 0..64)) {
             let mut table = Table::default();

@@ -1,7 +1,7 @@
-//! A framework's offer constraints, understood: which agents it wants to be offered, by role.
+//! A framework's parsed offer constraints: the agents that it accepts, by role.
 //!
-//! Made where a call is read, off the core: patterns take long to compile. Invariants: what a framework may give is
-//! bounded in constraints and in patterns, for each is compared with every agent; a pattern that is given twice is
+//! Built outside the core where a call is parsed, because compiling patterns is slow. Invariants: a framework's
+//! constraints and patterns are limited in number, because each is checked against every agent; a repeated pattern is
 //! compiled once.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,9 +13,9 @@ use meseta_proto::{Invalid, invalid};
 use meseta_resources::Role;
 use prost::Message as _;
 
-/// Constraints of one framework, in all roles and groups.
+/// The number of constraints of one framework, in all roles and groups.
 const CONSTRAINTS_MAX: usize = 1_000;
-/// Different patterns among them.
+/// The number of different patterns among them.
 const PATTERNS_MAX: usize = 64;
 /// The memory limit of all compiled patterns together, in bytes. A fixed limit, since patterns are compiled before
 /// the check of other limits. Most patterns take less than a thousandth of it.
@@ -32,7 +32,7 @@ pub struct Constraints {
     patterns: Usage,
 }
 
-/// Different patterns, and what they take compiled.
+/// The number of different patterns, and their compiled size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
     count: usize,
@@ -40,7 +40,7 @@ struct Usage {
 }
 
 impl Constraints {
-    /// Compiles the patterns: may take a while.
+    /// Compiles the patterns. Slow for large patterns.
     #[must_use]
     pub fn of(message: message::OfferConstraints) -> Self {
         let mut patterns = Patterns::within(PATTERNS_BYTES_MAX);
@@ -62,7 +62,7 @@ impl Constraints {
         &self.message
     }
 
-    /// By role, or why they cannot be used.
+    /// The rules by role, or the reason why they are invalid.
     pub(super) fn rules(&self) -> Result<&BTreeMap<Role, OfferConstraints>, Invalid> {
         self.rules.as_ref().map_err(Clone::clone)
     }
@@ -93,7 +93,7 @@ impl<'a> Patterns<'a> {
         }
     }
 
-    /// A pattern, compiled now or before.
+    /// Returns a pattern; compiles it if necessary.
     fn get(&mut self, text: &'a str) -> Result<Pattern, Invalid> {
         if let Some(known) = self.compiled.get(text).cloned() {
             return self.count_use(known);
@@ -117,7 +117,7 @@ impl<'a> Patterns<'a> {
         Ok(pattern)
     }
 
-    /// Each constraint costs all tables of its pattern, also where others have the same one.
+    /// Counts the tables of a pattern for each constraint that uses it.
     fn count_use(&mut self, pattern: Pattern) -> Result<Pattern, Invalid> {
         self.tables += pattern.tables();
         if self.tables > TABLES_MAX {
@@ -212,7 +212,7 @@ fn constraint<'a>(
     })
 }
 
-/// The constraints of a call, if it has any.
+/// Compiles the constraints of a call, if it has any.
 pub(in crate::core) fn understood(
     given: Option<message::OfferConstraints>,
 ) -> Option<Arc<Constraints>> {

@@ -11,23 +11,23 @@ use super::names::{operation_name, operation_state_name, state_name};
 use super::operation::is_over;
 use super::task::{is_terminal, state_of};
 
-/// Counts since the start of this master.
+/// Counters since the start of this master.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     pub dropped_messages: u64,
     pub rejected_calls: u64,
-    /// Calls taken, by lower-case name; the names are a closed set.
+    /// The number of accepted calls, by lower-case name from a closed set.
     pub calls: BTreeMap<&'static str, u64>,
-    /// Frames of agents, by lower-case name; the names are a closed set.
+    /// The number of frames of agents, by lower-case name from a closed set.
     pub agent_frames: BTreeMap<&'static str, u64>,
-    /// Terminal updates, by lower-case state (`task_finished`).
+    /// The number of terminal updates, by lower-case state (`task_finished`).
     pub terminal: BTreeMap<&'static str, u64>,
     /// The number of terminal statuses by state, source and reason. The product of the three enums limits the number
     /// of keys.
     pub terminal_causes: BTreeMap<(TaskState, Option<Source>, Option<Reason>), u64>,
-    /// Tasks that ended by a failure, by role and lower-case state; see [`Counters::count_failure`].
+    /// The number of failed tasks, by role and lower-case state; see [`Counters::count_failure`].
     pub role_failures: BTreeMap<(Arc<str>, &'static str), u64>,
-    /// Explicit questions about tasks of agents that are still coming back.
+    /// The number of explicit reconciliation requests for tasks of agents that are still coming back.
     pub reconciliations_unanswered: u64,
     pub agent_registrations: u64,
     pub agent_reregistrations: u64,
@@ -51,23 +51,23 @@ pub struct Counters {
     pub offers_rescinded: u64,
     pub allocation_runs: u64,
     pub tasks_launched: u64,
-    /// Ended operations by kind and state, both as in metric names (`reserve`, `finished`).
+    /// The number of ended operations by kind and state, both as in metric names (`reserve`, `finished`).
     pub operations_over: BTreeMap<(&'static str, &'static str), u64>,
     pub valid_operation_updates: u64,
     pub invalid_operation_updates: u64,
     pub valid_operation_acknowledgements: u64,
     pub invalid_operation_acknowledgements: u64,
-    /// The master's and the allocator's books disagreed; always a defect.
+    /// The number of disagreements between master and allocator; each is a defect.
     pub invariant_violations: u64,
 }
 
-/// Roles and states that failures are counted by: tenants make as many roles as they like, and a role in each state is a
+/// The number of pairs of role and state that count failures: tenants create any number of roles, and each pair is a
 /// series in Prometheus.
 const ROLE_FAILURES_MAX: usize = 1_000;
-/// Stands for all roles beyond.
+/// The name for all further roles.
 pub(crate) const OTHER_ROLES: &str = "";
 
-/// Whether a task in this state has failed: it ended, and neither with success nor because somebody asked for it.
+/// Whether a task in this state has failed: it ended without success and without a request to end.
 pub(crate) fn is_failure(state: TaskState) -> bool {
     is_terminal(state) && !matches!(state, TaskState::TaskFinished | TaskState::TaskKilled)
 }

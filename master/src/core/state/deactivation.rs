@@ -1,4 +1,4 @@
-//! Agents that are to get no more work, and how far their draining is.
+//! Agents that get no more work, and the progress of their draining.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use meseta_resources::work_counter::count_entries;
 /// The reason why an agent gets no offers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deactivation {
-    /// Since when, as time since the Unix epoch.
+    /// The begin of the deactivation since the Unix epoch.
     pub since: Duration,
-    /// Set if its tasks are ended, too.
+    /// The drain, if the agent's tasks are ended as well.
     pub drain: Option<Drain>,
 }
 
 /// The parameters and progress of draining an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drain {
-    /// The longest that a task has between the request to end and its end; its own time if absent.
+    /// The longest time between the request to end a task and its end; if unset, the task's own grace period.
     pub max_grace: Option<Duration>,
-    /// Whether the agent is gone for good when it is drained.
+    /// Whether the agent becomes permanently gone when it is drained.
     pub mark_gone: bool,
     pub drained: bool,
 }

@@ -1,4 +1,4 @@
-//! A framework as the master keeps it.
+//! The master's record of a framework.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,9 +56,9 @@ impl Terms {
 /// Records that contradict an agent's report of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::core) struct TaskConflict {
-    /// Other agents have it, or had it when they were lost, and this one has not.
+    /// Whether only other agents have the task, or had it when they were lost.
     pub(in crate::core) is_on_another_agent: bool,
-    /// This master gave it to another agent, and not to this one.
+    /// Whether this master launched the task on another agent, and not on this one.
     pub(in crate::core) is_launched: bool,
 }
 
@@ -85,32 +85,32 @@ pub(in crate::core) struct Framework {
     pub id: FrameworkId,
     pub terms: Terms,
     pub link: Link,
-    /// The user of this machine that it runs as, if it has said no name that is proven.
+    /// The user of this machine that the framework runs as, without a proven principal.
     pub(in crate::core) user: Option<u32>,
     /// The framework's rights, determined at each subscription.
     pub approver: Approver,
-    /// Counts subscriptions and disconnections, so that an old failover timer is recognised.
+    /// A counter of subscriptions and disconnections, by which the handler recognises a stale failover timer.
     pub generation: u64,
     /// The agent that reported the framework, if the framework is known only from that report.
     pub(in crate::core) told_by: Option<AgentId>,
-    /// Ends it, while it is away.
+    /// The timer that ends the framework while it is disconnected.
     pub(in crate::core) failover: Option<TimerKey>,
-    /// Times since the Unix epoch.
+    /// The registration times since the Unix epoch.
     pub registered: Duration,
     pub reregistered: Option<Duration>,
     pub unregistered: Option<Duration>,
-    /// Live tasks and terminal ones with updates unacknowledged, and where they are.
+    /// The agents of live tasks, and of terminal ones with unacknowledged updates.
     pub tasks: BTreeMap<TaskId, AgentId>,
     /// The tasks that this master did not launch: an agent alone reports them.
     reported: BTreeSet<TaskId>,
-    /// Further agents that say that they have a task, of which at most one other has it from this master.
+    /// Further agents that report a task; this master launched the task on at most one of them.
     also: BTreeMap<TaskId, BTreeSet<AgentId>>,
     /// The number of the framework's tasks and executors on each agent that has any.
     agents: BTreeMap<AgentId, usize>,
     pub offers: BTreeSet<OfferId>,
     pub(in crate::core) completed: History,
     pub(in crate::core) unreachable: History,
-    /// Copied on the next write, so that readers share it.
+    /// The counters, copied on the next write, so that readers share them.
     pub(in crate::core) counters: Arc<FrameworkCounters>,
 }
 
@@ -181,12 +181,12 @@ impl Framework {
         }
     }
 
-    /// An agent is gone.
+    /// Removes the counts of a removed agent.
     pub(in crate::core) fn forget_agent(&mut self, agent: &AgentId) {
         self.agents.remove(agent);
     }
 
-    /// This master has launched a task on an agent. Who else says that it has it goes on saying so.
+    /// Records that this master has launched a task on an agent. Other agents may continue to report the task.
     pub(in crate::core) fn launched_on(&mut self, task: &TaskId, agent: &AgentId) {
         let before = self.tasks.insert(task.clone(), agent.clone());
         self.reported.remove(task);
@@ -195,7 +195,7 @@ impl Framework {
         }
     }
 
-    /// An agent says that it has a task that this master did not launch there.
+    /// Records that an agent reports a task that this master did not launch there.
     pub(in crate::core) fn reported_by(&mut self, task: &TaskId, agent: &AgentId) {
         match self.tasks.entry(task.clone()) {
             Entry::Vacant(entry) => {
@@ -210,13 +210,13 @@ impl Framework {
         }
     }
 
-    /// Whether this master has launched a task of this id that is still on the books.
+    /// Whether this master has launched a task with this id that is still recorded.
     pub(in crate::core) fn has_launched(&self, task: &TaskId) -> bool {
         self.tasks.contains_key(task) && !self.reported.contains(task)
     }
 
-    /// Whether a task of this id may be launched on the agent: this master has launched none that is still recorded,
-    /// and the agent itself has not reported one. What only another agent reports keeps nobody from launching.
+    /// Whether a task with this id may be launched on the agent: this master has no record of launching one, and the
+    /// agent itself has not reported one. Reports of other agents do not prevent a launch.
     pub(in crate::core) fn may_launch(&self, task: &TaskId, agent: &AgentId) -> bool {
         let Some(first) = self.tasks.get(task) else {
             return true;
@@ -226,7 +226,7 @@ impl Framework {
             && !self.holders(task).any(|holder| holder == agent)
     }
 
-    /// All agents that have a task of this id, or say so; the one that it was launched on first.
+    /// All agents that have or report a task with this id; the one of the launch first.
     pub(in crate::core) fn holders(&self, task: &TaskId) -> impl Iterator<Item = &AgentId> {
         let also = self.also.get(task).into_iter().flatten();
         self.tasks.get(task).into_iter().chain(also)
@@ -262,7 +262,7 @@ impl Framework {
         }
     }
 
-    /// Forgets that a task is on an agent.
+    /// Removes the record that a task is on an agent.
     pub(in crate::core) fn forget_task(&mut self, task: &TaskId, agent: &AgentId) {
         let mut also = self.also.remove(task).unwrap_or_default();
         if self.tasks.get(task) == Some(agent) {
@@ -280,9 +280,9 @@ impl Framework {
     }
 }
 
-/// The time a framework may be away; `None` when its number is no duration.
+/// The time that a framework may be disconnected; `None` for an invalid duration.
 pub(in crate::core) fn failover_timeout(info: &v1::FrameworkInfo) -> Option<Duration> {
-    /// About 292 years: what fits 64 bits of nanoseconds, as in Mesos.
+    /// About 292 years: the range of 64 bits of nanoseconds, as in Mesos.
     const MAX_SECONDS: f64 = 9.0e9;
     let seconds = info.failover_timeout.unwrap_or(0.0);
     if !(-MAX_SECONDS..=MAX_SECONDS).contains(&seconds) {
@@ -292,15 +292,15 @@ pub(in crate::core) fn failover_timeout(info: &v1::FrameworkInfo) -> Option<Dura
 }
 
 impl Framework {
-    /// Whether a task of this id, which this master launched, was lost with its agent and may come back. What only
-    /// a lost agent said that it had keeps nobody from launching.
+    /// Whether a launched task with this id was lost with its agent and may come back. A task that only a lost agent
+    /// reported does not prevent a launch.
     pub(in crate::core) fn has_unreachable(&self, task: &str) -> bool {
         let mut lost = self.unreachable.tasks().iter();
         lost.any(|record| record.is_launched && record.task_id.as_str() == task)
     }
 }
 
-/// The roles of an info, in the fields that its capabilities ask for.
+/// The roles of an info, from the fields that its capabilities require.
 pub(in crate::core) fn valid_roles(info: &FrameworkInfo) -> Result<BTreeSet<Role>, Invalid> {
     let roles = convert::framework_roles(info).map_err(Invalid::of)?;
     Ok(roles.into_iter().collect())

@@ -6,7 +6,7 @@ use meseta_proto::mesos::v1::scheduler::event;
 
 use super::names::{operation_name, state_name};
 
-/// Counts of a closed list of names.
+/// Counters of a closed list of names.
 #[derive(Clone, Debug)]
 pub struct Named<const N: usize> {
     names: &'static [&'static str; N],
@@ -28,7 +28,7 @@ impl<const N: usize> Named<N> {
         }
     }
 
-    /// Every name, in the order of the alphabet, with its count.
+    /// Every name with its count, in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.names.iter().copied().zip(self.counts)
     }
@@ -102,7 +102,7 @@ const TERMINAL: [&str; 8] = [
 pub struct FrameworkCounters {
     pub calls: Named<17>,
     pub events: Named<11>,
-    /// Asked for in accepted offers, by kind.
+    /// The number of operations requested in accepted offers, by kind.
     pub operations: Named<10>,
     /// Terminal states sent to the framework.
     pub terminal: Named<8>,

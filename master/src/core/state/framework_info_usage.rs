@@ -16,7 +16,7 @@ struct Usage {
     bytes: usize,
 }
 
-/// Frameworks and bytes of their infos, by principal.
+/// The number of frameworks and the size of their infos, by principal.
 #[derive(Debug, Default)]
 pub(in crate::core) struct FrameworkInfoUsage {
     all: usize,
@@ -65,7 +65,7 @@ impl FrameworkInfoUsage {
         Ok(())
     }
 
-    /// Whether one more framework may be known beside so many.
+    /// Checks that one more framework fits the limits.
     pub(in crate::core) fn check_number(
         &self,
         terms: &Terms,

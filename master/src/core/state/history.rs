@@ -1,11 +1,11 @@
-//! Records of tasks that are over or lost, oldest first, bounded in number and bytes.
+//! Records of completed or unreachable tasks, oldest first, limited in number and bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::task::TaskRecord;
 
-/// Records of one kind, oldest first. Shared with snapshots.
+/// Records of one kind, oldest first, shared with snapshots.
 #[derive(Debug, Default)]
 pub(in crate::core) struct History {
     tasks: Arc<VecDeque<Arc<TaskRecord>>>,
@@ -33,7 +33,7 @@ impl History {
         self.shrink(tasks_max, bytes_max);
     }
 
-    /// Forgets the oldest until no more than this is left.
+    /// Removes the oldest records until the limits hold.
     pub(in crate::core) fn shrink(&mut self, tasks_max: usize, bytes_max: usize) {
         if self.tasks.len() <= tasks_max && self.bytes <= bytes_max {
             return;
@@ -46,7 +46,7 @@ impl History {
         }
     }
 
-    /// Takes the records that are meant.
+    /// Removes and returns the records that match.
     pub(in crate::core) fn take(
         &mut self,
         is_meant: impl Fn(&TaskRecord) -> bool,

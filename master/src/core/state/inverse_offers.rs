@@ -1,4 +1,4 @@
-//! Inverse offers that are outstanding, and what frameworks last answered.
+//! Outstanding inverse offers, and the last answers of frameworks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct InverseOffer {
     pub framework_id: FrameworkId,
     pub agent_id: AgentId,
     pub unavailability: v1::Unavailability,
-    /// Withdraws it, if it lives only so long.
+    /// The timer that withdraws the inverse offer, if its life is limited.
     pub(in crate::core) timer: Option<TimerKey>,
 }
 
@@ -24,7 +24,7 @@ pub struct InverseOffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     pub accepted: bool,
-    /// Since the Unix epoch.
+    /// The time of the answer since the Unix epoch.
     pub at: Duration,
 }
 
@@ -50,7 +50,7 @@ impl InverseOffers {
         self.by_id.values()
     }
 
-    /// All of them, for readers; the same object until one comes or goes.
+    /// All inverse offers for readers; the same object until the next change.
     pub(in crate::core) fn view(&mut self) -> Arc<Vec<Arc<InverseOffer>>> {
         let all = || Arc::new(self.by_id.values().cloned().collect());
         self.view.get_or_insert_with(all).clone()

@@ -14,9 +14,9 @@ use super::maintenance::Machine;
 
 #[derive(Debug, Default)]
 pub(in crate::core) struct Locations {
-    /// Host names in lower case.
+    /// Agents by hostname in lower case.
     hosts: BTreeMap<String, BTreeSet<AgentId>>,
-    /// By address and port.
+    /// Agents by address and port.
     addresses: BTreeMap<(String, i32), BTreeSet<AgentId>>,
 }
 
@@ -46,7 +46,7 @@ impl Locations {
         forget(&mut self.addresses, &address, &agent.id);
     }
 
-    /// The agents on a machine, in the order of their ids if it is named by its host alone.
+    /// The agents on a machine, ordered by id if only its host is given.
     pub(in crate::core) fn on(&self, machine: &Machine) -> impl Iterator<Item = &AgentId> {
         let by_host = self.hosts.get(&machine.hostname).into_iter().flatten();
         let from = (machine.ip.clone(), i32::MIN);
@@ -61,7 +61,7 @@ impl Locations {
             .inspect(|_| count_entries(1))
     }
 
-    /// The agents that listen where this one does.
+    /// The agents that listen at the same address.
     pub(in crate::core) fn at(&self, agent: &AgentProfile) -> impl Iterator<Item = &AgentId> {
         let (_, address) = location_of(agent);
         let there = self.addresses.get(&address).into_iter().flatten();
@@ -71,7 +71,7 @@ impl Locations {
 
 #[cfg(test)]
 impl Locations {
-    /// Whether these agents, and no others, are where they say.
+    /// Asserts that exactly these agents are listed, at their locations.
     pub(in crate::core) fn check<'a>(&self, agents: impl Iterator<Item = &'a AgentProfile>) {
         let mut anew = Self::default();
         agents.for_each(|agent| anew.add(agent));

@@ -12,7 +12,7 @@ use meseta_resources::work_counter::count_entries;
 
 use super::agent::AgentProfile;
 
-/// The schedule, and which of its machines are down.
+/// The schedule, and its machines that are down.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Maintenance {
     pub schedule: Schedule,
@@ -20,13 +20,13 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Whether this names the machine of an agent.
+    /// Whether the id names the machine of an agent.
     pub(crate) fn is_machine_of(id: &MachineId, agent: &AgentProfile) -> bool {
         Machine::of(id).has(agent)
     }
 }
 
-/// A machine's names in the form in which they are compared; empty is not named.
+/// A machine's names in the form for comparison; an empty name is not given.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::core) struct Machine {
     pub(in crate::core) hostname: String,
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// All names under which an agent's machine may be in a schedule.
+    /// All names that a schedule may use for an agent's machine.
     fn names_of(agent: &AgentProfile) -> [Self; 3] {
         let (hostname, ip) = (agent.info.hostname.to_lowercase(), agent.ip().to_owned());
         let of = |hostname: &str, ip: &str| Self {
@@ -134,7 +134,7 @@ impl Plan {
         self.down.contains(machine)
     }
 
-    /// The machines of which this and another plan do not say the same.
+    /// The machines whose entries differ between this and another plan.
     pub(in crate::core) fn changed_since(&self, before: &Self) -> BTreeSet<Machine> {
         let differs = |one: &Self, other: &Self, machine: &Machine| {
             let window = |plan: &Self| plan.windows.get(machine).copied();

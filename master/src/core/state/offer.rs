@@ -1,4 +1,4 @@
-//! An offer as the master keeps it while it is outstanding.
+//! The master's record of an outstanding offer.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ pub struct Offer {
     pub framework_id: FrameworkId,
     pub agent_id: AgentId,
     pub role: Role,
-    /// Allocated to the role.
+    /// The resources, allocated to the role.
     pub resources: Resources,
-    /// The maintenance of its agent that was planned when it was made.
+    /// The planned unavailability of the agent when the offer was made.
     pub unavailability: Option<Unavailability>,
-    /// Rescinds it, if it lives only so long.
+    /// The timer that rescinds the offer, if its life is limited.
     pub(in crate::core) timer: Option<TimerKey>,
 }
 
@@ -35,7 +35,7 @@ impl From<&Offer> for Outstanding {
     }
 }
 
-/// The filter that the resources of an ended offer get.
+/// The filter for the resources of an ended offer.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::core) enum RefuseFilter {
     /// The resources may be offered to anyone at once.

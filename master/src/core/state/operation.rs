@@ -1,4 +1,4 @@
-//! An operation on reservations or volumes, as the master keeps it until its end is acknowledged.
+//! The master's record of an operation on reservations or volumes until its final status is acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use prost::Message as _;
 
 use crate::core::ids::OperationUuid;
 
-/// The operations of one agent; copied on the next write, so that readers share it.
+/// The operations of one agent; copied on the next write, so that readers share the table.
 pub type OperationTable = Arc<BTreeMap<OperationUuid, Arc<OperationRecord>>>;
 
-/// Operations of one agent that have not ended, or whose end is not acknowledged; more are refused.
+/// The number of unfinished or unacknowledged operations of one agent; further ones are refused.
 pub(in crate::core) const OPERATIONS_PER_AGENT_MAX: usize = 20_000;
 
 /// The limit of encoded bytes for the unacknowledged operations of one agent, all together; decoded, they take
 /// several times as much. Further operations are refused. Operations that agents report do not count.
 pub(in crate::core) const OPERATION_BYTES_PER_AGENT_MAX: usize = 8 << 20;
 
-// What operations may ask for. Each one goes through what its agent has, and the core does nothing else meanwhile.
+// Limits of operations. Each operation scans its agent's resources, and the core does nothing else meanwhile.
 
-/// Operations on reservations and volumes in one ACCEPT; launches are bounded by their tasks.
+/// The number of operations on reservations and volumes in one ACCEPT; the limit of tasks covers launches.
 pub(in crate::core) const OPERATIONS_PER_ACCEPT_MAX: usize = 1_024;
 
-/// Resources that the operations of one ACCEPT go through, all together: each one those of its agent. Of an agent that
-/// is divided into no more than 1,024 that is nothing further. Three times as many took 0.2 to 0.35 s (`core_throughput
-/// operations`).
+/// The number of resources that the operations of one ACCEPT scan in total: each operation scans those of its agent.
+/// For an agent with at most 1,024 resources this adds no restriction. Three times as many took 0.2 to 0.35 s
+/// (`core_throughput operations`).
 pub(in crate::core) const RESOURCES_SCANNED_MAX: usize = 1 << 20;
 
-/// Resources that the operations of one ACCEPT name, all together.
+/// The number of resources that the operations of one ACCEPT name in total.
 pub(in crate::core) const RESOURCES_PER_ACCEPT_MAX: usize = 1_024;
 
 /// The number of resources that one operation of a framework or an operator may name: each may need a step of its
 /// own.
 pub(in crate::core) const RESOURCES_PER_OPERATION_MAX: usize = 512;
 
-/// Different resources (by name, reservation with its labels, volume) up to which operations divide what an agent
-/// has: what each further operation, offer and task there costs goes with them.
+/// The number of different resources (by name, reservation with its labels, volume) up to which operations may divide
+/// an agent: the cost of each further operation, offer and task there grows with it.
 pub(in crate::core) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
 
 /// The size of a table entry besides its record, in bytes: ids, and index entries.
 pub(in crate::core) const ENTRY_BYTES: usize = 512;
 
-/// Decoded messages take some times what they are on the wire.
+/// The factor from encoded to decoded size of messages.
 pub(in crate::core) const DECODED_PER_ENCODED: usize = 4;
 
 /// The memory in bytes that an operation of this encoded size takes until its final status is acknowledged: the
@@ -54,10 +54,10 @@ pub(in crate::core) const fn memory_of_operation(encoded_bytes: usize) -> usize 
     ENTRY_BYTES + 3 * encoded_bytes * DECODED_PER_ENCODED
 }
 
-/// Statuses kept of one operation; ours has two in its life.
+/// The number of stored statuses of one operation; an operation of a Meseta agent has two.
 const STATUSES_MAX: usize = 10;
 
-/// The roles that an operation takes something of or gives something to; `None` if it cannot be understood.
+/// The roles whose resources an operation consumes or produces; `None` for an invalid operation.
 #[must_use]
 pub(crate) fn roles_of(operation: &Operation) -> Option<BTreeSet<Role>> {
     let steps = convert::operation(operation).ok()?.conversions().ok()?;
@@ -141,13 +141,13 @@ impl OperationRecord {
         self.info.encoded_len()
     }
 
-    /// The framework's name for it.
+    /// The framework's id for the operation.
     #[must_use]
     pub fn operation_id(&self) -> Option<&str> {
         self.info.id.as_ref().map(|id| id.value.as_str())
     }
 
-    /// The key under which its framework finds it.
+    /// The key by which the framework finds the operation.
     pub(in crate::core) fn named(&self) -> Option<(FrameworkId, String)> {
         let framework = self.framework_id.clone()?;
         Some((framework, self.operation_id()?.to_owned()))
@@ -188,7 +188,7 @@ impl OperationRecord {
     }
 }
 
-/// Whether an operation in this state changes no more.
+/// Whether this state of an operation is final.
 #[must_use]
 pub(in crate::core) fn is_over(state: OperationState) -> bool {
     match state {

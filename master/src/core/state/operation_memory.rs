@@ -1,8 +1,8 @@
-//! The memory of operations whose end is not acknowledged, on all agents together: in all, and by framework.
+//! The memory of unacknowledged operations on all agents: in total, and by framework.
 //!
-//! What one agent has of them is bounded in `operation_usage`. Invariant: no framework has more than what it leaves to the
-//! other frameworks, and all frameworks leave operators a quarter. What agents tell of operations that this master did not
-//! apply counts up to a quarter, so that whatever they tell, nobody is kept from having some.
+//! `operation_usage` limits the operations of one agent. Invariant: no framework uses more than it leaves to the
+//! other frameworks, and all frameworks leave operators a quarter. Operations that agents report and this master did
+//! not apply count up to a quarter, so that no report prevents new operations.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl OperationMemory {
         (max / 4).saturating_sub(self.adopted)
     }
 
-    /// Whether a framework, or an operator, may have one more operation of so many bytes, encoded.
+    /// Checks that a framework, or an operator, may have another operation of this encoded size.
     pub(in crate::core) fn check(
         &self,
         framework: Option<&FrameworkId>,

@@ -9,7 +9,7 @@ use meseta_resources::{AgentId, FrameworkId};
 
 use super::operation::{OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord};
 
-/// A number of operations, and what they take in bytes.
+/// The number of operations, and their size in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     count: usize,
@@ -17,23 +17,24 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether one of so many bytes is too many. One that is long by itself is refused for that.
+    /// Whether another operation of this size exceeds the limit. A single operation that is too long fails another
+    /// check.
     const fn is_full(self, bytes: usize, max: Self) -> bool {
         self.count >= max.count || self.bytes > 0 && self.bytes + bytes > max.bytes
     }
 }
 
-/// The most of all.
+/// The limit of all operations together.
 const ALL: Tally = Tally {
     count: OPERATIONS_PER_AGENT_MAX,
     bytes: OPERATION_BYTES_PER_AGENT_MAX,
 };
-/// The most of all frameworks together.
+/// The limit of all frameworks together.
 const OF_FRAMEWORKS: Tally = Tally {
     count: ALL.count / 4 * 3,
     bytes: ALL.bytes / 2,
 };
-/// The most of any one framework.
+/// The limit of one framework.
 const OF_FRAMEWORK: Tally = Tally {
     count: ALL.count / 4,
     bytes: ALL.bytes / 4,

@@ -12,7 +12,7 @@ use super::removals::{RemovalGroup, Removals};
 use crate::core::answer::Answer;
 use crate::core::ids::{ConnectionId, ReplyId};
 
-/// A subscription that has been understood.
+/// A parsed subscription.
 #[derive(Debug)]
 pub(in crate::core) struct Subscription {
     pub(in crate::core) connection: ConnectionId,
@@ -55,7 +55,7 @@ pub(in crate::core) fn user_of(caller: &Caller) -> Option<u32> {
 #[derive(Debug)]
 pub(in crate::core) struct Owner {
     pub(in crate::core) identity: Identity,
-    /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
+    /// The time since the Unix epoch from which there was no contact with the framework, and no agent reported it.
     pub(in crate::core) absent: Option<Duration>,
     /// Whether the entry exists only for a subscription that is not answered yet.
     pub(in crate::core) is_tentative: bool,
@@ -113,7 +113,7 @@ impl Ownership {
         let (mut removals, mut forgotten) = (Removals::default(), BTreeSet::new());
         for record in removed {
             let id = FrameworkId::new(&record.framework_id).ok();
-            // A removal deletes the owner: where earlier masters left both, the framework was forgotten and came back.
+            // A removal deletes the owner. If an earlier master left both, the framework was forgotten and came back.
             if let Some(id) = id.filter(|id| !owners.contains_key(id)) {
                 forgotten.extend(removals.insert(id, RemovalGroup::of(record)));
             }
@@ -131,22 +131,22 @@ impl Ownership {
         self.removals.contains(id)
     }
 
-    /// Whom the registry has an id for.
+    /// The owner of an id in the registry.
     pub(in crate::core) fn owner_of(&self, id: &FrameworkId) -> Option<&Identity> {
         self.owners.get(id).map(|owner| &owner.identity)
     }
 
-    /// The user of this machine that the registry has of an id.
+    /// The local user of an id in the registry.
     pub(in crate::core) fn user_of(&self, id: &FrameworkId) -> Option<u32> {
         self.owners.get(id)?.identity.user
     }
 
-    /// All ids that the registry knows.
+    /// All ids in the registry.
     pub(in crate::core) fn known(&self) -> impl Iterator<Item = &FrameworkId> {
         self.owners.keys().chain(self.removals.ids())
     }
 
-    /// Drops a subscription that waits; its stream has ended, or it is decided on.
+    /// Removes and returns a waiting subscription, because its stream has ended, or it was decided.
     pub(in crate::core) fn take_subscription(
         &mut self,
         connection: ConnectionId,

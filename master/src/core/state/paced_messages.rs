@@ -11,14 +11,14 @@ use crate::core::config::Memory;
 
 #[derive(Debug)]
 pub(in crate::core) struct PacedMessages {
-    /// Agents that are still to hear what these frameworks say of themselves; the first is the next.
+    /// Agents that have yet to get the infos of these frameworks; the first is the next.
     pub(in crate::core) infos: VecDeque<(FrameworkId, VecDeque<AgentId>)>,
-    /// Bytes of that which may still be said.
+    /// The bytes of infos that may still be sent.
     pub(in crate::core) info_bytes_left: usize,
-    /// Lost agents of which the schedulers are still to hear.
+    /// Lost agents that the schedulers have yet to learn of.
     pub(in crate::core) failures: VecDeque<AgentId>,
     pub(in crate::core) failures_left: usize,
-    /// Inverse offers that may still be sent.
+    /// The number of inverse offers that may still be sent.
     pub(in crate::core) inverse_offers_left: usize,
 }
 
@@ -48,7 +48,7 @@ impl PacedMessages {
         waiting.extend(agents);
     }
 
-    /// Takes so many bytes of an info, if there is room: the first of a tick always has it.
+    /// Takes the bytes of an info, if there is room: the first info of a tick always fits.
     pub(in crate::core) const fn take_info(&mut self, bytes: usize, memory: &Memory) -> bool {
         let is_first = self.info_bytes_left == memory.infos_per_tick;
         let has_room = bytes <= self.info_bytes_left || is_first;
@@ -58,7 +58,7 @@ impl PacedMessages {
         has_room
     }
 
-    /// A tick has come.
+    /// Restores the limits at a tick.
     pub(in crate::core) const fn refill(&mut self, memory: &Memory) {
         self.info_bytes_left = memory.infos_per_tick;
         self.failures_left = memory.failures_per_tick;

@@ -1,4 +1,4 @@
-//! Reregistrations of which only some parts have arrived, and how much of them there may be.
+//! Reregistrations received in part, and their limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::core::ids::ConnectionId;
 /// another.
 const STALL_MAX: Duration = Duration::from_secs(30);
 const PROGRESS_BYTES: usize = 64 * 1024;
-/// After a while it has to have come at this rate altogether: some kilobytes a second on the wire, as through a modem.
+/// The grace period, after which a reregistration must have had at least this rate on average: some kilobytes per
+/// second on the wire, as through a modem.
 const GRACE: Duration = Duration::from_secs(30);
 const FLOOR_BYTES_PER_SEC: usize = 32 * 1024;
 /// The limit of the whole reregistration.
@@ -24,7 +25,7 @@ const REREGISTRATION_TIME_MAX: Duration = Duration::from_secs(600);
 const PACE_BYTES_PER_SEC: usize = 256 * 1024;
 const PACE_GRACE: Duration = Duration::from_secs(2);
 
-/// The time in which so much comes at a rate.
+/// The time that this many bytes take at a rate.
 fn time_for(bytes: usize, bytes_per_sec: usize) -> Duration {
     let (bytes, rate) = (bytes as u64, bytes_per_sec as u64);
     Duration::from_millis(bytes.saturating_mul(1_000) / rate)
@@ -47,7 +48,7 @@ pub(in crate::core) struct PartialReregistration {
     bytes: usize,
     begun: Moment,
     progress: Moment,
-    /// Until when it is as fast as it should be if nothing comes.
+    /// The time until which the reregistration is fast enough even without further parts.
     in_pace_until: Moment,
 }
 
@@ -82,7 +83,7 @@ impl PartialReregistrations {
         }
     }
 
-    /// Bytes that agents of one host or address may tell before their returns: as much is left to others.
+    /// The limit in bytes for the agents of one host or address: as much remains for others.
     fn own_max(&self) -> usize {
         self.bytes_max / 2
     }
@@ -91,7 +92,8 @@ impl PartialReregistrations {
         self.by_origin.get(origin).map_or(0, |bytes| *bytes)
     }
 
-    /// The slow return that makes room for another one: of whoever has most, and no less than the other has.
+    /// The slow reregistration that makes room for another: one of the origin with the largest total, which is not
+    /// smaller than the other's.
     pub(in crate::core) fn slowest(
         &self,
         other: ConnectionId,
@@ -115,7 +117,7 @@ impl PartialReregistrations {
         self.bytes.saturating_add(bytes) <= self.bytes_max
     }
 
-    /// The return of an agent that is on its way.
+    /// The pending reregistration of an agent.
     pub(in crate::core) fn of_agent(&self, agent: &AgentId) -> Option<(ConnectionId, &Origin)> {
         let mut all = self.pending.iter();
         let (connection, one) = all.find(|(_, one)| one.agent == *agent)?;
@@ -279,7 +281,7 @@ mod tests {
             None,
             "none is slow yet"
         );
-        // 100 KB each 1.2 s.
+        // The rate: 100 KB each 1.2 s.
         let mut now = start;
         for _ in 0..10 {
             now += Duration::from_millis(1_200);
@@ -301,7 +303,7 @@ mod tests {
             partial_reregistrations.slowest(new, now),
             Some(ConnectionId(3))
         );
-        // Nobody with little is given up for somebody with more, and nobody who sends.
+        // A small origin never makes room for a larger one, and no sender that makes progress does.
         add(&mut partial_reregistrations, 4, now).unwrap();
         add(&mut partial_reregistrations, 4, now).unwrap();
         assert_eq!(partial_reregistrations.slowest(new, now), None);

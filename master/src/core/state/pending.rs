@@ -19,24 +19,24 @@ use crate::core::ids::{ConnectionId, ReplyId};
 /// An action that waits for a durable mutation.
 #[derive(Debug)]
 pub(in crate::core) enum Pending {
-    /// A new agent is admitted.
+    /// Admits a new agent.
     Admit {
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
     },
-    /// An agent that this master does not hold may come back with what it runs.
+    /// Readmits an agent without a record in this master, with its tasks.
     Readmit {
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
         report: Box<meseta::Reregister>,
     },
-    /// An agent that this master holds has changed and goes on.
+    /// Resumes a registered agent whose description has changed.
     Refresh {
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
         report: Box<meseta::Reregister>,
     },
-    /// The epoch is a higher one, and the agent that has obeyed one above the former is answered.
+    /// Raises the epoch, and continues with the agent that has obeyed a higher one than the former.
     RaiseEpoch {
         epoch: u64,
         connection: ConnectionId,
@@ -72,7 +72,7 @@ pub(in crate::core) enum Pending {
 }
 
 impl Pending {
-    /// Whether this takes an agent off the registry, and its deactivation with it.
+    /// Whether the action removes an agent and its deactivation from the registry.
     pub(in crate::core) fn removes(&self, id: &AgentId) -> bool {
         match self {
             Self::Removed { agent, .. } | Self::Operator(OperatorPending::Gone { agent, .. }) => {
@@ -109,7 +109,7 @@ pub(in crate::core) enum OperatorPending {
         reply: ReplyId,
         plan: Arc<Plan>,
     },
-    /// Without a reply when the master itself wanted it.
+    /// A deactivation, without a reply if the master itself requested it.
     Deactivation {
         reply: Option<ReplyId>,
         agent: AgentId,

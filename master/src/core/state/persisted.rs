@@ -31,12 +31,12 @@ pub enum Mutation {
     PruneUnreachable { agent_ids: Vec<String> },
     /// Replaces the weights of all roles.
     PutWeights(Vec<(String, f64)>),
-    /// Replaces the quotas of these roles; one without effect removes the role's.
+    /// Replaces the quotas of these roles; a default quota removes the role's.
     UpdateQuota(Vec<(Role, Quota)>),
-    /// A framework's id belongs to a principal, or to a user of the master's machine; that it was removed once is
-    /// forgotten.
+    /// Stores the owner of a framework's id: a principal, or a user of the master's machine. Deletes an earlier
+    /// removal.
     PutFramework(FrameworkRecord),
-    /// The owners of these framework ids are forgotten.
+    /// Forgets the owners of these framework ids.
     RemoveFrameworks { framework_ids: Vec<String> },
     /// Records these frameworks as removed, so that their ids are never assigned again, and forgets some of the
     /// removals.
@@ -55,7 +55,7 @@ pub enum Mutation {
         agent_id: String,
         deactivation: Option<Deactivation>,
     },
-    /// The agent will never be back; as time since the Unix epoch.
+    /// Marks an agent as permanently gone, with the time since the Unix epoch.
     MarkGone { agent_id: String, since: Duration },
     /// Drops the oldest entries of the list of gone agents.
     PruneGone { agent_ids: Vec<String> },
@@ -64,7 +64,7 @@ pub enum Mutation {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentRecord {
     pub agent_id: String,
-    /// `mesos.v1.AgentInfo`, with the id set.
+    /// An encoded `mesos.v1.AgentInfo` with the id set.
     pub info: Bytes,
 }
 
@@ -72,13 +72,13 @@ pub struct AgentRecord {
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnreachableRecord {
     pub agent_id: String,
-    /// Since when, as time since the Unix epoch.
+    /// The time since the Unix epoch from which the agent is unreachable.
     pub since: Duration,
-    /// The host that it was admitted from; empty if an older master wrote this.
+    /// The host from which the agent was admitted; empty in a record of an older master.
     pub hostname: String,
 }
 
-/// To whom a framework's id belongs.
+/// The owner of a framework's id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameworkRecord {
     pub framework_id: String,
@@ -108,14 +108,14 @@ pub struct RemovedRecord {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeadlineRecord {
     pub framework_id: String,
-    /// Time since the Unix epoch.
+    /// The deadline since the Unix epoch.
     pub deadline: Duration,
 }
 
-/// All that a starting master knows.
+/// The whole state of a starting master.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovered {
-    /// Grows with every start; fences the frames of an older master.
+    /// The epoch, which grows with every start, so that agents ignore the frames of an older master.
     pub epoch: u64,
     /// The id of the registry for its whole life; empty without a registry.
     pub cluster_id: String,
@@ -130,7 +130,7 @@ pub struct Recovered {
     pub removed_frameworks: Vec<RemovedRecord>,
     /// The deadlines of frameworks that were disconnected when the last master ended.
     pub deadlines: Vec<DeadlineRecord>,
-    /// `None` when no weights were ever written.
+    /// The weights; `None` if none were ever written.
     pub weights: Option<Vec<(String, f64)>>,
     pub quotas: Vec<(Role, Quota)>,
     pub maintenance: Maintenance,
@@ -229,7 +229,7 @@ impl Recovered {
             .retain(|record| !forgotten.contains(&record.framework_id));
     }
 
-    /// The agent is neither known nor unreachable.
+    /// Removes the agent from the known and from the unreachable agents.
     fn forget(&mut self, id: &str) {
         self.agents.retain(|agent| agent.agent_id != id);
         self.unreachable.retain(|agent| agent.agent_id != id);

@@ -1,4 +1,4 @@
-//! Questions of frameworks about their tasks and operations that are still to be answered.
+//! Unanswered reconciliation requests of frameworks for their tasks and operations.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ const UNREAD_MAX: usize = 2_048;
 #[derive(Debug, Default)]
 pub(in crate::core) struct UnreadReconciliations {
     pub(in crate::core) waiting: BTreeMap<FrameworkId, VecDeque<PendingReconcile>>,
-    /// Answers that are unread, of each framework that has any.
+    /// The number of unread answers of each framework that has any.
     pub(in crate::core) answers: BTreeMap<FrameworkId, usize>,
 }
 
@@ -27,7 +27,7 @@ impl UnreadReconciliations {
         *self.answers.entry(framework.clone()).or_default() += answers;
     }
 
-    /// Forgets a framework, and gives what it asked and was not answered.
+    /// Removes a framework, and returns its unanswered requests.
     pub(in crate::core) fn take(&mut self, framework: &FrameworkId) -> VecDeque<PendingReconcile> {
         self.answers.remove(framework);
         self.waiting.remove(framework).unwrap_or_default()
@@ -45,18 +45,17 @@ pub(in crate::core) struct PendingReconcile {
 
 #[derive(Debug)]
 pub(in crate::core) enum Questions {
-    /// Tasks as the framework names them, and where it thinks that they are.
+    /// Tasks named by the framework, with their assumed agents.
     Explicit(std::vec::IntoIter<call::reconcile::Task>),
-    /// All tasks that the master has on its books after this one, up to the one that was the last when the
-    /// framework asked; about so many.
+    /// All tasks of the framework after this one, up to the last task at the time of the request; about `left` tasks.
     Implicit {
         after: Option<TaskId>,
         until: TaskId,
         left: usize,
     },
-    /// Operations as the framework names them, and where it thinks that they are.
+    /// Operations named by the framework, with their assumed agents.
     Operations(std::vec::IntoIter<reconcile_operations::Operation>),
-    /// All named operations of the framework after this one; about so many.
+    /// All operations of the framework with ids after this one; about `left` operations.
     AllOperations { after: Option<String>, left: usize },
 }
 

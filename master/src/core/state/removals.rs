@@ -1,8 +1,9 @@
-//! Ids of frameworks that were removed, which nobody gets again.
+//! Ids of removed frameworks, which are never assigned again.
 //!
-//! So many are remembered. Of more, the oldest of the owner with most is forgotten, so that nobody's many frameworks push out
-//! another's; those that operators ended count apart from those that the same owner ended, which so cannot make its own
-//! forgotten. A local user is one owner, whatever principals it claims. Invariant: each id is in one group, and the groups are exactly those of `by_size`.
+//! The number of stored removals is limited. Above the limit, the oldest removal of the owner with most is forgotten,
+//! so that one owner's many frameworks do not displace another's. Frameworks ended by operators count apart from
+//! those ended by their owner, so the owner cannot displace the former. A local user is one owner, whatever
+//! principals it claims. Invariant: each id is in one group, and the groups are exactly those of `by_size`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,8 +14,8 @@ use meseta_resources::FrameworkId;
 use super::ownership::Identity;
 use super::persisted::RemovedRecord;
 
-/// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
-/// brings its framework back.
+/// The number of stored removals. An agent that is absent while so many frameworks are removed brings its own
+/// framework back.
 pub(in crate::core) const REMOVED_MAX: usize = 10_000;
 
 /// The removals that share one part of the limit.
@@ -48,7 +49,7 @@ type Size = (usize, Reverse<u64>, Arc<RemovalGroup>);
 #[derive(Debug, Default)]
 pub(in crate::core) struct Removals {
     ids: BTreeSet<FrameworkId>,
-    /// Oldest first, each with its number.
+    /// The removals of each group, oldest first, with their numbers.
     groups: BTreeMap<Arc<RemovalGroup>, VecDeque<(u64, FrameworkId)>>,
     by_size: BTreeSet<Size>,
     /// The number of the next removal.
@@ -172,7 +173,7 @@ mod tests {
     fn of_owners_with_as_many_the_one_with_the_oldest_loses_it() {
         let mut removals = Removals::default();
         for number in 0..=REMOVED_MAX {
-            // The names are in the other order.
+            // The names have the reverse order.
             let owner = group(&format!("{:05}", REMOVED_MAX - number), false);
             let forgotten = removals.insert(id("f", number), owner);
             assert_eq!(forgotten, (number == REMOVED_MAX).then(|| id("f", 0)));

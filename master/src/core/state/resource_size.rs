@@ -11,11 +11,11 @@ use meseta_resources::{
     Resources, Value,
 };
 
-/// Longest name of a resource, and longest principal, in bytes, as of an id.
+/// The longest name of a resource, and the longest principal, in bytes: the limit of an id.
 const NAME_BYTES_MAX: usize = ID_BYTES_MAX;
-/// Longest role of a reservation, in bytes: many components, each of which has a bound of its own.
+/// The longest role of a reservation in bytes: many components, each with a limit of its own.
 const ROLE_BYTES_MAX: usize = 4096;
-/// Longest path, in bytes: the longest that Linux takes.
+/// The longest path in bytes, as in Linux.
 const PATH_BYTES_MAX: usize = 4096;
 /// The limit in bytes for the labels of one reservation, keys and values together.
 const LABELS_BYTES_MAX: usize = 4096;
@@ -26,7 +26,7 @@ const SOURCE_BYTES_MAX: usize = 4096;
 /// together with its description.
 pub(super) const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// Refuses resources that are to be reserved, or volumes that are to be made, with too much text.
+/// Refuses resources to reserve, or volumes to create, with too much text.
 pub(in crate::core) fn check_texts<'a>(
     resources: impl IntoIterator<Item = &'a Resource>,
 ) -> Result<(), Invalid> {
@@ -36,7 +36,8 @@ pub(in crate::core) fn check_texts<'a>(
         .map_err(Invalid::within("Invalid resources"))
 }
 
-/// Static reservations are the agent's own word, and bounded with its description.
+/// Checks the reservations that operations make. Static reservations come from the agent, and the limit of its
+/// description covers them.
 fn check(resource: &Resource) -> Result<(), Invalid> {
     check_length(
         "name of a resource",
@@ -59,7 +60,7 @@ fn check_reservation(reservation: &Reservation) -> Result<(), Invalid> {
     check_length("text of a reservation's labels", labels, LABELS_BYTES_MAX)
 }
 
-/// The id of a volume is a directory's name, and bounded as such wherever it comes from.
+/// Checks the texts of a volume. Its id is a directory's name, and is limited as such in every source.
 fn check_disk(disk: &Disk) -> Result<(), Invalid> {
     if let Some(persistence) = &disk.persistence {
         let principal = length(persistence.principal.as_deref());
@@ -94,22 +95,22 @@ fn length(text: Option<&str>) -> usize {
     text.map_or(0, str::len)
 }
 
-/// Keys and values together; a label without either takes something too.
+/// The size of keys and values together; a label without either still counts.
 fn labels_bytes(labels: &Labels) -> usize {
     let text = |label: &meseta_resources::Label| label.key.len() + length(label.value.as_deref());
     let one = |label| text(label).max(1);
     labels.iter().map(one).sum()
 }
 
-/// Everything but the root.
+/// The size of all texts of a source except the root.
 fn source_bytes(source: &DiskSource) -> usize {
     let texts = [&source.vendor, &source.id, &source.profile];
     let texts = texts.into_iter().map(|text| length(text.as_deref()));
     texts.sum::<usize>() + labels_bytes(&source.metadata)
 }
 
-/// Refuses an operation that makes more reservations and volumes than one agent may have; `before` and `after` are
-/// the [`reserved_bytes`] of all that the agent has. What makes room is never refused.
+/// Refuses an operation that exceeds the limit of one agent's reservations and volumes; `before` and `after` are the
+/// [`reserved_bytes`] of all the agent's resources. An operation that makes room is never refused.
 pub(in crate::core) fn check_growth(
     operation: &Operation,
     before: usize,
@@ -153,7 +154,7 @@ pub(in crate::core) fn reserved_bytes(total: &Resources) -> usize {
 
 /// Computes the encoded size without encoding the resource, because every operation needs it.
 fn encoded_bytes(resource: &Resource) -> usize {
-    /// Keys and lengths of the fields, the kind of the value, a scalar.
+    /// The size of keys and lengths of the fields, the kind of the value, and a scalar.
     const ENTRY: usize = 128;
     let reservations = resource.reservations().iter().map(reservation_bytes);
     let disk = resource.disk().map_or(0, disk_bytes);
@@ -167,7 +168,7 @@ fn encoded_bytes(resource: &Resource) -> usize {
 }
 
 fn value_bytes(value: &Value) -> usize {
-    /// Two numbers, or the key and length of a text.
+    /// The size of two numbers, or of the key and length of a text.
     const ELEMENT: usize = 24;
     match value {
         Value::Scalar(_) => 0,
@@ -296,7 +297,8 @@ mod tests {
         assert_eq!(check_growth(&operation, few, many), Ok(()));
     }
 
-    /// A label without a text took nothing of what one reservation may have, and sixteen bytes of each offer.
+    /// A label without a text used to count zero toward the limit of a reservation, and took sixteen bytes of each
+    /// offer.
     #[test]
     fn labels_without_a_text_are_bounded_too() {
         let labelled = |number: usize| {

@@ -1,10 +1,10 @@
-//! Whether so many agents are missing that it may well be this master that is cut off.
+//! Detection of a master that is itself cut off, by the number of missing agents.
 
 use std::time::Duration;
 
 use meseta_resources::time::Moment;
 
-/// Fewer may be one rack.
+/// Below this number the missing agents may share one rack, so the master trusts itself.
 const MISSING_MIN: usize = 10;
 
 /// The number of missing agents among all agents.
@@ -25,18 +25,19 @@ impl Missing {
     }
 }
 
-/// Held while most agents are missing, and for as long again as an agent takes to be heard: when a network mends, agents
-/// are heard one after the other, and the last of them has been silent no longer than the first.
+/// The suspicion that the master is cut off. It holds while most agents are missing, and afterwards for the time that
+/// an agent takes to be heard: after a network failure, agents are heard one after the other, and the last of them
+/// has been silent no longer than the first.
 #[derive(Debug, Default)]
 pub(in crate::core) struct Suspicion {
     last: Missing,
     is_logged: bool,
-    /// No agent is unreachable before; by the clock that stands still while the master does not run.
+    /// The time before which no agent becomes unreachable, by the clock that stops while the master does not run.
     trusts_itself_at: Option<Moment>,
 }
 
 impl Suspicion {
-    /// Takes in how many are missing now; an agent takes as long as `patience` at most to be heard.
+    /// Records the number of missing agents; an agent takes at most `patience` to be heard.
     pub(in crate::core) fn update(&mut self, missing: Missing, now: Moment, patience: Duration) {
         let were_most = std::mem::replace(&mut self.last, missing).are_most();
         if were_most && !missing.are_most() {
@@ -52,7 +53,7 @@ impl Suspicion {
         }
     }
 
-    /// Whether no agent can be said to be unreachable; that most are missing is logged when it first keeps one from it.
+    /// Whether the suspicion holds, so that no agent becomes unreachable. Logs this at the first agent concerned.
     pub(in crate::core) fn holds_back(&mut self, now: Moment) -> bool {
         let are_most = self.last.are_most();
         if are_most && !std::mem::replace(&mut self.is_logged, true) {
@@ -81,7 +82,7 @@ mod tests {
         }
     }
 
-    /// Whether it is held after each of these counts, a minute apart.
+    /// Whether the suspicion holds after each of these counts, a minute apart.
     fn held(counts: &[usize]) -> Vec<bool> {
         let mut suspicion = Suspicion::default();
         let mut now = Moment::from_nanos(0);

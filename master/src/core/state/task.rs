@@ -1,7 +1,7 @@
-//! Tasks and executors as the master keeps them.
+//! The master's records of tasks and executors.
 //!
-//! A task's description stays encoded: it is read again only for views. Tables are shared with
-//! snapshots and copied on write. Invariant: a terminal state is never left.
+//! A task's description stays encoded: only views decode it. Snapshots share the tables, which are copied on write.
+//! Invariant: a terminal state is final.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use prost::Message;
 
 use crate::core::ids::UUID_BYTES;
 
-/// Statuses kept per task. Mesos keeps one per run of equal states; a task that flips between
+/// The number of stored statuses per task. Mesos stores one per run of equal states; a task that alternates between
 /// healthy and unhealthy forever keeps the newest.
 const STATUSES_PER_TASK_MAX: usize = 32;
 
@@ -29,26 +29,26 @@ pub struct TaskRecord {
     pub task_id: TaskId,
     pub framework_id: FrameworkId,
     pub agent_id: AgentId,
-    /// Whether this master launched it there itself, and not the agent alone says that it has it.
+    /// Whether this master launched the task on the agent; otherwise only the agent reports it.
     pub is_launched: bool,
-    /// Absent for command tasks.
+    /// The executor; `None` for command tasks.
     pub executor_id: Option<ExecutorId>,
     pub role: Role,
     /// The resources, with the allocation role set.
     pub resources: Resources,
     /// The newest state from the agent.
     pub state: TaskState,
-    /// The state of the last update that was forwarded, and that update's uuid.
+    /// The state of the last forwarded update; below, that update's uuid.
     pub update_state: Option<TaskState>,
     pub update_uuid: Option<Vec<u8>>,
     pub statuses: Vec<StatusRecord>,
-    /// The user that the task itself names.
+    /// The user named in the task itself.
     pub user: Option<Arc<str>>,
-    /// Whether it is in the control groups of its executor.
+    /// Whether the task shares the cgroups of its executor.
     pub shares_groups: bool,
-    /// `mesos.v1.Task` without what stands above.
+    /// An encoded `mesos.v1.Task` without the fields above.
     pub description: Bytes,
-    /// Set while the agent is unreachable: the time since the Unix epoch that it is so.
+    /// The time since the Unix epoch from which the agent is unreachable; `None` otherwise.
     pub unreachable_since: Option<std::time::Duration>,
 }
 
@@ -68,18 +68,18 @@ impl TaskRecord {
         size_of::<Self>() + self.description.len() + statuses.sum::<usize>()
     }
 
-    /// The executor that it runs in, unless it is a command task.
+    /// The executor of the task; `None` for a command task.
     pub(in crate::core) fn executor(&self) -> Option<(FrameworkId, ExecutorId)> {
         let executor = self.executor_id.clone()?;
         Some((self.framework_id.clone(), executor))
     }
 
-    /// The executor that it does not share control groups with.
+    /// The executor whose cgroups the task does not share.
     pub(super) fn apart_of(&self) -> Option<(FrameworkId, ExecutorId)> {
         self.executor().filter(|_| !self.shares_groups)
     }
 
-    /// The state that reconciliation and history go by.
+    /// The state for reconciliation and history.
     #[must_use]
     pub fn reported_state(&self) -> TaskState {
         self.update_state.unwrap_or(self.state)
@@ -92,7 +92,7 @@ impl TaskRecord {
         TaskStatus::decode(last.encoded.clone()).ok()
     }
 
-    /// Records a status that was forwarded. The newest of a run of equal states replaces the others.
+    /// Records a forwarded status. The newest of a run of equal states replaces the others.
     pub(in crate::core) fn push_status(&mut self, status: &TaskStatus) {
         let Some(state) = state_of(status) else {
             return;
@@ -131,7 +131,7 @@ impl TaskRecord {
         match self.statuses.last_mut() {
             Some(last) if last.state == state => *last = record,
             _ => {
-                // There are very many tasks, and most have two or three.
+                // Exact growth, because there are very many tasks with two or three statuses each.
                 self.statuses.reserve_exact(1);
                 self.statuses.push(record);
             }
@@ -152,8 +152,7 @@ impl TaskRecord {
         kept
     }
 
-    /// The whole as the operator API shows it. `resources` is left to the caller, who knows the
-    /// format that is wanted.
+    /// The task in the form of the operator API. The caller adds `resources` in the necessary format.
     #[must_use]
     pub fn to_wire(&self) -> v1::Task {
         let mut task = v1::Task::decode(self.description.clone()).unwrap_or_default();
@@ -188,7 +187,7 @@ pub(in crate::core) fn essence(status: &TaskStatus) -> TaskStatus {
     }
 }
 
-/// The user that a task itself names.
+/// The user named in a task itself.
 pub(in crate::core) fn user_of(info: &v1::TaskInfo) -> Option<&str> {
     let executor = info
         .executor
@@ -198,7 +197,7 @@ pub(in crate::core) fn user_of(info: &v1::TaskInfo) -> Option<&str> {
     command.user.as_deref()
 }
 
-/// The part of a launched task that views show.
+/// Encodes the part of a launched task that views show.
 pub(in crate::core) fn describe(info: &v1::TaskInfo) -> Bytes {
     v1::Task {
         name: info.name.clone(),
@@ -232,22 +231,23 @@ pub(in crate::core) fn describe_reported(task: ReportedTask) -> Bytes {
     .into()
 }
 
-/// An executor that a framework brought.
+/// A framework's executor.
 #[derive(Clone, Debug)]
 pub struct ExecutorRecord {
     pub executor_id: ExecutorId,
     pub framework_id: FrameworkId,
     pub agent_id: AgentId,
     pub resources: Resources,
-    /// The user that the executor itself names.
+    /// The user named in the executor itself.
     pub user: Option<Arc<str>>,
-    /// An encoded message, `mesos.v1.ExecutorInfo`.
+    /// An encoded `mesos.v1.ExecutorInfo`.
     pub info: Bytes,
-    /// The length of its description as [`bytes_without_resources`] counts it.
+    /// The length of the description as [`bytes_without_resources`] computes it.
     pub compared_bytes: usize,
 }
 
-/// The length of an executor's encoded description without its resources: of two that differ in it no more has to be compared.
+/// The length of an executor's encoded description without its resources: executors of different lengths need no
+/// further comparison.
 pub(crate) fn bytes_without_resources(info: &v1::ExecutorInfo) -> usize {
     const RESOURCES_FIELD: u32 = 5;
     let resources =
@@ -255,19 +255,19 @@ pub(crate) fn bytes_without_resources(info: &v1::ExecutorInfo) -> usize {
     info.encoded_len().saturating_sub(resources)
 }
 
-/// The user that an executor itself names.
+/// The user named in an executor itself.
 pub(in crate::core) fn user_of_executor(info: &v1::ExecutorInfo) -> Option<Arc<str>> {
     let command = info.command.as_ref()?;
     command.user.as_deref().map(Into::into)
 }
 
-/// The state in a status, if this build knows it.
+/// The state of a status, if this build knows the state.
 #[must_use]
 pub(in crate::core) fn state_of(status: &TaskStatus) -> Option<TaskState> {
     TaskState::try_from(status.state).ok()
 }
 
-/// Whether nothing follows this state.
+/// Whether this state is final.
 #[must_use]
 pub fn is_terminal(state: TaskState) -> bool {
     match state {

@@ -1,4 +1,4 @@
-//! Status updates of tasks that the master does not know, which an agent repeats until they are acknowledged.
+//! Status updates for unknown tasks, which an agent repeats until they are acknowledged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use meseta_resources::{FrameworkId, TaskId};
 
 use crate::core::ids::UUID_BYTES;
 
-/// Statuses without acknowledgement, of one framework.
+/// The number of unacknowledged statuses of one framework.
 const UNACKNOWLEDGED_MAX: usize = 64;
 
-/// Frameworks of which one agent has such statuses.
+/// The number of frameworks with such statuses from one agent.
 const FRAMEWORKS_MAX: usize = 1_024;
 
 /// The time after which a forwarded update no longer counts, if it is neither acknowledged nor repeated.

@@ -5,15 +5,15 @@
 
 use meseta_proto::meseta::v1 as meseta;
 
-/// More CPUs than a machine has.
+/// A number of CPUs above that of any machine.
 const CPUS_MAX: f64 = 100_000.0;
-/// More memory than a machine has, in bytes: 1 PiB.
+/// An amount of memory above that of any machine, in bytes: 1 PiB.
 const MEM_BYTES_MAX: u64 = 1 << 50;
 
-/// CPUs and memory that are in use.
+/// The CPUs and memory in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// On average over the last ten seconds.
+    /// The average of the last ten seconds.
     pub cpus: f64,
     pub mem_bytes: u64,
 }

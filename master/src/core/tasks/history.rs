@@ -30,13 +30,13 @@ impl FrameworkView {
 }
 
 impl MasterCore {
-    /// Keeps the record of a task that is over.
+    /// Stores the record of a completed task.
     pub(in crate::core) fn keep_completed(&mut self, id: &FrameworkId, task: Arc<TaskRecord>) {
         let tasks_max = self.config.max_completed_tasks_per_framework;
         self.keep(id, task, tasks_max, |framework| &mut framework.completed);
     }
 
-    /// Keeps the record of a task whose agent is unreachable.
+    /// Stores the record of a task on an unreachable agent.
     pub(in crate::core) fn keep_unreachable(&mut self, id: &FrameworkId, task: Arc<TaskRecord>) {
         let tasks_max = self.config.max_unreachable_tasks_per_framework;
         self.keep(id, task, tasks_max, |framework| &mut framework.unreachable);
@@ -61,7 +61,7 @@ impl MasterCore {
         self.bound_history();
     }
 
-    /// Takes the records of a framework's tasks that were lost with an agent.
+    /// Removes and returns the records of a framework's tasks that were lost with an agent.
     pub(in crate::core) fn take_unreachable_on(
         &mut self,
         id: &FrameworkId,
@@ -84,7 +84,7 @@ impl MasterCore {
         taken
     }
 
-    /// Keeps what a framework was that has ended.
+    /// Stores the view of an ended framework.
     pub(in crate::core) fn keep_framework(&mut self, framework: FrameworkView) {
         self.history_bytes += bytes_of(&framework);
         self.completed_frameworks.push_back(Arc::new(framework));
@@ -100,8 +100,8 @@ impl MasterCore {
         }
     }
 
-    /// Forgets ended frameworks, and then half of what the framework remembers that remembers most: each time so
-    /// much that the search for it is rare.
+    /// Removes ended frameworks, and then half of the longest history of a framework: so much at a time that the
+    /// search is rare.
     fn bound_history(&mut self) {
         while self.history_bytes > self.config.memory.history {
             if !self.completed_frameworks.is_empty() {

@@ -18,17 +18,17 @@ use crate::core::master::MasterCore;
 use crate::core::state::reconciliations::{PendingReconcile, Questions};
 use crate::core::state::task::TaskRecord;
 
-/// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
-/// go on in between.
+/// The number of requests answered in one step: well below a millisecond of work, so that offers and calls of others
+/// continue in between.
 const ANSWERS_PER_STEP: usize = 128;
 
-/// Questions of frameworks that read, which may wait to be answered: those of some dozens with all their tasks.
+/// The number of waiting requests of frameworks that read: those of some dozens with all their tasks.
 const QUESTIONS_MAX: usize = 4_000_000;
 
-/// Questions of one framework that may wait, whether it reads or not: twice the tasks of a very large one.
+/// The number of waiting requests of one framework, whether it reads or not: twice the tasks of a very large one.
 const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
 
-/// Calls of one framework that may wait to be answered.
+/// The number of waiting calls of one framework.
 const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
 
 /// The number of answers read between two reports to the core.
@@ -44,7 +44,7 @@ pub(crate) fn is_answer(event: &Event) -> bool {
     of_task || update.is_some_and(|update| update.status.uuid.is_none())
 }
 
-/// The memory of tasks as a framework names them, in bytes.
+/// The memory in bytes of the tasks named in a request.
 fn memory_of(tasks: &[call::reconcile::Task]) -> usize {
     let of_task = |task: &call::reconcile::Task| {
         let agent = task.agent_id.as_ref().map_or(0, |id| id.value.len());
@@ -54,7 +54,7 @@ fn memory_of(tasks: &[call::reconcile::Task]) -> usize {
 }
 
 impl MasterCore {
-    /// Takes questions; they are answered in this step and in those that follow.
+    /// Queues a reconciliation request; this step and the following ones answer it.
     pub(in crate::core) fn reconcile(
         &mut self,
         framework: &FrameworkId,
@@ -78,7 +78,7 @@ impl MasterCore {
         self.take_questions(framework, questions, bytes)
     }
 
-    /// Takes questions that take so much memory until they are answered.
+    /// Queues a request with the memory that it takes until answered.
     pub(in crate::core) fn take_questions(
         &mut self,
         framework: &FrameworkId,
@@ -163,7 +163,7 @@ impl MasterCore {
         }
     }
 
-    /// A framework has read some answers: it may get more.
+    /// Records that a framework has read some answers, so that it may get more.
     pub(in crate::core) fn answers_read(&mut self, connection: ConnectionId, answers: usize) {
         let Some(id) = self.schedulers.get(&connection) else {
             return;
@@ -178,7 +178,7 @@ impl MasterCore {
         }
     }
 
-    /// Answers one question, if there is one left.
+    /// Answers one part of a request, if any is left.
     fn answer_next(&mut self, framework: &FrameworkId, questions: &mut Questions) -> bool {
         match questions {
             Questions::Explicit(tasks) => {
@@ -273,7 +273,7 @@ impl MasterCore {
         self.send_status(framework, status);
     }
 
-    /// The task on the agent that is named, or else where it is.
+    /// The task on the given agent, or else on its agent.
     fn known_task(
         &self,
         framework: &FrameworkId,

@@ -1,4 +1,4 @@
-//! Task statuses that the master itself makes: without uuid, so never acknowledged.
+//! Task statuses that the master itself creates: without uuid, so never acknowledged.
 
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -9,7 +9,7 @@ use crate::core::master::MasterCore;
 use crate::core::state::counters::is_failure;
 use crate::core::wire::event_of;
 
-/// A task status made by the master itself.
+/// A task status created by the master itself.
 #[derive(Clone, Debug)]
 pub(in crate::core) struct MasterTaskStatus<'a> {
     pub(in crate::core) task_id: &'a str,
@@ -37,7 +37,7 @@ impl MasterCore {
         }
     }
 
-    /// Sends a status made here.
+    /// Sends a status that the master created.
     pub(in crate::core) fn send_master_status(
         &mut self,
         framework: &FrameworkId,
@@ -61,7 +61,7 @@ impl MasterCore {
         }
     }
 
-    /// The role of a task that has ended: its own while it is known, else the only role of its framework.
+    /// The role of an ended task: its own if known, else the only role of its framework.
     fn role_of_task(&self, framework: &FrameworkId, status: &TaskStatus) -> String {
         let known = || {
             let agent = self.agents.get(status.agent_id.as_ref()?.value.as_str())?;
@@ -83,7 +83,7 @@ impl MasterCore {
         self.event(framework, update(status));
     }
 
-    /// `aware` for a PARTITION_AWARE framework, else TASK_LOST.
+    /// The given state for a PARTITION_AWARE framework, else TASK_LOST.
     pub(in crate::core) fn state_for(
         &self,
         framework: &FrameworkId,

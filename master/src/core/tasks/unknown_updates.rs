@@ -1,8 +1,8 @@
-//! Bounded forwarding of status updates of tasks that the master does not know.
+//! Limited forwarding of status updates for unknown tasks.
 //!
-//! An agent reports tasks that it never received, and retries unacknowledged updates, also to a master that knows
-//! nothing of them. An agent that lies must not fill its frameworks' streams in this way. Invariants: such a status
-//! takes few bytes; of one agent and framework few of them are unacknowledged.
+//! An agent may report tasks that it never received, and repeats unacknowledged updates even to a master without a
+//! record of the task. An agent with false reports must not fill the streams of frameworks. Invariants: such a status
+//! takes few bytes; few statuses of one agent and framework are unacknowledged.
 
 use meseta_proto::mesos::v1::TaskStatus;
 use meseta_resources::{AgentId, FrameworkId, TaskId};

@@ -52,7 +52,7 @@ fn all_agents_may_be_silent_at_once_for_five_minutes() {
         .collect();
     let all: Vec<&Node> = std::iter::once(&first).chain(&nodes).collect();
     world.live(60 * SECOND, &all);
-    // Of some the stream ends, others say nothing on theirs.
+    // Some agents lose their stream, others stay silent on theirs.
     for node in &nodes[..10] {
         world.lose_agent(node);
     }
@@ -120,7 +120,7 @@ fn with_quota_nothing_is_offered_before_four_fifths_of_the_agents_are_back_or_te
     world.live(10 * SECOND, &back);
     assert!(!world.offers(&scheduler).is_empty());
 
-    // Without quota there is nothing to wait for.
+    // Without quota, offers do not wait.
     let (mut world, scheduler) = after_failover(&[]);
     return_agents(&mut world, 0..1);
     assert!(!world.offers(&scheduler).is_empty());
@@ -149,7 +149,7 @@ fn agents_that_come_back_as_the_registry_has_them_cost_no_write_and_others_one()
     world.write();
     assert_eq!(world.registered(moved.connection).agent_id.value, node.id);
 
-    // One that is just being marked is unreachable first, and then back.
+    // An agent that is just being marked becomes unreachable first, and then returns.
     let mut world = world.restart();
     world.writes_at_once = false;
     world.advance(601 * SECOND);

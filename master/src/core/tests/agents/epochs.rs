@@ -1,4 +1,4 @@
-//! Agents that have obeyed a higher epoch than the registry has: it was restored from an older copy.
+//! Agents that have obeyed a higher epoch than the registry's: the registry was restored from an older copy.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn obeyed(cluster: &str, epoch: u64, master: Option<&str>) -> Option<meseta::Obe
     })
 }
 
-/// An agent of before that comes back, having obeyed this.
+/// Returns an earlier agent that has obeyed this epoch.
 fn comes_back(world: &mut World, number: i32, obeyed: Option<meseta::ObeyedEpoch>) -> ConnectionId {
     let node = Node {
         connection: ConnectionId(0),
@@ -46,7 +46,7 @@ fn an_agent_that_obeyed_a_higher_epoch_is_answered_once_one_above_is_durable() {
     world.write();
     assert_eq!((world.core.epoch(), world.registry.epoch), (8, 8));
     world.registered(connection);
-    // What it obeys now is enough.
+    // The epoch that the agent obeys now suffices.
     let again = comes_back(&mut world, 0, obeyed("c", 8, Some("m")));
     world.registered(again);
     assert_eq!(world.core.epoch(), 8);

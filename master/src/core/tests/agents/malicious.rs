@@ -1,11 +1,11 @@
-//! Nodes that were admitted and lie: about ids, about others' tasks, about frameworks, and about themselves.
+//! Admitted agents that lie: about ids, about tasks of others, about frameworks, and about themselves.
 
 use meseta_daemon::authentication::LocalUser;
 
 use super::*;
 use crate::core::tests::frameworks::authorization::subscription_error;
 
-/// A framework with the task `t` on an honest agent, and another agent, which is false.
+/// A framework with the task `t` on an honest agent, and another agent, which is malicious.
 fn begin() -> (World, Node, Scheduler, Node) {
     let (mut world, honest, scheduler) = World::with_running_task(aware(plain()));
     let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
@@ -47,7 +47,7 @@ fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
     assert_eq!(world.registry.agents.len(), 2);
 }
 
-/// A registry in which a false node has put ids under which this master would go on.
+/// A registry in which a malicious agent has stored ids that this master would assign next.
 #[test]
 fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
     let lost = |id: &str| unreachable_record(id, 1_799_999_000);
@@ -103,7 +103,7 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
     );
     world.update(&honest, &scheduler, "t", TaskState::TaskRunning, 8);
     assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
-    // Nor while the other agent is away.
+    // The same holds while the other agent is absent.
     world.live(100 * SECOND, &[&malicious_agent]);
     assert_eq!(world.lost(), 1);
     world.take_events(scheduler.connection);
@@ -129,14 +129,14 @@ fn what_an_agent_says_of_anothers_tasks_reaches_no_framework() {
     let snapshot = world.core.snapshot();
     assert_eq!(snapshot.frameworks[0].unreachable.len(), 1);
     assert!(snapshot.agents.iter().all(|agent| agent.tasks.is_empty()));
-    // Its own come back.
+    // The agent's own tasks come back.
     let own = vec![running(&honest, &scheduler, "t", "cpus:1;mem:64", "dev")];
     world.reregister(&honest, own, Vec::new());
     assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
 }
 
-/// An agent answers for tasks that it never got, also to a master that has started since; but what it says
-/// could be of an agent that is not back yet.
+/// An agent repeats updates for tasks that it never got, also to a newly started master; but these tasks could be on
+/// an agent that is not back yet.
 #[test]
 fn tasks_that_nobody_has_are_spoken_of_once_all_agents_are_back() {
     let (world, honest, scheduler, malicious_agent) = begin();
@@ -242,7 +242,7 @@ fn frameworks_that_agents_tell_of_say_no_more_of_themselves_than_others_may() {
     assert!(!world.core.frameworks.contains_key("old-000000"));
     let kept = world.core.frameworks.len();
     assert!((4..8).contains(&kept), "{kept}");
-    // There is room for those that subscribe.
+    // There is room for frameworks that subscribe.
     world.subscribe(framework("g", &["dev"]));
 }
 
@@ -263,7 +263,7 @@ fn nobody_takes_a_framework_id_that_is_still_to_be_given() {
     }
     assert_eq!(world.core.frameworks.len(), 1);
     assert_eq!(world.subscribe(plain()).id, "m-0001");
-    // Ids of earlier masters, and of frameworks' own making, are taken as before.
+    // Ids of earlier masters, and ids chosen by frameworks, are accepted as before.
     for id in ["m0-0400", "mine"] {
         let info = World::with_id(plain(), id);
         assert_eq!(world.subscribe(info).id, id);
@@ -316,7 +316,7 @@ fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
     };
     assert!((3..6).contains(&admitted.len()), "{}", admitted.len());
     assert_says(&reason, "those of all");
-    // Those that are here may come back, and one that leaves makes room.
+    // Registered agents may come back, and a removed one makes room.
     let (connection, said) = admitted.pop().unwrap();
     let id = world.core.agent_connections[&connection].to_string();
     let node = Node {
@@ -389,7 +389,7 @@ fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
 fn a_return_is_counted_as_it_is_in_memory() {
     let mut world = World::with_config(|config| config.memory.partial_reregistrations = 1 << 20);
     let node = node_of_before("old-S1", 5051);
-    // Little on the wire: each framework is some bytes there, and some hundred in memory.
+    // A small message: each framework takes a few bytes encoded, and some hundred in memory.
     let frameworks = vec![v1::FrameworkInfo::default(); 20_000];
     let small = meseta::ReregisterPart {
         register: Some(report(&node, Vec::new(), Vec::new()).register),
@@ -432,7 +432,7 @@ fn one_principal_does_not_use_up_what_all_frameworks_may_say() {
         had.push(count);
     }
     assert!(had[0] <= 11 && had[1] >= 3 && had[2] >= 1, "{had:?}");
-    // What a framework says anew takes the place of what it said before.
+    // A framework's new info replaces its former one.
     let kept = world.core.framework_info_usage.all();
     world.subscribe(World::with_id(wordy("ada"), &last));
     assert_eq!(world.core.framework_info_usage.all(), kept);

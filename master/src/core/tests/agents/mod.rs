@@ -1,4 +1,4 @@
-//! Agents: how they come and come back, what they claim, and how they are lost.
+//! Agents: registration and reregistration, their claims, and their loss.
 
 mod absences;
 mod epochs;

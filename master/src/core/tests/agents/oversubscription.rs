@@ -26,7 +26,7 @@ fn estimate_of(resources: Vec<v1::Resource>) -> AgentMessage {
     })
 }
 
-/// Revocable cpus in these offers, in order.
+/// The revocable cpus in these offers, in order.
 fn allocated_revocable(offers: &[v1::Offer]) -> Vec<f64> {
     let of = |offer: &v1::Offer| -> f64 {
         let revocable = offer.resources.iter().filter(|one| one.revocable.is_some());
@@ -46,7 +46,7 @@ fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
         assert_eq!(allocated_revocable(&world.offers(&scheduler)), [old]);
         world.say(&node, estimate(new));
         let mut events = world.take_events(scheduler.connection);
-        // The regular ones stay offered.
+        // The regular offers stay.
         assert_eq!(kinds(&events), [event::Type::Rescind, event::Type::Offers]);
         let offers = events.pop().unwrap().offers.unwrap().offers;
         assert_eq!(allocated_revocable(&offers), [new]);
@@ -96,7 +96,7 @@ fn an_estimate_that_makes_no_sense_leaves_the_total_as_it_was() {
     assert_eq!(total(&mut world).unrevocable(), before.unrevocable());
 }
 
-/// A shrunken total neither ends what runs on it nor is oversubscribed twice.
+/// A reduced total neither ends the tasks running on it nor is oversubscribed twice.
 #[test]
 fn revocable_resources_stay_with_their_task_when_the_total_shrinks() {
     let (mut world, node, scheduler) =
@@ -125,7 +125,7 @@ fn revocable_resources_stay_with_their_task_when_the_total_shrinks() {
     assert_eq!(allocated_revocable(&world.offers(&scheduler)), [0.5]);
 }
 
-/// Revocable resources of many names.
+/// An estimate with many resource names.
 fn many(names: usize) -> AgentMessage {
     let named = |number: usize| v1::Resource {
         name: format!("name-{number:04}"),
@@ -149,7 +149,7 @@ fn an_estimate_is_bounded_and_counted_like_a_description() {
     let kept = total(&mut world);
     world.say(&node, many(1_000));
     assert_eq!(total(&mut world), kept, "too large for one");
-    // What all say leaves no room.
+    // The descriptions of all agents leave no room.
     let wordy = super::malicious::described(5052, 8_000);
     world.handshake(AgentMessage::Register(wordy));
     world.core.config.memory.agents = world.core.described_bytes();
@@ -158,7 +158,7 @@ fn an_estimate_is_bounded_and_counted_like_a_description() {
     world.say(&node, many(50));
     assert_ne!(total(&mut world), kept);
     assert!(world.core.described_bytes() < world.core.config.memory.agents);
-    // It goes with its agent, and with its connection.
+    // The estimate ends with its agent, and with its connection.
     let node = world.return_empty(&node);
     world.say(&node, many(60));
     world.unregister(&node);

@@ -51,13 +51,13 @@ fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
         assert!(snapshot.unreachable_agents.is_empty() && world.registry.unreachable.is_empty());
         let offer = world.core.offers.values().next().unwrap();
         assert_eq!(offer.resources.unallocate(), parse("cpus:3;mem:960"));
-        // It is what reconciliation says, too.
+        // Reconciliation reports the same state.
         world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
         assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
     }
 }
 
-/// An agent that is unreachable, came back, and lost its connections before that was durable.
+/// An unreachable agent that came back, and lost its connections before its return was durable.
 fn lost_while_it_came_back(losses: usize) -> (World, Node, Scheduler, v1::FrameworkInfo) {
     let (mut world, mut node, scheduler) = World::with_running_task(partition_aware());
     world.advance(100 * SECOND);
@@ -65,7 +65,7 @@ fn lost_while_it_came_back(losses: usize) -> (World, Node, Scheduler, v1::Framew
     let info = own_info(&mut world);
     world.writes_at_once = false;
     for _ in 0..losses {
-        // Not as the registry has it, so that it waits for that each time.
+        // A changed description, so that the return waits for the registry each time.
         let attributes = &mut node.register.agent_info.attributes;
         attributes.push(v1::Attribute::default());
         node = world.return_running(&node, &scheduler, vec![info.clone()]);
@@ -173,7 +173,7 @@ fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
     let info = own_info(&mut world);
     world.live(50 * SECOND, &[&node]);
     world.lose_stream(&scheduler);
-    // The timeout of 60 s has not run out when the agent is thought lost.
+    // The timeout of 60 s has not expired when the agent becomes unreachable.
     world.advance(50 * SECOND);
     let again = world.subscribe(info.clone());
     world.advance(40 * SECOND);
@@ -238,7 +238,7 @@ fn an_end_that_is_known_is_not_made_a_loss() {
     let (mut world, node, scheduler) = World::with_running_task(partition_aware());
     world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
     world.take_events(scheduler.connection);
-    // Not acknowledged, and then the agent is cut off.
+    // The update is not acknowledged, and then the agent is cut off.
     world.advance(100 * SECOND);
     let events = world.take_events(scheduler.connection);
     assert!(updates_of(&events).is_empty(), "the end has been told");
@@ -266,7 +266,7 @@ fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
         &frames[0],
         MasterMessage::Refused(refused) if !refused.permanent
     ));
-    // Until it is written, the agent counts as registered.
+    // Until the write, the agent counts as registered.
     world.call(&scheduler, reconcile(&[("nosuch", Some(&node.id))]));
     let told = states(&world.updates(&scheduler));
     assert_eq!(told.last(), Some(&TaskState::TaskGone));

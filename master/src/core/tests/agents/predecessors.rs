@@ -27,7 +27,7 @@ fn expecting() -> (World, Node) {
 fn an_agent_whose_return_is_being_written_is_no_predecessor_of_another() {
     let (mut world, node) = expecting();
     let mut changed = node.clone();
-    // What it says of itself is another, so that its return has to be written.
+    // A changed description, so that the return has to be written.
     let resources = register(5051, "cpus:8;mem:2048").agent_info.resources;
     changed.register.agent_info.resources = resources;
     let back = world.return_empty(&changed);

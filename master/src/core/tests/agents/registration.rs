@@ -1,4 +1,4 @@
-//! Agents: registration, pings, loss, return, and a master that restarts.
+//! Agents: registration, pings, loss, return, and a restart of the master.
 
 use super::*;
 use crate::core::tests::agents::malicious::refused;
@@ -13,7 +13,7 @@ fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
     world.writes_at_once = false;
     let register = register(5051, "cpus:4;mem:1024");
     let connection = world.handshake(AgentMessage::Register(register.clone()));
-    // Impatient: the same again.
+    // An impatient agent registers again.
     world.say_on(connection, AgentMessage::Register(register));
     assert!(world.take_frames(connection).is_empty());
     assert!(world.core.snapshot().agents.is_empty());
@@ -200,7 +200,7 @@ fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
     assert!(refused(&mut world, given_up[0]).is_some_and(|refused| !refused.permanent));
     assert!(world.closed.contains(&given_up[0]));
     assert_eq!(connected(&world), Some(node.connection));
-    // Also when the newer one has ended, and of an agent that had no id yet.
+    // The same holds after the end of the newer connection, and for an agent without an id.
     world.lose_agent(&node);
     world.say_on(given_up[1], late);
     let register = AgentMessage::Register(node.register.clone());
@@ -210,7 +210,7 @@ fn what_comes_late_on_an_earlier_connection_of_an_agent_is_not_taken() {
     }
     assert_eq!(world.core.agents.len(), 1);
     assert_eq!(connected(&world), None);
-    // A process that comes now is on a newer one.
+    // A new process comes on a newer connection.
     let again = world.return_empty(&node);
     world.registered(again.connection);
     assert_eq!(connected(&world), Some(again.connection));
@@ -418,7 +418,7 @@ fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
     assert!(snapshot.frameworks[0].recovered);
     assert_eq!(snapshot.agents[0].tasks.len(), 1);
 
-    // Updates of a framework that is not there are kept by the agent.
+    // The agent keeps updates of an absent framework.
     world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
     let info = aware_info_of(&scheduler);
     let again = world.subscribe(info);
@@ -492,7 +492,7 @@ fn agents_that_do_not_come_back_to_a_new_master_are_unreachable() {
     let failure = first(&events, |event| event.failure.as_ref());
     assert_eq!(failure.agent_id.as_ref().unwrap().value, node.id);
     assert_eq!(world.registry.unreachable.len(), 1);
-    // And may still come back later.
+    // The agent may still come back later.
     let tasks = vec![running(&node, &again, "t", "cpus:1;mem:64", "dev")];
     let info = world.core.snapshot_of_first_framework();
     let node = world.reregister(&node, tasks, vec![(*info).clone()]);

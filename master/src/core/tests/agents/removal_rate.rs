@@ -110,7 +110,7 @@ fn mended() -> (World, Vec<Node>) {
     (world, nodes)
 }
 
-/// All of them answer from now on, and none is lost.
+/// Asserts that none of these agents is lost while all answer.
 fn all_live_on(world: &mut World, nodes: &[Node]) {
     let all: Vec<&Node> = nodes.iter().collect();
     world.live(600 * SECOND, &all);
@@ -119,7 +119,7 @@ fn all_live_on(world: &mut World, nodes: &[Node]) {
 
 #[test]
 fn when_a_network_mends_the_last_agent_that_is_heard_has_the_time_of_the_first() {
-    // A minute is longer than any of the last waits for its next ping.
+    // A minute is longer than any of the last agents waits for its next ping.
     let (mut world, nodes) = mended();
     assert_eq!(world.lost(), 0);
     for node in &nodes[12..] {
@@ -149,7 +149,7 @@ fn when_a_network_mends_a_pause_of_the_master_takes_none_of_that_time() {
 fn the_first_answer_does_not_hide_that_most_were_silent() {
     let (mut world, nodes) = with_twenty();
     let living: Vec<&Node> = nodes[..9].iter().collect();
-    // Of the other eleven one is heard just before all are judged.
+    // One of the other eleven answers just before the check of all.
     world.live(74 * SECOND, &living);
     world.pong(&nodes[9]);
     world.live(5 * SECOND, &living);
@@ -172,7 +172,7 @@ fn agents_that_operators_mark_gone_leave_no_suspicion() {
     assert_eq!(world.lost(), 1);
 }
 
-/// A new master without a limit of its rate that so many agents are to come back to.
+/// A new master without a rate limit that expects this many agents.
 fn expecting(agents: i32) -> World {
     let record = |number: i32| agent_record(&format!("a{number}"), number);
     let mut config = config();
@@ -199,7 +199,7 @@ fn come_back(world: &mut World, numbers: std::ops::Range<i32>) -> Vec<Node> {
 
 #[test]
 fn when_a_new_master_is_found_the_last_agent_has_the_time_of_the_first() {
-    // Before it has judged once, and after it has.
+    // Before the first check, and after it.
     for found_after in [590, 7_200] {
         let mut world = expecting(30);
         world.advance(found_after * SECOND);
@@ -251,7 +251,7 @@ fn agents_that_are_new_count_among_all_at_once() {
 fn a_new_master_that_was_found_in_time_waits_no_longer_for_the_others() {
     let mut world = expecting(30);
     world.advance(60 * SECOND);
-    // Just as many as are needed.
+    // Exactly the required number.
     let back = come_back(&mut world, 0..15);
     let living: Vec<&Node> = back.iter().collect();
     world.live(538 * SECOND, &living);

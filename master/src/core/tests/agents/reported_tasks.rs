@@ -33,7 +33,7 @@ fn a_task_that_cannot_be_read_is_left_out_and_the_others_are_taken() {
     assert_eq!(world.core.counters.invalid_status_updates, before + 2);
 }
 
-/// Two agents and a framework, of this master.
+/// Two agents and a framework of this master.
 fn begin() -> (World, Node, Node, Scheduler) {
     let (mut world, honest) = World::with_agent("cpus:4;mem:1024");
     let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
@@ -69,7 +69,7 @@ fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
     for node in [&honest, &malicious_agent] {
         assert_eq!(killed(&mut world, node), ["t"]);
     }
-    // The end of the one is not the end of the other.
+    // The end on one agent is not the end on the other.
     world.update(&malicious_agent, &again, "t", TaskState::TaskFinished, 3);
     world.acknowledge(&malicious_agent, &again, "t", 3);
     world.take_events(again.connection);
@@ -78,7 +78,7 @@ fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
     world.call(&again, kill("t"));
     assert_eq!(killed(&mut world, &honest), ["t"]);
     assert_eq!(killed(&mut world, &malicious_agent), [""; 0]);
-    // Nor is its loss.
+    // Nor is the loss of that agent.
     world.advance(100 * SECOND);
     assert!(
         world
