@@ -1,9 +1,9 @@
-//! The address at which others reach a daemon, and whether an address is one of this machine.
+//! The address at which others reach a daemon, and the check whether an address belongs to this machine.
 //!
 //! Entered through [`advertised_ip`]. The kernel's routing table decides: a UDP socket that is connected, and sends
 //! nothing, has the address from which this machine would send. Without a route out of the machine's own networks, the
-//! first address of an interface counts. Invariant: what a daemon tells others is never an
-//! unspecified address, and an IPv4 address in the form of IPv6 is written as IPv4.
+//! first address of an interface counts. Invariant: the advertised address is never unspecified, and an IPv4 address in the
+//! form of IPv6 is written as IPv4.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::OnceLock;
@@ -20,10 +20,10 @@ const ELSEWHERE: [IpAddr; 2] = [
 /// The discard port; nothing is sent to it.
 const PORT: u16 = 9;
 
-/// Returns the address to tell others, of a daemon that listens on `listen`.
+/// Returns the address to advertise for a daemon that listens on `listen`.
 ///
-/// A daemon on all addresses tells the one from which this machine reaches `peers`, or else any other machine. On `::`
-/// an IPv6 address comes first. A machine without a network has loopback only.
+/// A daemon on all addresses advertises the address from which this machine reaches `peers`, or else any other machine. On
+/// `::` an IPv6 address comes first. A machine without a network has loopback only.
 #[must_use]
 pub fn advertised_ip(listen: IpAddr, peers: &[IpAddr]) -> IpAddr {
     advertised_by(listen, peers, &source_towards, interface_addresses)
@@ -110,7 +110,7 @@ const ABSENT: [i32; 2] = [
 /// Returns 127.0.0.1, or `::1` on a machine that has no IPv4 loopback address.
 #[must_use]
 pub fn usual_loopback() -> IpAddr {
-    // A shortage of descriptors tells nothing about the addresses.
+    // A shortage of descriptors says nothing about the addresses.
     let lacks = |ip: IpAddr| {
         let error = UdpSocket::bind((ip, 0)).err();
         let number = error.and_then(|error| error.raw_os_error());

@@ -76,17 +76,17 @@ pub struct Caller {
     /// The client's TLS certificate.
     pub certificate: Option<Arc<PeerCertificate>>,
     pub address: Option<SocketAddr>,
-    /// What the call came over; none in tests of routes.
+    /// The connection of the call; `None` in tests of routes.
     pub connection: Option<Connection>,
     /// The container of the executor that it is, whose nested containers are its own.
     pub container: Option<String>,
     /// The user of this machine that a scheduler runs as which says no name; none of one on another machine.
     pub user: Option<LocalUser>,
-    /// The user of this machine who opened the connection, where the kernel tells.
+    /// The local user who opened the connection, if the kernel knows it.
     pub uid: Option<u32>,
 }
 
-/// Who opened a connection on this machine.
+/// The local user who opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalUser {
     Id(u32),
@@ -95,7 +95,7 @@ pub enum LocalUser {
 }
 
 impl Caller {
-    /// An executor, which may do nothing but with what is nested in its container.
+    /// Returns the caller for an executor, which may only act on containers nested in its own.
     #[must_use]
     pub fn of_executor(container: String, address: Option<SocketAddr>) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Caller {
         self.owned_principal().unwrap_or_else(|| self.origin())
     }
 
-    /// The same by the client's machine, so that machines with one principal are separate groups.
+    /// Returns the group by the client's machine, so that machines with one principal are separate groups.
     #[must_use]
     pub fn host(&self) -> String {
         let certificate = self.certificate.as_ref();
@@ -137,7 +137,7 @@ impl Caller {
         }
     }
 
-    /// The same, to be kept.
+    /// Returns the principal as an owned string.
     #[must_use]
     pub fn owned_principal(&self) -> Option<String> {
         self.principal().map(str::to_owned)
@@ -237,7 +237,7 @@ impl AuthenticationError {
     }
 }
 
-/// Tells what any principal may do, by the rules as they are at the time. Cheap to clone.
+/// The permissions of any principal, by the current rules. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Approvers(Arc<Rules>);
 
@@ -268,12 +268,12 @@ pub struct Authentication {
     pages: Policy,
     /// The served certificate, whose names are this daemon's.
     certificate: Option<Arc<Served>>,
-    /// Which local users are trusted without credentials.
+    /// The local users who are trusted without credentials.
     local_trust: LocalTrust,
 }
 
 impl Authentication {
-    /// Tells what any principal may do, by the rules as they are at the time.
+    /// Returns the permissions of any principal, by the current rules.
     #[must_use]
     pub fn approvers(&self) -> Approvers {
         Approvers(Arc::clone(&self.rules))
@@ -296,7 +296,7 @@ impl Authentication {
         }
     }
 
-    /// When the served certificate ends, since 1970; nothing without TLS.
+    /// Returns the end of the served certificate, since the Unix epoch; `None` without TLS.
     #[must_use]
     pub fn certificate_end(&self) -> Option<Duration> {
         self.certificate.as_ref()?.end()

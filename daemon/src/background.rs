@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use tokio::task::JoinHandle;
 
-/// Of 19; at 10 a thread gets a ninth of what one at 0 gets beside it.
+/// The nice value, of 19: a thread at 10 gets a ninth of the time of a thread at 0 beside it.
 const NICE: i32 = 10;
 
 /// Whether a thread that has lowered its priority may take it back. Tried once, on a thread of its own.

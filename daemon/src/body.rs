@@ -24,17 +24,17 @@ use meseta_proto::budget::{Budget, Charge, Exhausted};
 
 pub use encoding::Encoding;
 
-/// For how long a client may send nothing in the middle of a body.
+/// The longest pause of a client in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// For how long a body may come as slowly as it likes.
+/// The time at the start of a body without a minimum rate.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
-/// What has to come on the average after that: the largest body has a quarter of an hour then, over the slowest
-/// line that such bodies are sent over.
+/// The minimum rate after that: the largest body then has a quarter of an hour, over the slowest line that carries such
+/// bodies.
 const BYTES_PER_SECOND_MIN: u64 = 32 * 1024;
 
-/// How fast a body, or a message in one, has to come. What counts is the time in which more of it is waited for,
-/// not the time in which what has come is not read.
+/// The minimum rate of a body, or of a message in one. Only the time counts in which the reader waits for more, not the
+/// time in which it leaves received bytes unread.
 #[derive(Clone, Copy, Debug)]
 pub struct MinRate {
     begun: Instant,
@@ -65,13 +65,13 @@ impl MinRate {
         }
     }
 
-    /// Counts what has come.
+    /// Counts the received bytes.
     pub fn add(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// When more must have come.
+    /// Returns the time by which more must arrive.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         let earned = Duration::from_millis(self.bytes.saturating_mul(1000) / BYTES_PER_SECOND_MIN);
@@ -79,7 +79,7 @@ impl MinRate {
     }
 }
 
-/// Why there is no body.
+/// The reason why a body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     #[error("The request body is larger than {max} bytes")]
@@ -110,7 +110,7 @@ pub enum BodyError {
 }
 
 impl From<Exhausted> for BodyError {
-    /// Of the budget of one request: what exceeds that could never pass.
+    /// Converts the exhaustion of a request's budget: a request beyond its share could never pass.
     fn from(exhausted: Exhausted) -> Self {
         match exhausted {
             Exhausted::Share { .. } => Self::NeverFits(exhausted),
@@ -171,7 +171,7 @@ pub fn no_memory(exhausted: Exhausted) -> Response {
     BodyError::from(exhausted).response()
 }
 
-/// A body that is charged for what has come of it, until it is dropped. While it comes it may be given up for others.
+/// Charges a body for its received bytes, until it is dropped. While the body arrives, the budget may revoke it for others.
 pub fn charged(body: Body, budget: Budget) -> Body {
     let mut charged = Charged {
         budget,
@@ -240,10 +240,10 @@ impl Charged {
     }
 }
 
-/// What a body of this type answers when it is asked for more.
+/// The result of polling a body of this type.
 pub(crate) type PolledFrame<B> = Poll<Option<Result<Frame<Bytes>, <B as http_body::Body>::Error>>>;
 
-/// A body whose frames are asked of it by a function; its end and its length are its own.
+/// A body whose frames come from a function; it keeps its own end and length.
 pub(crate) struct PolledBody<B, F> {
     body: B,
     poll: F,
@@ -295,10 +295,11 @@ pub fn guarded<T: Unpin + Send + 'static>(
     )
 }
 
-/// Reads a body, chunked or not, encoded as its headers say.
+/// Reads a body, chunked or not, with the encoding of its headers.
 ///
 /// # Errors
-/// When there is too much of it, or not all, or not in time; what is announced as too much is not waited for.
+///
+/// When the body is too large, incomplete or too slow; a body whose announced size is too large fails at once.
 pub async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, BodyError> {
     // The compressed body, and what it inflates to.
     let budget = Budget::new(max.saturating_mul(2));
@@ -306,9 +307,10 @@ pub async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, 
     read.map(|(whole, _charge)| whole)
 }
 
-/// Reads a body, and charges what has come of it, and what that inflates to.
+/// Reads a body, and charges its received bytes and the bytes that they inflate to.
 ///
 /// # Errors
+///
 /// As [`read`], when the budget has no room for more, and when the body stands still while others need its room.
 pub async fn read_charged(
     headers: &HeaderMap,
@@ -332,9 +334,10 @@ pub async fn read_charged(
     Ok((whole, charge))
 }
 
-/// Reads a body, and has room made for each part of it that has come, and of what that inflates to.
+/// Reads a body, and reserves room for each received part and for the bytes that it inflates to.
 ///
 /// # Errors
+///
 /// As [`read`], and when there is no room for more.
 pub async fn read_into(
     headers: &HeaderMap,
@@ -406,7 +409,7 @@ mod tests {
         HeaderMap::new()
     }
 
-    /// Sends pieces of one size in steps of a second until the other side has enough of it.
+    /// Sends pieces of one size in steps of a second until the receiver is gone.
     async fn trickle(sender: mpsc::Sender<Bytes>, chunk: &'static [u8]) {
         while sender.send(Bytes::from_static(chunk)).await.is_ok() {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -441,7 +444,7 @@ mod tests {
         assert_eq!(whole.len() / CHUNK.len(), LARGE / CHUNK.len());
         assert!(begun.elapsed() > Duration::from_secs(600));
         sending.await.unwrap();
-        // The same at less than what has to come.
+        // The same body at less than the minimum rate.
         let (sender, body) = sent();
         let sending = tokio::spawn(trickle(sender, &CHUNK[..20 * 1024]));
         let begun = Instant::now();

@@ -1,14 +1,15 @@
-//! Which program runs: its version, and the commit that it was built from.
+//! The build of the running program: its version, and its commit.
 //!
-//! The binary hands a [`BuildInfo`] to the daemons that it starts: it alone is compiled again when the commit changes.
-//! Invariant: what the build did not know is absent, or `unknown` where Mesos has a text; nothing is guessed.
+//! The binary hands a [`BuildInfo`] to the daemons that it starts: only the binary is compiled again when the commit
+//! changes. Invariant: facts that the build did not know are absent, or `unknown` where Mesos has a text; nothing is
+//! guessed.
 
 use meseta_proto::mesos::v1::VersionInfo;
 use serde::Serialize;
 
 use crate::calendar;
 
-/// What Mesos's field for the user who built it says.
+/// The value of Mesos's field for the user who built the program.
 const BUILD_USER: &str = "meseta";
 
 /// Version, commit and date of the program.
@@ -18,12 +19,12 @@ pub struct BuildInfo {
     pub version: &'static str,
     /// The whole hash of the commit.
     pub commit: Option<&'static str>,
-    /// When that was committed, in seconds since 1970.
+    /// The time of the commit, in seconds since the Unix epoch.
     pub time: Option<u64>,
 }
 
 impl Default for BuildInfo {
-    /// Of a program that knows its version alone.
+    /// Returns the build of a program that knows its version alone.
     fn default() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),

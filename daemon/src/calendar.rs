@@ -23,7 +23,7 @@ pub fn day_and_time(seconds: u64) -> (String, String) {
 /// Year, month and day of a day after 1970-01-01. Years are counted from March, so that the odd day ends one;
 /// 400 of them have 146,097 days.
 fn date(days: u64) -> (u64, u64, u64) {
-    /// From 0000-03-01 to 1970-01-01.
+    /// The days from 0000-03-01 to 1970-01-01.
     const EPOCH: u64 = 719_468;
     const ERA: u64 = 146_097;
     let (era, of_era) = ((days + EPOCH) / ERA, (days + EPOCH) % ERA);

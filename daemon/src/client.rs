@@ -22,7 +22,7 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// To the end of a whole answer, or to the header of a stream.
     pub timeout: Duration,
-    /// Of a whole answer, or of one record.
+    /// The maximum size of a whole answer, or of one record.
     pub body_max_bytes: usize,
 }
 
@@ -94,7 +94,7 @@ impl Reply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// One header's value, when it is text.
+    /// Returns the value of a header, if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -122,13 +122,13 @@ impl Client {
         Self::with(options, tls::trusting_no_server(), None)
     }
 
-    /// One that says who it is to servers in the clear.
+    /// Returns a client without TLS that sends this authorization.
     #[must_use]
     pub fn plaintext(options: Options, authorization: Option<HeaderValue>) -> Self {
         Self::with(options, tls::trusting_no_server(), authorization)
     }
 
-    /// One that believes the servers that `config` says, and says who it is.
+    /// Returns a client that trusts servers according to `config` and sends this authorization.
     #[must_use]
     pub fn with(
         options: Options,
@@ -148,7 +148,7 @@ impl Client {
         }
     }
 
-    /// The same for requests that are answered when something has ended, however late that is.
+    /// Returns a client without a timeout, for requests whose answer waits for an event, however late.
     #[must_use]
     pub fn without_timeout(&self) -> Self {
         let mut client = self.clone();
@@ -250,14 +250,14 @@ impl Client {
 /// Opens connections: in the clear for `http`, over TLS for `https`.
 pub type Connector = HttpsConnector<HttpConnector>;
 
-/// One for gRPC, which is HTTP/2.
+/// Returns a connector for gRPC, which is HTTP/2.
 #[must_use]
 pub fn connector(config: tls::ClientConfig, timeout: Duration) -> Connector {
     connector_for(config, timeout, true)
 }
 
-/// A connection on which nothing comes is asked after so long whether its other end is there, this often and so many times:
-/// a machine that has lost its power says nothing, tcp(7).
+/// The silence after which a connection probes its peer, the pause between probes, and their number: a machine that has
+/// lost its power sends no end, see tcp(7).
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_RETRIES: u32 = 3;
@@ -357,7 +357,7 @@ impl RecordStream {
         &self.headers
     }
 
-    /// One header's value, when it is text.
+    /// Returns the value of a header, if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()

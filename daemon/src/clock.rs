@@ -38,7 +38,7 @@ impl Clock {
         }
     }
 
-    /// When a moment is, for timers.
+    /// Converts a moment for timers.
     #[must_use]
     pub fn instant(&self, at: Moment) -> Instant {
         let since = at.saturating_since(Moment::ORIGIN);

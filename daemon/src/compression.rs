@@ -1,7 +1,7 @@
-//! Which answers are compressed for a client who says that it understands that.
+//! The choice of the answers that are compressed for clients that accept compression.
 //!
-//! Invariant: only what a handler has marked as [`Compressible`] is. Streams of events never are: their readers take each
-//! chunk for an event.
+//! Invariant: only an answer that a handler has marked as [`Compressible`] is compressed. Streams of events never are:
+//! their readers take each chunk for an event.
 
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
@@ -11,13 +11,13 @@ use tower_http::compression::predicate::Predicate;
 #[derive(Clone, Copy, Debug)]
 pub struct Compressible;
 
-/// Those that are marked and large enough.
+/// Selects the answers that are marked and large enough.
 #[derive(Clone, Copy, Debug)]
 pub struct WorthCompressing;
 
 impl Predicate for WorthCompressing {
     fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
-        /// As in Mesos: less is not worth it.
+        /// The limit of Mesos: compressing less is not worth it.
         const BYTES_MIN: u64 = 1_024;
         let length = response.body().size_hint().exact();
         response.extensions().get::<Compressible>().is_some()
@@ -25,7 +25,7 @@ impl Predicate for WorthCompressing {
     }
 }
 
-/// Compresses what is worth it, as fast as that goes.
+/// Compresses selected answers at the fastest level.
 #[must_use]
 pub fn layer() -> CompressionLayer<WorthCompressing> {
     CompressionLayer::new()

@@ -1,9 +1,7 @@
-//! The file of an embedded database, which is read as a whole in a copy before a byte of it is changed: repairing it may drop
-//! what is damaged.
+//! The file of an embedded database. It is read as a whole in a copy before any change: a repair may drop damaged parts.
 //!
-//! Entered through [`is_blank`], [`inspect`] and [`open`]. Invariants: a file that is damaged or in use is a [`Fault`], also
-//! where the database panics on it, and nothing of it has been changed then; a file that may hold a record is never begun
-//! anew.
+//! Entered through [`is_blank`], [`inspect`] and [`open`]. Invariants: a file that is damaged or in use is a [`Fault`],
+//! even if the database panics on it, and has not been changed then; a file that may hold a record is never created anew.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read as _};
@@ -15,18 +13,18 @@ use redb::{Database, DatabaseError, StorageBackend as _};
 
 use crate::work_dir;
 
-/// What the file of a database begins with. The database writes it last of all when it makes a file.
+/// The first bytes of a database file. The database writes them last when it creates a file.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
 /// The header that the magic number is the beginning of, in bytes; records are behind it.
 const HEADER_BYTES: usize = 320;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug)]
 pub enum Fault {
     /// Another process has it open.
     InUse,
-    /// The system does not open, read or write it, which says nothing of what is in it: [`cure`] has what to do.
+    /// The system cannot open, read or write the file, which says nothing about its contents: [`cure`] has the remedy.
     File(io::Error),
     /// The database does not open it.
     Open(Box<redb::Error>),
@@ -59,7 +57,7 @@ impl From<redb::Error> for Fault {
     }
 }
 
-/// What to do about a file that the system does not open, read or write.
+/// Returns the remedy for a file that the system cannot open, read or write.
 #[must_use]
 pub fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -114,10 +112,11 @@ fn holds_nothing(file: &File) -> io::Result<bool> {
     }
 }
 
-/// What `read` makes of a copy in memory of a file that nobody has open. `read` is told whether the database found the
-/// file whole, and `failed` makes an error of a fault. Blocks, and takes memory as the file is long.
+/// Runs `read` on a copy in memory of a file that no process has open. The argument of `read` says whether the database
+/// found the file whole, and `failed` converts a fault. Blocks, and needs memory for the whole file.
 ///
 /// # Errors
+///
 /// Those of `read`, and every [`Fault`].
 pub fn inspect<T, E>(
     path: &Path,
@@ -156,10 +155,11 @@ pub fn open(path: &Path, cache_bytes: usize) -> Result<Database, Fault> {
     Ok(builder.create_file(file)?)
 }
 
-/// What `read` gives. The database checks most of what it reads and panics on some of the rest: to whoever starts a daemon
-/// that is a damaged file like any other.
+/// Runs `read` and catches its panics. The database checks most of its input and panics on some of the rest: for the
+/// operator both are a damaged file.
 ///
 /// # Errors
+///
 /// Those of `read`, and [`Fault::Unreadable`] where it panics.
 pub fn unless_damaged<T, E>(
     failed: impl Fn(Fault) -> E,

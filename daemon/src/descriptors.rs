@@ -1,16 +1,16 @@
-//! How many file descriptors this process has, and may have, for metrics.
+//! The open and permitted file descriptors of this process, for metrics.
 //!
-//! Read of the kernel when someone asks; what cannot be read is `None`.
+//! Each call reads the kernel; an unreadable value is `None`.
 
 use std::path::Path;
 
-/// Those that are open.
+/// Returns the number of open descriptors.
 #[must_use]
 pub fn open() -> Option<usize> {
     open_in(Path::new("/proc/self"))
 }
 
-/// Those of this process, by its folder in procfs.
+/// Returns the number of open descriptors of the process with this folder in procfs.
 #[must_use]
 pub fn open_in(process: &Path) -> Option<usize> {
     let entries = std::fs::read_dir(process.join("fd")).ok()?;

@@ -1,9 +1,9 @@
-//! Tells whether the disk of the work directory answers: the heartbeat of the thread that writes, and how long it is missing.
+//! The heartbeat of the thread that writes to the disk of the work directory, and the time for which it is missing.
 //!
-//! The thread tells a [`DiskPulse`] when it begins to use the disk, each time that the disk has answered, and when it
+//! The thread reports to a [`DiskPulse`] when it begins to use the disk, each time that the disk has answered, and when it
 //! is done. The daemon looks at the pulse once a second through a [`SilenceWatch`], which adds up the time without an
-//! answer, and tells it to those who report it through a [`DiskSilence`]; [`watch`] does so for as long as it is polled. Invariant: nobody here waits for the disk, and time in which the daemon's own process stood still is not
-//! counted as silence.
+//! answer, and publishes the sum through a [`DiskSilence`]; [`watch`] does so for as long as it is polled. Invariant: no
+//! caller here waits for the disk, and time in which the daemon's own process stood still is not counted as silence.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A disk that has not answered for this long is reported: longer than a slow disk takes for a burst of writes.
 pub const SILENT_AFTER: Duration = Duration::from_secs(30);
 
-/// The most that one look adds to the silence. A longer gap between looks means that the daemon itself stood still.
+/// The maximum that one look adds to the silence. A longer gap between looks means that the daemon itself stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The time between two looks of [`watch`].
@@ -70,7 +70,7 @@ impl SilenceWatch {
         }
     }
 
-    /// How long the disk has not answered by now; zero while it does.
+    /// Returns the time for which the disk has not answered by now; zero while it answers.
     pub fn look(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.looked_at).min(LOOK_MAX);
         self.looked_at = now;
@@ -85,7 +85,7 @@ impl SilenceWatch {
     }
 }
 
-/// How long the disk has not answered, for those who report it. Cheap to clone.
+/// The time for which the disk has not answered, for reports. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct DiskSilence {
     millis: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! How an error is told on one line: what failed, then each cause.
+//! The format of an error on one line: the failed operation, then each cause.
 
 /// An error with its causes, on one line.
 #[must_use]

@@ -13,32 +13,31 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Whose something is: a principal, a user of this machine, a network.
+/// The owner of a share: a principal, a local user, or a network.
 pub type Group = Arc<str>;
 
-/// How often waiters check for stalled permits, all of them together.
+/// The pause between two checks for stalled permits, for all waiters together.
 const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// What has to move of what is held, or it stands still.
+/// The fraction of a permit's units that has to move to count as progress: a sixteenth.
 const PROGRESS_PARTS: usize = 16;
 /// A permit for more than half of the capacity is revoked after this many stall timeouts while others wait, whatever
 /// progress it makes.
 const LARGE_STALL_FACTOR: u32 = 2;
 
-/// How the capacity is divided.
+/// The rules for the division of the capacity.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The capacity. A larger request is granted alone.
     pub units_max: usize,
     /// Whether a group leaves the others as much as it has itself, but for the first that it takes.
     pub leaves_half: bool,
-    /// What has made no progress for so long goes when others wait.
+    /// The time after which a permit without progress is revoked when others wait.
     pub stall_timeout: Option<Duration>,
-    /// Of those with the same rank, whether the last that came goes first: those who wait long already must not keep
-    /// out who comes for the first time.
+    /// Whether the newest waiter of a rank goes first: waiters that wait long already must not keep out newcomers.
     pub newest_first: bool,
-    /// Of one group, how many wait.
+    /// The maximum number of waiters of one group.
     pub waiting_of_group_max: usize,
-    /// How many wait: above it the last in the order are sent away.
+    /// The maximum number of waiters: above it the last in the order are refused.
     pub waiting_max: usize,
 }
 
@@ -63,9 +62,9 @@ struct Holder {
     group: Group,
     units: usize,
     since: Instant,
-    /// When it last made progress; none of what does not have to.
+    /// The time of the last progress; `None` if the permit needs no progress.
     last_progress: Option<Instant>,
-    /// What has moved since.
+    /// The units that have moved since.
     units_since_progress: usize,
     revoked: CancellationToken,
 }
@@ -142,7 +141,7 @@ impl Table {
         }
     }
 
-    /// Gives what has become free to those who wait, in their order.
+    /// Grants free units to the waiters, in their order.
     fn admit(&mut self, now: Instant) {
         let mut after = Bound::Unbounded;
         while let Some((position, waiter)) = self.waiters.range((after, Bound::Unbounded)).next() {
@@ -155,7 +154,7 @@ impl Table {
                 // Perhaps it fits now.
                 continue;
             } else if self.units_of(&group) == 0 {
-                // Nobody overtakes it, or what is large would never find room.
+                // No waiter overtakes it, or a large request would never find room.
                 return;
             }
             after = Bound::Excluded(position);
@@ -230,7 +229,7 @@ impl Table {
         true
     }
 
-    /// Looks for what has stood still, for all who wait.
+    /// Revokes stalled permits, for all waiters.
     fn revoke_stalled(&mut self, now: Instant) {
         let is_due = |last| now.saturating_duration_since(last) >= STALL_CHECK_INTERVAL;
         if self.last_stall_check.is_none_or(is_due) {
@@ -276,9 +275,10 @@ impl FairSemaphore {
         self.take_after(group, units, 0).await
     }
 
-    /// The same, behind all who wait with a lower rank.
+    /// Takes a permit, behind all waiters with a lower rank.
     ///
     /// # Errors
+    ///
     /// When too many wait already.
     pub async fn take_after(
         &self,
@@ -331,7 +331,7 @@ impl FairSemaphore {
     }
 }
 
-/// One that waits. If it stops, it leaves its turn, or gives back what it was granted just now.
+/// The guard of a waiter. When the waiter stops, it leaves its turn, or gives back a permit granted meanwhile.
 struct WaitGuard {
     semaphore: FairSemaphore,
     position: QueuePosition,
@@ -361,21 +361,21 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Its reader has taken something, or its sender has sent something.
+    /// Records progress: the reader received something, or the sender sent something.
     pub fn record_progress(&self) {
         if let Some(holder) = self.semaphore.table().holders.get_mut(&self.id) {
             holder.last_progress = Some(Instant::now());
         }
     }
 
-    /// It has to make no progress before it has moved: what it is for is being made.
+    /// Pauses the check for progress until units move: the contents are still being made.
     pub fn pause_stall_check(&self) {
         if let Some(holder) = self.semaphore.table().holders.get_mut(&self.id) {
             holder.last_progress = None;
         }
     }
 
-    /// So much of what it is for has moved; a sixteenth of it is progress.
+    /// Records moved units; a sixteenth of the permit counts as progress.
     pub fn record_units(&self, units: usize) {
         if let Some(holder) = self.semaphore.table().holders.get_mut(&self.id) {
             holder.units_since_progress = holder.units_since_progress.saturating_add(units);
@@ -386,7 +386,7 @@ impl Permit {
         }
     }
 
-    /// It turns out to be for so much.
+    /// Changes the size of the permit to the actual number of units.
     pub fn resize(&self, units: usize) {
         let mut table = self.semaphore.table();
         let Some(holder) = table.holders.get_mut(&self.id) else {

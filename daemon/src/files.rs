@@ -1,11 +1,11 @@
-//! Files that are read for clients: on few threads, with little of each in memory, for those who take it.
+//! Reads of files for clients: on few threads, with little memory each, for readers that keep reading.
 //!
 //! Entered through [`FileReads::run`] and [`FileReads::run_at`] for one read and [`FileReads::body`] for a download.
-//! Invariants: readers have [`READS_AT_ONCE`] threads, and [`STUCK_MAX`] more that wait for file systems which do not
-//! answer, so that other work which may block always finds some; a read ends within [`READ_MAX`] for its caller; no
-//! thread waits for a reader; a download has two pieces in memory, and is given up when nothing of it is taken for
-//! [`STALL_MAX`], or sooner for one who asks while there are too many; then one of the caller who has the most also
-//! makes room for one who has far fewer.
+//! Invariants: reads have [`READS_AT_ONCE`] threads, and [`STUCK_MAX`] more that wait for file systems without an answer,
+//! so that other blocking work always finds threads. A read ends within [`READ_MAX`] for its caller, and no thread waits
+//! for a reader. A download has two pieces in memory, and ends when its reader takes nothing for [`STALL_MAX`], or sooner
+//! if there are too many and a new download is requested. The caller with the most downloads then also yields one to a
+//! caller with far fewer.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,7 +29,7 @@ use crate::background;
 
 /// Threads that read at a time. More would not make one disk faster.
 const READS_AT_ONCE: usize = 8;
-/// How long a read may wait for its turn.
+/// The longest wait of a read for its turn.
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The limit of a read: longer than a busy disk takes, and shorter than the wait for a turn.
 pub const READ_MAX: Duration = Duration::from_secs(20);
@@ -37,14 +37,14 @@ pub const READ_MAX: Duration = Duration::from_secs(20);
 const STUCK_MAX: usize = 64;
 /// Threads that may wait for one place. Beyond this number, reads there fail at once.
 const STUCK_AT_PLACE_MAX: usize = 4;
-/// What is read of a download at a time, and how much of it is in memory.
+/// Bytes of a download that are read at a time, and the limit of its bytes in memory.
 const CHUNK_BYTES: usize = 32 * 1024;
 const CHUNKS_AHEAD: usize = 2;
 /// Downloads at a time unless fewer are wanted: their pieces take 16 MiB.
 const DOWNLOADS_MAX: usize = 256;
-/// For how long a reader may take nothing.
+/// The longest time for which a reader may take nothing.
 pub const STALL_MAX: Duration = Duration::from_secs(60);
-/// The same while others ask for a download and there are too many.
+/// The same time while there are too many downloads and another is requested.
 const STALL_MAX_CROWDED: Duration = Duration::from_secs(1);
 
 /// The reason why a file was not read.
@@ -119,7 +119,7 @@ impl Default for FileReads {
 }
 
 impl FileReads {
-    /// With so many downloads at a time.
+    /// Returns reads with this maximum of simultaneous downloads.
     #[must_use]
     pub fn new(downloads_max: usize) -> Self {
         Self(Arc::new(Inner {
@@ -198,7 +198,8 @@ impl FileReads {
         self.0.stuck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The beginning of a file as the body of an answer. The caller's connection is ended when nothing is taken of it.
+    /// Returns the first `length` bytes of a file as the body of an answer. If the caller takes nothing of it, its
+    /// connection is closed.
     pub fn body(&self, file: File, length: u64, caller: &Caller) -> Result<Body, ReadsError> {
         let revoked = CancellationToken::new();
         let connection = caller.connection.clone();
@@ -248,7 +249,7 @@ impl FileReads {
 struct Download {
     /// The group of the caller that it is for.
     group: String,
-    /// When its reader last took something.
+    /// The last time that its reader took something.
     last: Instant,
     revoked: CancellationToken,
     connection: Option<Connection>,

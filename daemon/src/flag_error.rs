@@ -1,4 +1,4 @@
-//! What is wrong with a flag.
+//! The error in the value of a flag.
 
 /// A flag whose value cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

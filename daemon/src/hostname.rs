@@ -1,4 +1,4 @@
-//! The name that a daemon is told to others by.
+//! The name under which others know a daemon.
 
 use std::net::IpAddr;
 

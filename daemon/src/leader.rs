@@ -13,8 +13,8 @@ use super::tls;
 /// The longest that a master is waited for: one that is cut off must not hold up the others' answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Of several masters it is asked who leads when the one at hand has said nothing for so long: longer than it is
-/// silent by itself, between two pings or heartbeats.
+/// The silence of the present master after which an agent with several masters looks for another leader: longer than a
+/// master's own pauses between two pings or heartbeats.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Between two such questions.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -29,9 +29,9 @@ pub struct Others {
 }
 
 impl Others {
-    /// Comes back when the master has been silent for long and another one leads, with the address of that one: a
-    /// leader that stands still, is cut off or may not act keeps its connections, and so does its machine. Begun anew
-    /// with each message of the master.
+    /// Returns the address of another leading master, once the present one has been silent for long: a leader that stands
+    /// still, is cut off or may not act keeps its connections, and so does its machine. Each message of the master starts
+    /// the wait anew.
     pub async fn until_another_leads(&self) -> String {
         tokio::time::sleep(SILENCE).await;
         loop {
@@ -53,25 +53,25 @@ struct Answer {
     leader: Option<String>,
 }
 
-/// What one of the masters is, as far as it says.
+/// The state of a master, as far as its answer shows.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    /// It leads, or knows nothing of leaders because it is the only one.
+    /// The master leads, or is the only one and knows nothing of leaders.
     Leads,
-    /// It was elected and does not act, not yet or not any more: another one may lead by now.
+    /// The master was elected but does not act, not yet or not any more: another master may lead by now.
     DoesNotAct,
     Follows(String),
     /// Nobody leads, as far as it knows, or it does not answer; and why.
     Nobody(String),
 }
 
-/// None of the masters leads or knows who does.
+/// No master leads or knows the leader.
 #[derive(Debug, thiserror::Error)]
 #[error("no master leads: {0}")]
 pub struct NoLeader(String);
 
-/// The address of the master that leads: one of `masters` (each a host and a port), or one that those name. They are
-/// asked all at once; over TLS if it is given.
+/// Returns the address of the leading master: one of `masters` (each a host and a port), or a master that one of them
+/// names. All masters are queried at once; over TLS if `encryption` is set.
 pub async fn find(
     masters: &[String],
     encryption: Option<tls::ClientConfig>,
@@ -212,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_does_not_answer_is_named() {
-        // Nothing comes to listen there: the kernel gives that port to nobody who asks for any.
+        // Port 1 has no listener: the kernel never assigns it to a socket without a fixed port.
         let address = "127.0.0.1:1".to_owned();
         let error = find(std::slice::from_ref(&address), None)
             .await

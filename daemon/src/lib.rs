@@ -1,14 +1,17 @@
-//! What the daemons are made of: server and client, TLS, authentication, admission, outbox, log level.
+//! The common parts of the daemons: server and client, TLS, authentication, admission, outbox, log level.
 //!
-//! One [`server`] with [`authentication`] and one [`client`], over HTTP in the clear or over [`tls`], for both daemons,
-//! the command line and the tests. Neither knows what is spoken over it: handlers are the daemons', in a table of
-//! [`routes`]; messages are in [`meseta_proto::media`]. [`outbox`] holds effects back until they are durable,
-//! [`fair_semaphore`] shares a limit among peers, [`work_dir`] keeps a directory from others, [`database_file`] reads a
-//! database before it is changed, [`compression`] says which answers are worth it, [`disk_pulse`] tells whether a disk answers, [`clock`] reads the time
-//! for a core, [`hostname`] is what a daemon is called, [`advertised`] where others reach it, [`user`] who runs it, [`build_info`] says which
-//! program runs, [`descriptors`] how many files it has open, [`flag_error`] what is wrong with a flag, [`untrusted`] makes the text of
-//! others fit for a log or a terminal. Invariant: no handler runs before its request is authenticated, and no part of a
-//! request is read without a bound.
+//! The daemons, the command line and the tests share one [`server`] with [`authentication`] and one [`client`], with or
+//! without [`tls`]. Both are independent of message contents: the daemons own the handlers, in a table of [`routes`], and
+//! [`meseta_proto::media`] the messages.
+//!
+//! - [`outbox`]: effects that wait until they are durable; [`fair_semaphore`]: a limit shared among peers.
+//! - [`work_dir`]: a private directory; [`database_file`]: the inspection of a database before it is changed;
+//!   [`disk_pulse`]: the silence of a disk.
+//! - [`compression`]: the choice of compressed answers; [`untrusted`]: foreign text made safe for a log or a terminal.
+//! - [`clock`]: the time for a core; [`hostname`]: the name of a daemon; [`advertised`]: its address; [`user`]: its user;
+//!   [`build_info`]: its build; [`descriptors`]: its open files; [`flag_error`]: an error in a flag.
+//!
+//! Invariant: no handler runs before its request is authenticated, and no part of a request is read without a bound.
 
 pub mod advertised;
 pub mod authentication;

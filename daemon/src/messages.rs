@@ -1,7 +1,7 @@
 //! Limits for the messages of a gRPC stream: a minimum rate for each, and a shared semaphore for large ones.
 //!
-//! Invariant: a sender is not blamed for the time in which nothing more is asked of it; what is large is not read
-//! before there is room for all of it, so that nobody who holds some waits for more.
+//! Invariant: time in which the reader requests nothing does not count against the sender. A large message is read only
+//! when there is room for all of it, so that no holder of room waits for more.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,8 +21,8 @@ pub fn messages(body: Body, is_awaited: bool) -> Body {
     Messages::new(is_awaited, None).of(body)
 }
 
-/// The same of a stream whose messages of more than `small_bytes` take room of the sender's group, from their
-/// beginning until more is asked for behind them.
+/// Limits the messages of a stream. A message of more than `small_bytes` takes room of the sender's group, from its
+/// beginning until the reader requests the next one.
 pub fn limited_messages(
     body: Body,
     semaphore: FairSemaphore,
@@ -53,7 +53,7 @@ type Acquiring = Pin<Box<dyn Future<Output = Result<Permit, QueueFull>> + Send>>
 
 enum State {
     Free,
-    /// For the message that has begun.
+    /// Waiting for the permit of the message that has begun.
     Acquiring(Acquiring),
     Acquired(Permit, Pin<Box<WaitForCancellationFutureOwned>>),
 }
@@ -87,11 +87,11 @@ impl LargeMessageLimit {
 }
 
 struct Messages {
-    /// What has come of a message's prefix.
+    /// The received part of a message's prefix.
     prefix: Vec<u8>,
-    /// What is still to come of a message.
+    /// The remaining bytes of a message.
     left: u32,
-    /// Of the message that is awaited.
+    /// The minimum rate of the awaited message.
     min_rate: Option<MinRate>,
     timer: Option<Pin<Box<Sleep>>>,
     semaphore: Option<LargeMessageLimit>,
@@ -146,7 +146,7 @@ impl Messages {
                 self.min_rate = None;
             }
         }
-        // What is here whole takes no more.
+        // A message that has arrived completely takes no more room.
         if let Some(semaphore) = &mut self.semaphore
             && length > semaphore.small_bytes
             && self.left > 0
@@ -187,7 +187,7 @@ impl Messages {
                 {
                     self.take(data, now);
                 }
-                // Until it is asked for more, the sender may be kept from sending.
+                // Until the reader requests more, the sender may be unable to send.
                 if let Some(min_rate) = &mut self.min_rate {
                     min_rate.rest(now);
                 }
@@ -295,7 +295,7 @@ mod tests {
 
     const KIB: usize = 1024;
 
-    /// The prefix of a large message, and some of it.
+    /// Returns the prefix of a large message, and some of its bytes.
     fn begun(length: usize, bytes: usize) -> Bytes {
         let mut begun = vec![0];
         begun.extend_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(semaphore.used(), 100 * KIB, "it is still being read");
         assert!(is_waiting(&mut body).await);
         assert_eq!(semaphore.used(), 0);
-        // What is small takes none.
+        // A small message takes no room.
         sender.send(message(60).slice(..20)).await.unwrap();
         body.frame().await.unwrap().unwrap();
         assert!(is_waiting(&mut body).await);
@@ -356,7 +356,7 @@ mod tests {
             unfinished.push((sender, body));
         }
         assert_eq!(semaphore.used(), 200 * KIB, "half of all room");
-        // What is larger than all room waits until it is alone; the unfinished ones go for it.
+        // A message larger than all room waits until it is alone; the unfinished messages are revoked for it.
         let (sender, mut body) = begun_body(&semaphore, "honest", 1_000 * KIB).await;
         let begun = Instant::now();
         sender

@@ -1,15 +1,15 @@
-//! Messages that are sent only once the state they describe is durable.
+//! The queue of messages that leave only once the state they describe is durable.
 //!
-//! A core emits a message with the log position it depends on; the shell tells how far the log is
-//! durable, and gets the messages that are free to go. Invariant: to one destination messages go in
-//! the order they were pushed, so one that waits holds back those behind it. Pure: no clock, no I/O.
+//! A core pushes a message with the log position it depends on; the shell reports how far the log is durable, and receives
+//! the messages that may leave. Invariant: messages to one destination leave in the order of the pushes, so a waiting
+//! message holds back those behind it. Pure: no clock, no I/O.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A position in the log; 0 is before everything, so what depends on nothing waits for 0.
 pub type Lsn = u64;
 
-/// What a message takes while it waits.
+/// The size of a message in the queue.
 pub trait QueuedSize {
     /// Asked once, when a message has to wait: it may cost a walk over the message.
     fn bytes(&self) -> usize;
@@ -70,7 +70,7 @@ pub struct Outbox<Dest, Msg> {
     queued: usize,
     queued_bytes: usize,
     queues: BTreeMap<Dest, Queue<Msg>>,
-    /// What the head of each queue waits for: where to look when the log advances.
+    /// The log position that the head of each queue waits for: an index for each advance of the log.
     heads: BTreeSet<(Lsn, Dest)>,
 }
 
@@ -173,7 +173,7 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
             && self.queued_bytes.saturating_add(bytes) <= self.limits.bytes_total / 2
     }
 
-    /// As [`Outbox::push`], but gives the message back if it may go at once.
+    /// Pushes a message like [`Outbox::push`], or returns it if it may leave at once.
     pub fn pass(
         &mut self,
         destination: Dest,
@@ -186,14 +186,14 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
         self.push(destination, after, message).map(|()| None)
     }
 
-    /// The log is durable up to and including `lsn`: what may go now. An older `lsn` changes
-    /// nothing.
+    /// Records that the log is durable up to and including `lsn`, and returns the messages that may leave. An older `lsn`
+    /// changes nothing.
     pub fn durable(&mut self, lsn: Lsn) -> Vec<(Dest, Msg)> {
         self.durable = self.durable.max(lsn);
         self.release()
     }
 
-    /// What may go already; to be asked after pushing what depends on nothing new.
+    /// Returns the messages that may leave already; to be called after pushes that depend on nothing new.
     pub fn release(&mut self) -> Vec<(Dest, Msg)> {
         let mut released = Vec::new();
         while let Some((after, _)) = self.heads.first()
@@ -230,7 +230,7 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
         }
     }
 
-    /// Forgets what waits for a destination, and tells how much that was.
+    /// Forgets the messages of a destination, and returns their number.
     pub fn drop_destination(&mut self, destination: &Dest) -> usize {
         let Some(queue) = self.queues.remove(destination) else {
             return 0;
@@ -253,7 +253,7 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
         self.queued
     }
 
-    /// What all that waits takes.
+    /// Returns the bytes of all queued messages.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes
@@ -269,7 +269,7 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
 mod tests {
     use super::*;
 
-    /// What a message of this type takes.
+    /// Implements the size of messages of this type.
     macro_rules! sized {
         ($($message:ty = $bytes:expr),*) => {
             $(impl QueuedSize for $message {
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(outbox.queued_bytes(), 4);
         outbox.drop_destination(&"a");
         assert_eq!(outbox.queued_bytes(), 0);
-        // What may be lost leaves half of the room.
+        // A message that may be lost leaves half of the room.
         let fits = |outbox: &Outbox<&str, usize>, bytes| outbox.leaves_half(&"a", 2, &bytes);
         assert!(fits(&outbox, 5) && !fits(&outbox, 6));
         outbox.push("a", 2, 3).unwrap();

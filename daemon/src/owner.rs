@@ -1,11 +1,10 @@
-//! Whose the other end of a connection on this machine is, as the kernel knows it.
+//! The owner of the other end of a local connection, as the kernel knows it.
 //!
-//! Entered through [`SocketOwner::find`], which asks the kernel's socket diagnostics for the one socket that
-//! is connected to ours; where netlink is not to be had, the tables of procfs are read, which know no
-//! cgroups. Invariants: only a connection whose other end is still held is told, whether or not that end has sent its last,
-//! so what is said of it is said of whoever sent what we read from it: while our end is open the kernel connects no other
-//! socket to it; in a user namespace that does not know all users, those that it does not know are not told from each other,
-//! so of them nothing is said.
+//! Entered through [`SocketOwner::find`], which queries the kernel's socket diagnostics for the one socket that is
+//! connected to ours. Without netlink it reads the tables of procfs, which contain no cgroups. Invariants: the owner is
+//! reported only while its end of the connection is open, whether or not that end has sent its last byte, so the report
+//! concerns the sender of the bytes that we read: while our end is open the kernel connects no other socket to it. In a
+//! user namespace that does not map all users, the unmapped users are indistinguishable, so nothing is reported for them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +13,7 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-/// What the kernel knows of a socket.
+/// The owner of a socket, as the kernel reports it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct SocketOwner {
     /// The user that opened it.
@@ -40,7 +39,7 @@ impl SocketOwner {
         found.filter(|owner| known_users().know(owner.uid))
     }
 
-    /// The same for what can be on this machine, without a look through the tables of procfs, which take long.
+    /// Returns the owner for addresses that can be local, without the slow search in the tables of procfs.
     pub(super) fn find_local(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
         let (peer, local) = (canonical(peer), canonical(local));
         let is_here = peer.ip().is_loopback() || peer.ip() == local.ip();
@@ -50,15 +49,15 @@ impl SocketOwner {
     }
 }
 
-/// Which users this process can tell apart.
+/// The users that this process can distinguish.
 #[derive(Clone, Copy, Debug)]
 struct KnownUsers {
-    /// What the kernel says instead of each user that this process's namespace does not know; none in one that knows all.
+    /// The id that the kernel reports for all users unmapped in this process's namespace; `None` if all users are mapped.
     unmapped: Option<u32>,
 }
 
 impl KnownUsers {
-    /// From `uid_map` and `overflowuid` of procfs, user_namespaces(7).
+    /// Parses `uid_map` and `overflowuid` of procfs, see user_namespaces(7).
     fn of(uid_map: &str, overflow: &str) -> Self {
         const ALL: u64 = u32::MAX as u64;
         let lengths = uid_map
@@ -198,7 +197,7 @@ fn cgroup_in(mut attributes: &[u8]) -> Option<u64> {
     }
 }
 
-/// From `/proc/net/tcp` and `/proc/net/tcp6`.
+/// Searches `/proc/net/tcp` and `/proc/net/tcp6` for the connection.
 fn listed(peer: SocketAddr, local: SocketAddr) -> Option<SocketOwner> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
     tables.into_iter().find_map(|table| {

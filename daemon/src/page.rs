@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
                       object-src 'none'";
 
-/// Whose page it is; each daemon has its own first file.
+/// The daemon of a page; each daemon has its own first file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     Master,
@@ -94,7 +94,7 @@ struct File {
     version: HeaderValue,
 }
 
-/// The files by their names; compressed once, when the first is asked for.
+/// The files by name; compressed once, at the first request.
 static BY_NAME: LazyLock<HashMap<&str, File>> = LazyLock::new(|| {
     let file = |(name, kind, content): &(&'static str, &'static str, &'static [u8])| {
         let mut hasher = DefaultHasher::new();
@@ -305,7 +305,8 @@ mod tests {
         FILES.iter().filter(move |(name, ..)| is_ours(name))
     }
 
-    /// What a browser loads of a daemon once all of its page was looked at; nobody waits for more on a slow line.
+    /// The limit covers all files that a browser loads while it visits the whole page of a daemon: on a slow line nobody
+    /// waits for more.
     #[test]
     fn the_page_is_small() {
         const BYTES_MAX: usize = 61_000;
@@ -349,7 +350,7 @@ mod tests {
         }
     }
 
-    /// Names in a cluster are others' texts: what is set as markup could be made to run.
+    /// Names in a cluster are foreign texts: a text inserted as markup could be made to run.
     #[test]
     fn no_file_of_ours_writes_markup_or_needs_a_looser_policy() {
         for (name, _, content) in ours() {

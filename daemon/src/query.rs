@@ -12,7 +12,7 @@ const PARAMETERS_MAX: usize = 64;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads `a=b&c=d`; what is not encoded properly stays as it is.
+    /// Parses `a=b&c=d`; text with invalid encoding stays as it is.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let pairs = text.split('&').filter(|pair| !pair.is_empty());

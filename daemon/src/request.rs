@@ -1,4 +1,4 @@
-//! What every request keeps to, whichever daemon it asks.
+//! The limits that every request obeys, for any daemon.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ pub const CALLBACK_BYTES_MAX: usize = 256;
 /// Mesos does not look at the method of its read-only endpoints, and clients do POST to them.
 pub const READ: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
 
-/// Why a request with too long a path is refused.
+/// Returns the reason for refusing a request with too long a path.
 #[must_use]
 pub fn uri_too_long() -> String {
     format!("The path is longer than {URI_BYTES_MAX} bytes")
 }
 
-/// Why a request with too long a name of a callback is refused.
+/// Returns the reason for refusing a request with too long a name of a callback.
 #[must_use]
 pub fn callback_too_long() -> Invalid {
     invalid!("The 'jsonp' callback is longer than {CALLBACK_BYTES_MAX} bytes")

@@ -1,8 +1,7 @@
-//! The table of a daemon's routes: all that holds for a path is said in one place.
+//! The table of a daemon's routes: one place for all rules of a path.
 //!
-//! Dispatch, authentication, authorization, the firewall, the reference pages and the tests of access read
-//! [`Routes`]. Invariant: what is not in the table is answered by no handler; gRPC and the files of a page for people
-//! are beside it.
+//! Dispatch, authentication, authorization, the firewall, the reference pages and the tests of access read [`Routes`].
+//! Invariant: no handler answers a path outside the table; gRPC and the files of a page for people are beside it.
 
 use http::{Method, header};
 use meseta_access::{Action, browser};
@@ -16,13 +15,13 @@ pub const ANY_METHOD: &[Method] = &[];
 /// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing is told that matters.
+    /// The answer contains nothing confidential.
     Nothing,
     /// A permission for the whole, with its object.
     Permission(Action, Option<&'static str>),
     /// Any authenticated caller; hidden entries are left out.
     Filtered,
-    /// What is to be changed says what is needed, and is looked at where it is understood.
+    /// The changed object determines the permission, and the handler that parses it checks the permission.
     ByObject,
 }
 
@@ -36,7 +35,7 @@ pub enum BodyType {
 /// A path, and all that holds for it. `H` answers its requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<H> {
-    /// As a request has it, such as `/maintenance/status`.
+    /// The path of a request, such as `/maintenance/status`.
     pub path: &'static str,
     pub methods: &'static [Method],
     pub realm: Realm,
@@ -57,12 +56,12 @@ pub struct Route<H> {
     /// Whether what it shows has a number (`ETag`) that stays while it does.
     pub has_etag: bool,
     pub handler: H,
-    /// Its row in `docs/endpoints.md`.
+    /// The description in the row of `docs/endpoints.md`.
     pub text: &'static str,
 }
 
 impl<H: Copy> Route<H> {
-    /// A route that changes nothing, for those who may read.
+    /// Returns a route that changes nothing, for callers with read access.
     #[must_use]
     pub const fn read(path: &'static str, need: Need, handler: H, text: &'static str) -> Self {
         Self {
@@ -197,8 +196,8 @@ impl<H: Copy> Route<H> {
         self.changed_by.is_some_and(is_named)
     }
 
-    /// Why the body is refused, if it is of a type that only a page's form has. Nothing else is asked of the type, as in
-    /// Mesos: `curl -d` says that it sends a form.
+    /// Returns why the body is refused, if it has a type that only a page's form has. The type is not checked otherwise, as
+    /// in Mesos: `curl -d` declares a form.
     #[must_use]
     pub fn wrong_body_type<B>(&self, request: &http::Request<B>) -> Option<String> {
         let expected = match self.body_type? {
@@ -237,7 +236,7 @@ pub struct Routes<H: 'static> {
     /// The name of the process in libprocess, below which each path is found too: `master`.
     pub process: &'static str,
     pub list: &'static [Route<H>],
-    /// What answers messages of libprocess, at `/mesos.internal.…`.
+    /// The route for messages of libprocess, at `/mesos.internal.…`.
     pub libprocess: &'static Route<H>,
 }
 

@@ -1,7 +1,8 @@
-//! One port for HTTP/1 and, where there is gRPC, HTTP/2, with TLS or without, told apart by how a connection begins.
+//! The server on one port: HTTP/1 and, with gRPC, HTTP/2, with TLS or without, distinguished by the first bytes of a
+//! connection.
 //!
-//! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no
-//! connection is left. Limits of bodies belong to the routes, who asks is told by [`super::authentication`].
+//! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no connection is
+//! left. Limits of bodies belong to the routes; [`super::authentication`] identifies the caller.
 
 mod admission;
 mod half_close;
@@ -48,27 +49,28 @@ use unread::ReadOn;
 
 pub use tokio_util::sync::CancellationToken;
 
-/// Which origins may embed a response, as a script or an image.
+/// The header for the origins that may embed a response, as a script or an image.
 pub(crate) const RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
 #[derive(Copy, Clone, Debug)]
 pub struct Options {
-    /// From the connection to the end of its first request's header.
+    /// The time limit from the connection to the end of its first request's header.
     pub header_timeout: Duration,
-    /// How long a connection may wait for its next request. Clients keep connections over long
-    /// silences and do not all repeat a call that met a closed one, so this is generous.
+    /// The longest time that a connection may wait for its next request. Clients keep connections over long silences and do
+    /// not all repeat a call that met a closed connection, so this is generous.
     pub idle_timeout: Duration,
-    /// For one more than these another one goes whose other side is not known, of those who have most.
+    /// The maximum number of connections; beyond it a new connection evicts one without an authenticated client, of the
+    /// tenant with the most.
     pub connections_max: usize,
-    /// The same of one address, or 64 bits of an IPv6 one, whose connections have not said who they are;
-    /// loopback, and this machine where the kernel tells who opened a connection, have no such limit.
+    /// The maximum of unauthenticated connections per address, or per 64 bits of an IPv6 address. Loopback, and local
+    /// clients whose user the kernel knows, have no such limit.
     pub connections_per_address_max: usize,
-    /// How long a client may take nothing of what is sent to it.
+    /// The longest time for which a client may take nothing of its response.
     pub stall_timeout: Duration,
-    /// From the beginning of shutdown to the end of the last connection.
+    /// The time from the beginning of shutdown to the end of the last connection.
     pub drain_timeout: Duration,
-    /// Whether HTTP/2 is spoken, which gRPC needs, or HTTP/1 alone, where a connection has one request at a time.
+    /// Whether the server speaks HTTP/2, which gRPC needs, or HTTP/1 alone, where a connection has one request at a time.
     pub http2: bool,
 }
 
@@ -86,21 +88,21 @@ impl Default for Options {
     }
 }
 
-/// How often an HTTP/2 peer is asked whether it is still there, and how long it may take to answer.
+/// The pause between two pings of an HTTP/2 peer, and the time limit for its answer.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a connection has in memory of a request that is not whole, and of an answer that is not taken. Longer headers
-/// are refused.
+/// Bytes in memory per connection for an incomplete request, and for an answer that the client has not taken. Longer
+/// headers are refused.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
-/// What an HTTP/2 peer may send that nobody has asked for yet, on one stream and on all of its connection: so much is
-/// in memory of each agent that waits to be read, and more would not come faster within a cluster.
+/// Bytes that an HTTP/2 peer may send before the reader requests them, on one stream and on the whole connection. This much
+/// memory may wait per agent, and more would not be faster within a cluster.
 const HTTP2_STREAM_BYTES: u32 = 128 * 1024;
 const HTTP2_CONNECTION_BYTES: u32 = 256 * 1024;
 /// Requests of one connection at a time: agents, schedulers and operators have a handful, and each takes memory.
 const HTTP2_STREAMS_MAX: u32 = 16;
-/// What waits to be sent on one stream.
+/// Bytes that may wait to be sent on one stream.
 const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
-/// After accept fails for want of descriptors, so that the loop does not spin.
+/// The pause after accept fails for lack of descriptors, so that the loop does not spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows. After a failover thousands of agents
@@ -118,11 +120,11 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until `shutdown` is cancelled, then closes the listener, tells every connection to end
-/// after its current response, waits, and aborts what is left.
+/// Serves until `shutdown` is cancelled, then closes the listener, lets every connection end after its current response,
+/// waits, and aborts the remaining ones.
 ///
-/// Endless responses must watch the same token, as [`stream_body`] does; a handler that does not is
-/// cut off at the end of `drain_timeout`.
+/// Endless responses must watch the same token, as [`stream_body`] does; a handler that does not is cut off at the end of
+/// `drain_timeout`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -132,8 +134,8 @@ pub async fn serve(
     serve_with(listener, router, options, None, shutdown).await;
 }
 
-/// The same, over TLS if there is a certificate. A connection in the clear then still reaches the routes if
-/// it comes from this machine, and these can tell; any other is told that the port speaks TLS, and closed.
+/// Serves over TLS if there is a certificate. A local connection without TLS then still reaches the routes, which see that
+/// it has no TLS; any other connection gets the hint that the port requires TLS, and is closed.
 pub async fn serve_with(
     listener: TcpListener,
     router: Router,
@@ -301,7 +303,7 @@ async fn serve_connection<S>(
         let in_use = Arc::new(peer.begin());
         request.extensions_mut().insert(ConnectInfo(address));
         request.extensions_mut().insert(peer.clone());
-        // HTTP/2 tells the end of a request otherwise.
+        // HTTP/2 signals the end of a request differently.
         let exchange = (request.version() < Version::HTTP_2).then(|| exchanges.begin());
         call(router.clone(), request, in_use, exchange)
     });
@@ -386,7 +388,7 @@ async fn call(
     Ok(response.map(|body| guarded(body, (in_use, exchange))))
 }
 
-/// Tells browsers to take an answer for nothing but what it says it is, and to give it to no other page.
+/// Adds headers that forbid browsers to guess the type of an answer and to share it with another page.
 fn add_browser_headers(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,9 +1,9 @@
 //! Sockets that this process opens for tasks: for a check, for a fetch.
 //!
 //! A daemon trusts root on its own machine. A request that it sends to itself for a task comes from root, and must not be
-//! trusted. [`TaskSocket::record`] marks such a socket before it connects; the mark is found by the socket's inode, which the
-//! kernel tells of each connection. Invariant: a socket is recorded from before it connects until after it is closed, so
-//! that no look through the process's descriptors is needed.
+//! trusted. [`TaskSocket::record`] marks such a socket before it connects; the mark is found by the socket's inode, which
+//! the kernel reports for each connection. Invariant: a socket is recorded from before it connects until after it is
+//! closed, so that no search through the process's descriptors is needed.
 
 use std::collections::HashMap;
 use std::io;

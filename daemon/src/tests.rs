@@ -459,7 +459,7 @@ async fn next_frame(connection: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
     (kind, flags, u32::from_be_bytes(stream), payload)
 }
 
-/// Found with curl 7.88 and a master that follows: in half of the calls the redirection was thrown away.
+/// Found with curl 7.88 and a following master: half of the calls lost the redirection.
 #[tokio::test]
 async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
     const DATA: u8 = 0;
@@ -491,7 +491,7 @@ async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
             rest.extend(frame(PING, 0, 0, &[7; 8]));
             connection.write_all(&rest).await.unwrap();
         }
-        // What was to be sent before the answer to the ping has come by then.
+        // Frames sent before the answer to the ping have arrived by then.
         let (expected, unexpected) = if is_ended {
             (PING, RESET)
         } else {
@@ -509,7 +509,7 @@ async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
     server.stop().await;
 }
 
-/// What comes back after a client has sent this and closed its sending half.
+/// Returns the answer to a client that sends this and closes its sending half.
 async fn half_closed(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -544,7 +544,7 @@ fn slow(shutdown: CancellationToken) -> Router {
         .route("/large", get(large))
 }
 
-/// Found with `nc -N` and Python's `shutdown(SHUT_WR)`: calls were carried out and not answered.
+/// Found with `nc -N` and Python's `shutdown(SHUT_WR)`: calls were executed but not answered.
 #[tokio::test(start_paused = true)]
 async fn who_closes_its_sending_half_is_answered() {
     let server = Running::start(Options::default(), slow).await;
@@ -588,7 +588,8 @@ async fn who_closes_its_sending_half_is_answered() {
     server.stop().await;
 }
 
-/// hyper took all of it at once, wrote what the socket had room for, and then met the end of the request.
+/// Regression: hyper took the whole answer at once, wrote as much as the socket could take, and then met the end of the
+/// request.
 #[tokio::test]
 async fn who_closes_its_sending_half_has_the_whole_of_a_large_answer() {
     /// More than sockets take.

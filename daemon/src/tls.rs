@@ -35,13 +35,13 @@ use super::watched::Watched;
 
 /// The longest file of certificates, keys or credentials, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// How often files are looked at for a change.
+/// The pause between two checks of the files for a change.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(5);
-/// From so long before it ends a certificate is warned of.
+/// The time before the end of a certificate from which the daemon warns.
 pub const END_WARNING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How often it is warned of.
+/// The pause between two warnings.
 const END_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Where distributions keep the authorities that they trust.
+/// The files in which distributions keep the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -51,7 +51,7 @@ const SYSTEM_AUTHORITIES: [&str; 3] = [
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 const HTTP2: &[u8] = b"h2";
 
-/// Where a daemon's certificate is.
+/// The files of a daemon's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     /// The chain, its own certificate first.
@@ -62,7 +62,7 @@ pub struct Files {
     pub authorities: Option<PathBuf>,
 }
 
-/// Why certificates cannot be used.
+/// The reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error(transparent)]
@@ -87,7 +87,7 @@ pub enum TlsError {
     NoAuthorities,
 }
 
-/// Why a file that matters to security was not read.
+/// The reason why a file that matters to security was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("failed to read {path}")]
@@ -126,8 +126,8 @@ pub fn read_secret_file(path: &Path) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Whether others than its owner may read a file; user and group of its owner, and of this process. A group that root
-/// gave the file to is none of the others if it is the process's own, and the process is not root's.
+/// Whether users other than its owner may read a file, given the user and group of its owner and of this process. If root
+/// owns the file, the group of a process that is not root's may read it.
 const fn is_open_to_others(mode: u32, owner: (u32, u32), process: (u32, u32)) -> bool {
     let is_service = process.0 != 0;
     let forbidden = if is_service && owner.0 == 0 && owner.1 == process.1 {
@@ -199,13 +199,14 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// What is served, all of it of one reading of the files.
+/// The served certificate, all of it from one reading of the files.
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
     /// The hosts that the certificate names.
     hosts: Arc<Vec<HostPattern>>,
-    /// When it ends, since 1970: of those that go with it others may be believed without an authority that has ended.
+    /// The end of the certificate, since the Unix epoch. The other certificates of the chain do not count: clients may
+    /// believe them without an authority that has ended.
     end: Option<Duration>,
     /// Returns true if the certificate names its kind of daemon.
     is_marked: bool,
@@ -223,8 +224,8 @@ impl Current {
     }
 }
 
-/// What a daemon accepts connections with. With authorities, the other side may show a certificate of
-/// theirs, at each connection anew; a bad one ends the connection, none is the routes' affair.
+/// Returns the configuration for accepting connections. With authorities, the other side may show a certificate of theirs
+/// on each connection; an invalid certificate ends the connection, and the routes decide about a missing one.
 fn server(
     files: &Files,
     chain: Chain,
@@ -259,7 +260,7 @@ fn server(
     Ok(Arc::new(config))
 }
 
-/// Whose certificates are believed: these, or what the system trusts.
+/// Returns the trusted authorities: those of the file, or else those of the system.
 fn roots(trusted: Option<&Path>) -> Result<RootCertStore, TlsError> {
     match trusted {
         Some(path) => authorities(path),
@@ -272,7 +273,7 @@ fn roots(trusted: Option<&Path>) -> Result<RootCertStore, TlsError> {
     }
 }
 
-/// What is connected with: whose certificates are believed, and one's own, if there is one.
+/// Returns the configuration of a client: the trusted authorities, and its own certificate, if it has one.
 pub fn client(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
@@ -280,8 +281,9 @@ pub fn client(
     client_with(trusted, identity, Judgement::default())
 }
 
-/// The same, for servers that may be sent secrets: daemons of this kind. `named` are the addresses that the user gave for
-/// them; the client may connect to others that one of those names, whose certificates have to say what they are.
+/// Returns the configuration for servers that may receive secrets: daemons of this kind. `named` are the addresses that the
+/// user gave for them. The client may also connect to an address that one of those servers names; the certificate there
+/// must state the kind of daemon.
 pub fn client_of(
     kind: DaemonKind,
     named: &[String],
@@ -295,14 +297,14 @@ pub fn client_of(
     client_with(trusted, identity, judgement)
 }
 
-/// The same, for servers that are known by another name too than the one they are called by: a certificate for either
-/// will do.
+/// Returns the configuration for servers with a second name besides the one in the address: a certificate for either name
+/// is valid.
 pub fn client_of_either(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
     name: &str,
 ) -> Result<ClientConfig, TlsError> {
-    // What is no name of a host is on no certificate.
+    // A text that is no host name is on no certificate.
     let Ok(name) = ServerName::try_from(name.to_owned()) else {
         return client(trusted, identity);
     };
@@ -361,7 +363,7 @@ fn client_with(
     }
 }
 
-/// For clients that speak in the clear: no certificate will do.
+/// Returns a configuration for clients without TLS: every certificate is refused.
 pub fn trusting_no_server() -> ClientConfig {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -382,7 +384,8 @@ fn hosts_of(chain: &[CertificateDer<'_>]) -> Vec<HostPattern> {
         .collect()
 }
 
-/// When each of the certificates in a file ends, since 1970, in their order; `None` for what does not say it.
+/// Returns the end of each certificate in a file, since the Unix epoch, in their order; `None` for a certificate without a
+/// readable end.
 pub fn ends_of(path: &Path) -> Result<Vec<Option<Duration>>, TlsError> {
     let (_, bytes) = read(path)?;
     let chain: Result<Chain, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -399,7 +402,7 @@ pub fn is_for(path: &Path, host: &str) -> Result<bool, TlsError> {
     Ok(PeerCertificate(first).is_for(host))
 }
 
-/// What is said at this time since 1970 of a certificate that ends at another; nothing while that is far.
+/// Returns the warning about a certificate's end at this time since the Unix epoch; `None` while the end is far away.
 fn warning(end: Duration, now: Duration) -> Option<String> {
     match end.checked_sub(now) {
         Some(left) if left > END_WARNING => None,
@@ -440,7 +443,7 @@ impl Served {
         Arc::clone(&current)
     }
 
-    /// What accepts a connection, for HTTP/1 alone or for HTTP/2 as well.
+    /// Returns the acceptor of connections, for HTTP/1 alone or for HTTP/2 as well.
     pub(super) fn acceptor(&self, http2: bool) -> tokio_rustls::TlsAcceptor {
         let config = Arc::clone(&self.current().config);
         if http2 {
@@ -461,7 +464,7 @@ impl Served {
         self.files.authorities.as_deref()
     }
 
-    /// When the certificate as it is now ends, since 1970.
+    /// Returns the end of the present certificate, since the Unix epoch.
     pub fn end(&self) -> Option<Duration> {
         self.current().end
     }
@@ -514,7 +517,7 @@ impl Served {
 pub struct PeerCertificate(CertificateDer<'static>);
 
 impl PeerCertificate {
-    /// Of a handshake that is over.
+    /// Returns the peer's certificate after a handshake.
     pub(super) fn of(connection: &rustls::ServerConnection) -> Option<Self> {
         let first = connection.peer_certificates()?.first()?;
         Some(Self(first.clone().into_owned()))

@@ -84,7 +84,7 @@ impl fmt::Display for Untrusted<'_> {
     }
 }
 
-/// The beginning and the end of what is written to it. It keeps no more than it gives back, however much is written.
+/// The beginning and the end of a written text. The memory stays bounded by the result, however much is written.
 #[derive(Debug)]
 pub struct Excerpt {
     bytes_max: usize,
@@ -96,7 +96,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// An empty excerpt of so many bytes at most, beside the note of what is missing.
+    /// Returns an empty excerpt of at most `bytes_max` bytes, plus the note about the missing part.
     #[must_use]
     pub const fn new(bytes_max: usize) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl fmt::Write for Excerpt {
             self.is_head_full = !more.is_empty();
             rest = more;
         }
-        // Of a long piece only the end can stay; one byte more than fits tells that the text is too long.
+        // Only the end of a long piece can stay; one byte more than fits shows that the text is too long.
         let from = rest.len().saturating_sub(self.bytes_max);
         let (passed, end) = rest.split_at(ceil_char_boundary(rest, from));
         if !passed.is_empty() {

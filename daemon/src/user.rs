@@ -1,7 +1,7 @@
-//! Who runs this process, by the name that agents know users by.
+//! The user of this process, by the name that agents use for users.
 //!
-//! Entered through [`name`]. Invariant: the kernel's word comes before that of the environment, which is often that of
-//! whoever started a shell or a service, and is inherited by what changes its user.
+//! Entered through [`name`]. Invariant: the kernel's answer takes precedence over the environment, which often names the
+//! user that started a shell or a service, and is inherited by programs that change their user.
 
 /// The name of the user that this process runs as; where the machine has none for it, as in many containers, what `USER`
 /// says.

@@ -1,7 +1,7 @@
-//! How much a daemon logs, as operators raise it for a while over HTTP.
+//! The log level of a daemon, which operators raise for a while over HTTP.
 //!
-//! What a level means is up to whoever set the logging up; here it is a number, and a time after which it
-//! falls back. Invariant: the last request applies; the expiry of an earlier one does not end it.
+//! The owner of the logging defines the meaning of a level; here it is a number, with a time after which it falls back.
+//! Invariant: the last request applies; the expiry of an earlier one does not end it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub fn log_lines_left_out() -> u64 {
     LINES_LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Changes what is logged.
+/// The function that changes the log level.
 pub type Apply = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// The level of a daemon's log. Cheap to clone.

@@ -19,7 +19,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// As they are now. To be called before they are read.
+    /// Records the present state of the files; to be called before they are read.
     pub(super) fn new(files: impl IntoIterator<Item = PathBuf>) -> Self {
         let files: Vec<_> = files.into_iter().collect();
         let taken = stamps(&files);

@@ -20,7 +20,7 @@ const ENDPOINT: &str = "endpoint";
 const FRESH_ENDPOINT: &str = ".endpoint.tmp";
 const PROBE: &str = ".probe";
 
-/// What each daemon keeps here, besides files of its own.
+/// The files that each daemon keeps here, besides its own.
 const COMMON: [&str; 3] = [ENDPOINT, FRESH_ENDPOINT, PROBE];
 
 /// Makes the directory, or tightens the one that is there, and finds out now whether it can be written. `own` are the
@@ -98,10 +98,11 @@ pub fn create_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Puts a small text, or a few bytes, in a file's place: what is there after a crash is one of the two, whole.
+/// Replaces a file with a small text, or a few bytes: after a crash the file has its old or its new contents, complete.
 ///
 /// # Errors
-/// It cannot be written.
+///
+/// The file cannot be written.
 pub fn replace_file(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".tmp");
@@ -140,11 +141,11 @@ pub fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io:
     std::fs::rename(&fresh, work_dir.join(ENDPOINT))
 }
 
-/// How long the end of a daemon waits for the removal of a file.
+/// The time that the end of a daemon waits for the removal of a file.
 const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 
-/// Takes back what [`write_endpoint`] said: the daemon listens no more. A disk that does not answer is not waited for:
-/// the next start replaces what is left.
+/// Removes the file of [`write_endpoint`]: the daemon no longer listens. Does not wait for a disk without an answer: the
+/// next start replaces the file.
 pub fn remove_endpoint(work_dir: &Path) {
     remove_in_time(work_dir.join(ENDPOINT));
 }

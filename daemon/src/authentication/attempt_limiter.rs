@@ -18,7 +18,7 @@ const OF_SOURCE: Rate = Rate {
     burst: 20.0,
     waiting_max: 64,
 };
-/// The same for one principal of a source.
+/// The rate for one principal of a source.
 const OF_PRINCIPAL: Rate = Rate {
     per_second: 0.5,
     burst: 3.0,
@@ -26,9 +26,9 @@ const OF_PRINCIPAL: Rate = Rate {
 };
 /// Sources that are counted; above it those that are not being looked at are forgotten.
 const SOURCES_MAX: usize = 16_384;
-/// For how long it is known of a source what was tried from there.
+/// The time for which the limiter remembers the claims of a source.
 const TRIED_KEPT: Duration = Duration::from_secs(600);
-/// What of that is counted: more makes no difference.
+/// Remembered claims of a source: more make no difference.
 const TRIED_MAX: usize = 64;
 /// Principals of one source that are counted: more than can be wanting at that rate.
 const PRINCIPALS_MAX: usize = 64;
@@ -41,8 +41,8 @@ struct Rate {
     waiting_max: usize,
 }
 
-/// Where a claim comes from. A client with a verified certificate is not limited by others of its address, and on
-/// this machine one user is not limited by another.
+/// The source of a claim. A client with a verified certificate is not limited by others of its address, and on this machine
+/// one user is not limited by another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Certificate(String),
@@ -55,8 +55,8 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptDecision {
     Granted,
-    /// As soon as one that is being looked at turns out to be right: to be asked for again by
-    /// [`AttemptLimiter::take_waiting`], or given up by [`AttemptLimiter::stop_waiting`].
+    /// The claim may be checked once a pending claim turns out right: the caller repeats it with
+    /// [`AttemptLimiter::take_waiting`] or abandons it with [`AttemptLimiter::stop_waiting`].
     Wait,
     Denied,
 }
@@ -126,7 +126,7 @@ struct Counted {
     last: Option<(u64, Instant)>,
 }
 
-/// What was tried lately.
+/// The recent attempts of all sources.
 #[derive(Debug, Default)]
 pub(super) struct AttemptLimiter {
     sources: HashMap<Source, Counted>,
@@ -175,7 +175,7 @@ impl AttemptLimiter {
         decision
     }
 
-    /// The same for one that waits, which goes on waiting or does not.
+    /// Repeats the request of a waiting claim, which may have to wait again.
     pub(super) fn take_waiting(
         &mut self,
         source: &Source,
@@ -186,7 +186,7 @@ impl AttemptLimiter {
         self.take(source, principal, now)
     }
 
-    /// One that waited does no longer.
+    /// Ends the wait of a claim.
     pub(super) fn stop_waiting(&mut self, source: &Source, principal: u64) {
         let Some(counted) = self.sources.get_mut(source) else {
             return;
@@ -197,7 +197,7 @@ impl AttemptLimiter {
         }
     }
 
-    /// Tells how a granted claim turned out.
+    /// Records the outcome of a granted claim.
     pub(super) fn settle(&mut self, source: &Source, principal: u64, was_right: bool) {
         let Some(counted) = self.sources.get_mut(source) else {
             return;
@@ -208,7 +208,7 @@ impl AttemptLimiter {
         }
     }
 
-    /// Notes a claim from there, which is named by a hash: one who comes again with the same makes one.
+    /// Records a claim of the source by its hash; repetitions of the same claim count once.
     pub(super) fn note(&mut self, source: &Source, claim: u64, now: Instant) {
         let tried = self.tried(source, now);
         if let Some(counted) = self.sources.get_mut(source) {
@@ -218,14 +218,14 @@ impl AttemptLimiter {
         }
     }
 
-    /// One of the claims from there was right.
+    /// Records that one of the source's claims was right.
     pub(super) fn note_right(&mut self, source: &Source) {
         if let Some(counted) = self.sources.get_mut(source) {
             counted.tried = counted.tried.saturating_sub(1);
         }
     }
 
-    /// How many claims came from there lately that were not found to be right.
+    /// Returns the number of recent claims of the source that were not found right.
     pub(super) fn tried(&self, source: &Source, now: Instant) -> usize {
         let counted = self.sources.get(source);
         let lately = counted.filter(|one| {

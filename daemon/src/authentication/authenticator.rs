@@ -1,9 +1,9 @@
-//! Checks the secret of a claimed principal.
+//! The check of a claimed principal's secret.
 //!
-//! An answer is remembered by a keyed fingerprint, so that only the first call of a client costs a hash, and so
-//! does a wrong secret that is given again and again. What is not remembered is hashed if [`AttemptLimiter`] grants it;
-//! the same claim is hashed once, however many wait for it. Invariants: memory and the number of hashes in flight
-//! are bounded; claims from where others came lately that were not right wait for those from elsewhere.
+//! An outcome is remembered by a keyed fingerprint, so that only the first call of a client costs a hash, and so does a
+//! wrong secret that is repeated. Other claims are hashed if [`AttemptLimiter`] grants them; the same claim is hashed once,
+//! however many callers wait for it. Invariants: memory and the number of hashes in flight are bounded; claims from sources
+//! with recent wrong claims wait behind claims from other sources.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,11 +20,11 @@ use crate::fair_semaphore::{FairSemaphore, Group, Rules};
 
 /// Right answers that are remembered; above it all are forgotten and checked anew.
 const REMEMBERED_MAX: usize = 65_536;
-/// The same for wrong ones.
+/// Wrong answers that are remembered, with the same rule.
 const WRONG_MAX: usize = 4_096;
 /// Hashes at once, if there are enough cores: each takes some 20 MiB and a core.
 const HASHES_AT_ONCE: usize = 2;
-/// The same for those who have shown a certificate, who have a lane of their own.
+/// Hashes at once for clients with a certificate, which have a lane of their own.
 const CERTIFIED_AT_ONCE: usize = 1;
 /// Claims of each lane that wait for their turn, of one source and all together.
 const WAITING_OF_SOURCE_MAX: usize = 64;
@@ -33,10 +33,10 @@ const WAITING_MAX: usize = 256;
 const UNDECIDED_MAX: usize = 1_024;
 /// Sources and principals that belong together; above it all are forgotten.
 const PAIRS_MAX: usize = 65_536;
-/// For how long one waits for others of its source to be settled.
+/// The longest wait for pending claims of the same source.
 const SETTLE_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What is known of a claim.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CheckOutcome {
     Known,
@@ -73,7 +73,7 @@ impl CredentialCache {
     }
 }
 
-/// Where so many claims are hashed side by side, in an order that is fair to sources.
+/// Returns a queue that hashes this number of claims side by side, in an order that is fair to sources.
 fn hash_queue(hashes: usize) -> FairSemaphore {
     FairSemaphore::new(Rules {
         units_max: hashes,
@@ -85,7 +85,7 @@ fn hash_queue(hashes: usize) -> FairSemaphore {
     })
 }
 
-/// Leaves half of the cores to those who are known.
+/// Returns half of the cores, within a limit: the other half serves the known clients.
 fn hashes_at_once() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (cores / 2).clamp(1, HASHES_AT_ONCE)
@@ -99,13 +99,13 @@ struct Inner {
     cache: Mutex<CredentialCache>,
     key: [u8; 32],
     attempt_limiter: Mutex<AttemptLimiter>,
-    /// Told whenever a claim is settled.
+    /// Notifies waiters whenever a claim is settled.
     settled: Notify,
     /// Claims that are looked at, for those who make the same.
     pending: Mutex<HashMap<Fingerprint, watch::Receiver<Option<CheckOutcome>>>>,
-    /// From where which principals have shown the right secret.
+    /// The sources from which principals have shown the right secret.
     pairs: Mutex<HashSet<(Source, u64)>>,
-    /// For claims that wait for others to be settled.
+    /// The permits of claims that wait for others to be settled.
     undecided: Arc<Semaphore>,
     hash_queue: FairSemaphore,
     certified: FairSemaphore,
@@ -134,8 +134,8 @@ impl Authenticator {
         }))
     }
 
-    /// Goes by others from now on. Who has the same secret as before stays known: a change for some must not
-    /// send all others through the limits again.
+    /// Replaces the credentials. A principal with an unchanged secret stays known: a change for some must not send all
+    /// others through the limits again.
     pub(super) fn exchange(&self, credentials: Credentials) {
         let mut cache = lock(&self.0.cache);
         let before = std::mem::replace(&mut *cache, CredentialCache::new(credentials));
@@ -160,7 +160,7 @@ impl Authenticator {
             return outcome;
         }
         match self.begin(claim, fingerprint, source) {
-            // Its sender tells before it goes.
+            // The sender sends the outcome before it goes.
             Ok(mut pending) => match pending.wait_for(Option::is_some).await {
                 Ok(outcome) => outcome.unwrap_or(CheckOutcome::Busy),
                 Err(_) => CheckOutcome::Busy,
@@ -169,7 +169,7 @@ impl Authenticator {
         }
     }
 
-    /// Where the outcome of a claim will be told, or what is known of it already.
+    /// Returns the receiver of a claim's outcome, or the outcome if it is known already.
     fn begin(
         &self,
         claim: &Claim,
@@ -261,7 +261,7 @@ impl Attempt {
         lock(&inner.attempt_limiter).take_waiting(source, self.principal, Instant::now())
     }
 
-    /// With which claims it shares its turns.
+    /// Returns the group of claims that share turns with this claim.
     fn group(&self) -> Group {
         let source = self.source.as_ref();
         source.map_or_else(Group::default, |source| format!("{source:?}").into())

@@ -41,7 +41,7 @@ impl Names {
             })?;
             hosts.push(host);
         }
-        // One that is no name, as an address is none, needs no entry.
+        // An invalid name, such as an address, needs no entry.
         let own = self.hostname.clone().into_iter().chain(system_names());
         hosts.extend(own.filter_map(|name| HostPattern::parse(&name).ok()));
         let mut origins = Vec::new();
@@ -60,7 +60,7 @@ impl Names {
     }
 }
 
-/// What this machine calls itself, alone and with the domains that it looks names up in.
+/// Returns the names of this machine, alone and with its search domains.
 fn system_names() -> Vec<String> {
     let [hostname, hosts, resolver] = [
         "/proc/sys/kernel/hostname",
@@ -71,7 +71,7 @@ fn system_names() -> Vec<String> {
     names_of(hostname.trim(), &hosts, &resolver)
 }
 
-/// The same from the texts of the files.
+/// Returns the names, given the texts of the files.
 fn names_of(hostname: &str, hosts: &str, resolver: &str) -> Vec<String> {
     if hostname.is_empty() || hostname == "(none)" {
         return Vec::new();
@@ -110,7 +110,7 @@ impl Authentication {
             [ORIGIN, REFERER, SEC_FETCH_SITE, USER_AGENT].map(|name| one(headers, &name));
         let peer = request.extensions().get::<Peer>();
         let encrypted = peer.is_some_and(|peer| peer.encrypted);
-        // HTTP/2 in the clear is spoken by no browser: agents and schedulers may call this daemon what they like.
+        // No browser uses HTTP/2 without TLS: agents and schedulers may use any name for this daemon.
         let is_program = request.version() == Version::HTTP_2 && !encrypted;
         let authorities = if is_program { &[][..] } else { &authorities };
         let asked = browser::Request {

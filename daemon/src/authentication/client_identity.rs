@@ -1,4 +1,4 @@
-//! What a daemon shows the master of itself: a certificate, and a principal with a secret.
+//! The identity of a daemon towards the master: a certificate, and a principal with a secret.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::settings::client_credential;
 use super::settings_error::SettingsError;
 use crate::tls::{self, DaemonKind, TlsError};
 
-/// How the master is spoken to. Files are read anew at each question, so that new certificates and secrets need no
+/// The identity for calls to the master. Files are read anew at each call, so that new certificates and secrets need no
 /// restart.
 #[derive(Clone, Debug, Default)]
 pub struct ClientIdentity {
@@ -19,10 +19,11 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Of the files that `--ssl_ca_file`, `--ssl_cert_file` with `--ssl_key_file`, and `--credential` name.
+    /// Returns the identity from the files of `--ssl_ca_file`, `--ssl_cert_file` with `--ssl_key_file`, and `--credential`.
     ///
     /// # Errors
-    /// One of them cannot be used: it is read here for the first time.
+    ///
+    /// One of the files is unusable: they are read here for the first time.
     pub fn new(
         authorities: Option<PathBuf>,
         own: Option<(PathBuf, PathBuf)>,
@@ -44,11 +45,12 @@ impl ClientIdentity {
         self.authorities.is_some() || self.own.is_some()
     }
 
-    /// The certificates as the files have them now, for a connection to the master that leads, which may be one that
-    /// `masters`, those that the operator named, name themselves; nothing where the master is spoken to in the clear.
+    /// Reads the certificates for a connection to the leading master; `None` without TLS. The leader may be a master that
+    /// one of `masters`, the operator's addresses, names itself.
     ///
     /// # Errors
-    /// A file cannot be read or makes no sense.
+    ///
+    /// A file is unreadable or invalid.
     pub fn encryption(&self, masters: &[String]) -> Result<Option<tls::ClientConfig>, TlsError> {
         if !self.is_encrypted() {
             return Ok(None);

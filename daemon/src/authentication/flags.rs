@@ -25,7 +25,7 @@ pub struct RequestFlags {
 }
 
 impl RequestFlags {
-    /// `hostname` is the name that the daemon is told to others by.
+    /// Returns the names of the daemon; others see it as `hostname`.
     #[must_use]
     pub fn names(&self, hostname: Option<String>) -> Names {
         Names {

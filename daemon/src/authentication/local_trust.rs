@@ -1,8 +1,9 @@
-//! Clients on the daemon's own machine: which of them are trusted as the operator without credentials.
+//! The local clients that are trusted as the operator without credentials.
 //!
 //! On loopback a daemon trusts root and its own user outside containers, and no other client: tasks on the same machine
 //! could otherwise launch anything as root. Invariants: a client whose user the kernel does not report is not trusted; the
-//! kernel is asked about this one connection, so that neither other connections nor containers nor descriptors make it dearer.
+//! query to the kernel concerns this one connection, so that neither other connections nor containers nor descriptors make
+//! it more expensive.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -16,17 +16,17 @@ use super::super::{error_chain, tls};
 use super::SettingsError;
 use super::authenticator::Authenticator;
 
-/// What is repeated of a value that is no ACLs, in characters.
+/// Characters of an invalid ACLs value that an error quotes.
 const ACLS_SHOWN_MAX: usize = 100;
 
-/// Where the rules come from.
+/// The sources of the rules.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
     /// The file of credentials, and the flag that named it.
     pub(super) credentials: Option<(&'static str, PathBuf)>,
     /// The ACLs, or `file:///path` of them.
     pub(super) acls: Option<String>,
-    /// What they do not speak of is forbidden.
+    /// Actions that the rules do not mention are forbidden.
     pub(super) is_strict: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Rules {
     acl_files: Watched,
     pub(super) authenticator: Option<Authenticator>,
     authorizer: RwLock<Authorizer>,
-    /// How often the ACLs were exchanged.
+    /// The number of times that the ACLs were replaced.
     version: AtomicU64,
 }
 
@@ -178,7 +178,7 @@ fn acl_text(path: &Path) -> Result<String, SettingsError> {
         .map_err(|error| SettingsError::Acls(AclError::Syntax(error.utf8_error().to_string())))
 }
 
-/// The text of a file of secrets that a flag names; errors repeat nothing of it.
+/// Reads the text of a secret file that a flag names; errors never quote it.
 pub(super) fn secret_text(flag: &'static str, path: &Path) -> Result<String, SettingsError> {
     let is_text = |c: char| matches!(c, '{' | '\n' | ' ');
     if path.to_string_lossy().contains(is_text) && !path.exists() {

@@ -12,7 +12,7 @@ use super::local_trust::LocalTrust;
 use super::rules::{Rules, Sources, plain, secret_text};
 use super::{Authentication, Names, Realm, SettingsError};
 
-/// What a daemon was told.
+/// The authentication settings of a daemon.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The daemon: `master` or `agent`.
@@ -23,14 +23,14 @@ pub struct Settings {
     /// The file of credentials, and the flag that named it.
     pub credentials: Option<PathBuf>,
     pub credentials_flag: &'static str,
-    /// The text of the ACLs, or `file:///path` of it.
+    /// The ACLs as text, or as `file:///path`.
     pub acls: Option<String>,
     /// The text of the firewall's rules.
     pub firewall_rules: Option<String>,
     pub ssl_cert_file: Option<PathBuf>,
     pub ssl_key_file: Option<PathBuf>,
     pub ssl_ca_file: Option<PathBuf>,
-    /// What the daemon is called, and which pages may use it.
+    /// The names of the daemon, and the pages that may use it.
     pub names: Names,
     /// The realms there are, with the flag of each and what it was set to.
     pub realms: Vec<(Realm, &'static str, Option<bool>)>,
@@ -115,8 +115,8 @@ impl Settings {
         Ok((authentication, served))
     }
 
-    /// Where no authentication is required, local users other than root and the daemon's own still must authenticate,
-    /// unless the operator disabled that.
+    /// Returns the trust in local users. Where no authentication is required, local users other than root and the daemon's
+    /// own must still authenticate, unless the operator disabled that.
     fn local_trust(&self, is_strict: bool) -> LocalTrust {
         if is_strict || self.insecure {
             return LocalTrust::default();

@@ -1,4 +1,4 @@
-//! Why a daemon must not start with the authentication that it was told to have.
+//! The errors in a daemon's authentication settings that prevent its start.
 
 use meseta_access::exposure::ExposureError;
 use meseta_access::{AclError, CredentialError, browser};
@@ -6,7 +6,8 @@ use meseta_access::{AclError, CredentialError, browser};
 use crate::error_chain;
 use crate::tls::{FileError, TlsError};
 
-/// Why a daemon must not start as it was told to. A cause is part of the words, and so is no source: it would be printed twice.
+/// The reason why a daemon must not start with its settings. The message contains the cause, which is therefore no source:
+/// it would be printed twice.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("--ip: {0}")]

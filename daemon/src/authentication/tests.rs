@@ -1,4 +1,4 @@
-//! Who is let in where.
+//! Access to realms and endpoints, by example.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -51,7 +51,7 @@ fn refusal(settings: Settings) -> String {
     text
 }
 
-/// One whose first realm asks, with the credentials of [`people`].
+/// Returns an authentication whose first realm requires the credentials of [`people`].
 fn asking() -> Authentication {
     let dir = TempDir::new().unwrap();
     let mut settings = settings("127.0.0.1");
@@ -479,7 +479,7 @@ async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the
     }
 }
 
-/// Also in a realm in which nobody is asked.
+/// The rule also holds in a realm without authentication.
 #[tokio::test]
 async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {
     let (authentication, _) = settings("127.0.0.1").build().unwrap();

@@ -1,7 +1,7 @@
-//! What a request's body is encoded in: gzip, which is inflated here, or nothing.
+//! The encoding of a request's body: gzip, which is inflated here, or none.
 //!
-//! Entered through [`Encoding::of`] and [`inflate`]. Invariant: of what a body inflates to no more is in memory than its
-//! limit allows and was charged before, whatever it says of itself.
+//! Entered through [`Encoding::of`] and [`inflate`]. Invariant: the inflated bytes in memory never exceed the limit and
+//! were charged before, whatever the body claims.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -13,7 +13,7 @@ use meseta_proto::budget::Exhausted;
 
 use super::BodyError;
 
-/// How a body was encoded by who sent it.
+/// The encoding that the sender used for a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Identity,
@@ -35,11 +35,12 @@ const OTHERS: [&str; 10] = [
 ];
 
 impl Encoding {
-    /// As the header says. What names no encoding, such as `utf-8`, is a mistake of clients that changes nothing of their
-    /// bodies, and that Mesos does not look at either.
+    /// Returns the encoding of the header. A value that names no encoding, such as `utf-8`, is a mistake of clients that
+    /// changes nothing of their bodies, and that Mesos ignores too.
     ///
     /// # Errors
-    /// When it is another one, or more than one.
+    ///
+    /// When there is an unsupported encoding, or more than one.
     pub fn of(headers: &HeaderMap) -> Result<Self, BodyError> {
         let mut encoding = Self::Identity;
         let values = headers.get_all(header::CONTENT_ENCODING).into_iter();
@@ -57,15 +58,15 @@ impl Encoding {
     }
 }
 
-/// What is inflated, and charged, at a time.
+/// Bytes that are inflated, and charged, at a time.
 const PART_BYTES: usize = 16 * 1024;
-/// What is read of a compressed body at a time: whole megabytes may inflate to nothing, at 200 ns a byte.
+/// Bytes of a compressed body that are read at a time: whole megabytes may inflate to nothing, at 200 ns a byte.
 const COMPRESSED_PART_BYTES: usize = 1024;
 
-/// A compressed body in parts: behind each its reader is told to wait.
+/// A compressed body in parts: after each part its reader has to wait.
 struct Parts<'a> {
     rest: &'a [u8],
-    /// Of the part that is being read.
+    /// The remaining bytes of the current part.
     left: usize,
 }
 
@@ -105,11 +106,12 @@ impl BufRead for Parts<'_> {
     }
 }
 
-/// What a whole body of gzip was before, of which each part is charged as soon as it is there. It is of one member, as
-/// libprocess takes it: many empty ones would be work without end.
+/// Inflates a whole gzip body, and charges each part as soon as it is there. The body has one member, as libprocess accepts
+/// it: many empty ones would be work without end.
 ///
 /// # Errors
-/// When it is more than `max` bytes or more than there is room for, and when it is not gzip from its beginning to its end.
+///
+/// When it exceeds `max` bytes or the available room, and when it is not gzip from its beginning to its end.
 pub(super) async fn inflate(
     body: &[u8],
     max: usize,
@@ -283,7 +285,7 @@ mod tests {
         assert!(matches!(refused, Err(BodyError::NeverFits(_))));
         drop(others);
         assert_eq!(budget.used(), 0);
-        // What is read whole is charged for what it is now.
+        // A complete body is charged for its present size.
         let body = gzip(&vec![0; 3 * MIB]);
         let read = read_charged(&headers, body.into(), 3 * MIB, &own).await;
         let (whole, charge) = read.unwrap();

@@ -1,4 +1,4 @@
-//! Files that a database did not come to the end of making, and what is no damage.
+//! Files that a database did not finish creating, and errors that are no damage.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use super::*;
 const TABLE: TableDefinition<'static, &'static str, u64> = TableDefinition::new("records");
 const CACHE_BYTES: usize = 1024 * 1024;
 
-/// What a database asks of its file.
+/// An operation of a database on its file.
 #[derive(Clone, Debug)]
 enum Operation {
     SetLen(u64),
@@ -19,7 +19,7 @@ enum Operation {
 
 type Operations = Arc<Mutex<Vec<Operation>>>;
 
-/// A file in memory, and all that was asked of it.
+/// A file in memory, and the record of all operations on it.
 #[derive(Debug)]
 struct Recorder {
     file: InMemoryBackend,
@@ -57,7 +57,7 @@ impl StorageBackend for Recorder {
     }
 }
 
-/// What a file has after these.
+/// Returns the contents of a file after these operations.
 fn replay<'a>(operations: impl IntoIterator<Item = &'a Operation>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for operation in operations {
@@ -92,7 +92,7 @@ fn found(database: &Database) -> Option<u64> {
     }
 }
 
-/// Starts as a daemon does, and gives what was found.
+/// Starts as a daemon does, and returns the value found.
 fn start(path: &Path, value: u64) -> Result<Option<u64>, Fault> {
     let mut before = None;
     if !is_blank(path)? {
@@ -131,7 +131,7 @@ fn a_file_that_was_not_made_to_the_end_is_made_anew_and_one_with_a_record_is_not
         let done_by_then = &done[..count];
         let is_sync = |operation: &Operation| matches!(operation, Operation::Sync);
         let synced = done_by_then.iter().rposition(is_sync).unwrap_or(0);
-        // All of what is not synced, or all but one: a power cut leaves any of it.
+        // Drop all unsynced operations, or all but one: a power cut leaves any of them.
         for without in std::iter::once(None).chain((synced..count).map(Some)) {
             let left = done_by_then.iter().enumerate();
             let left = left.filter(|(at, _)| Some(*at) != without);
@@ -178,7 +178,7 @@ fn what_may_hold_a_record_is_not_blank() {
     }
 }
 
-/// It may be made by another process just then.
+/// Another process may be creating the file at that moment.
 #[test]
 fn a_file_that_another_process_has_is_not_made_anew() {
     let dir = tempfile::tempdir().unwrap();

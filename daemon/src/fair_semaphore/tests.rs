@@ -1,4 +1,4 @@
-//! Who gets room, who waits, and who goes.
+//! The order of grants, waits and revocations.
 
 use std::pin::pin;
 
@@ -159,7 +159,7 @@ async fn one_at_a_time(newest_first: bool, waiting_max: usize) -> (FairSemaphore
 
 type Order = tokio::sync::mpsc::Receiver<(usize, bool)>;
 
-/// These come one after the other, each with its rank; who is answered when, and how.
+/// Queues these waiters one after the other, each with its rank; returns the order and the results of their grants.
 async fn in_turn(semaphore: &FairSemaphore, waiting: &[(&'static str, usize)]) -> Order {
     let (sender, order) = tokio::sync::mpsc::channel(8);
     for (number, (group, rank)) in waiting.iter().copied().enumerate() {

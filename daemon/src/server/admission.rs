@@ -1,12 +1,12 @@
-//! Which connections a daemon has at a time, and which one goes when there are too many.
+//! The admission of connections: their maximum number, and the connection to evict when there are too many.
 //!
 //! Entered through [`Admission::admit`]. Unauthenticated connections share the limit by tenant: the local user that opened
 //! them, or else the address; those of one user by cgroup. Invariants: a flood of unauthenticated connections excludes no
-//! other tenant, since a new connection evicts one of the tenant that has most: the longest idle one, or, for a tenant with
-//! less than half as many, one with a request in progress; at an address at its limit, one whose request has been in progress
-//! for long. An authenticated connection goes for no other, but where one principal has more than half of all there may be:
-//! then one of its own does, an idle one if it has any. A request is in progress once its body is complete or its response
-//! has begun.
+//! other tenant, since a new connection evicts one of the tenant with the most: the longest idle one, or, for a tenant with
+//! less than half as many, one with a request in progress; at an address at its limit, one whose request has been in
+//! progress for long. An authenticated connection is never evicted for another client, except if its principal has more
+//! than half of the limit: then a new connection evicts one of the principal's own, an idle one if there is any. A request
+//! is in progress once its body is complete or its response has begun.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::owner::SocketOwner;
 
-/// For so long a new connection has time to say something, before it goes ahead of others that have.
+/// The time that a silent new connection has before it becomes the first to be evicted.
 const SILENCE_ALLOWED: Duration = Duration::from_secs(1);
-/// For so long a connection is answered before it may go for another one of its address, if that has too many: else
-/// whoever takes no answers would keep all others of that address out.
+/// The time for which an answered connection is safe from eviction at an address with too many connections. Without an end
+/// of that time, clients that take no answers would exclude all others of their address.
 const ANSWER_ALLOWED: Duration = Duration::from_secs(5);
 
-/// An address, or all that one customer of a network has: 64 bits of an IPv6 address.
+/// An address, or the range of one customer of a network: 64 bits of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Network(IpAddr);
 
@@ -53,7 +53,7 @@ enum Tenant {
     User(u32),
 }
 
-/// Where a connection comes from.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source {
     tenant: Tenant,
@@ -94,12 +94,12 @@ pub(super) struct Entry {
     since: Instant,
     /// Requests that are being answered.
     busy: AtomicUsize,
-    /// When the first of them began to be, as long as there is one.
+    /// The begin of the earliest request in progress, while there is one.
     busy_since: Mutex<Instant>,
     has_sent_request: AtomicBool,
     /// Whether it is unauthenticated.
     is_unauthenticated: AtomicBool,
-    /// Whose it is, once that is known and counted.
+    /// The principal of the connection, once it is known and counted.
     principal: OnceLock<Arc<str>>,
     /// Whether it carries a stream that is meant to last; see [`Entry::set_long_lived`].
     long_lived: AtomicBool,
@@ -119,7 +119,7 @@ impl Entry {
             && now.saturating_duration_since(self.since) >= SILENCE_ALLOWED
     }
 
-    /// One more request is being answered.
+    /// Records another request in progress.
     fn start(&self) {
         let mut since = self
             .busy_since
@@ -138,8 +138,8 @@ impl Entry {
         !self.is_idle() && now.saturating_duration_since(*since) >= ANSWER_ALLOWED
     }
 
-    /// It carries a stream that is meant to last, as that of a registered agent: as long as there are not too many of
-    /// such at its address, it does not make room because it is answered for long.
+    /// Marks the connection as a long-lived stream, such as that of a registered agent: while its address has not too many
+    /// of these, a long request is no reason to evict it.
     pub(super) fn set_long_lived(&self) {
         self.long_lived.store(true, Ordering::Relaxed);
     }
@@ -161,13 +161,13 @@ impl Entry {
         self.closed.is_cancelled()
     }
 
-    /// When it is to be closed.
+    /// Waits until the connection has to close.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 }
 
-/// How many connections there may be.
+/// The limits of the connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connections_max: usize,
@@ -243,7 +243,8 @@ fn is_half_of(count: usize, most: usize) -> bool {
     count.saturating_mul(2) >= most
 }
 
-/// Whether one has more than twice what another will have with one more; beside who has none, whether it has two.
+/// Whether a tenant has more than twice as many as another will have with one more; against a tenant with none, whether it
+/// has two.
 fn is_far_more(count: usize, other: usize) -> bool {
     (other == 0 && count >= 2) || count > other.saturating_add(1).saturating_mul(2)
 }
@@ -254,7 +255,7 @@ struct Table {
     /// All connections, authenticated or not.
     connections: usize,
     unauthenticated: HashMap<Tenant, UnauthenticatedConnections>,
-    /// The same by how many there are.
+    /// The tenants ordered by their number of connections.
     sizes: BTreeSet<(usize, Tenant)>,
     /// Authenticated ones by principal, in the order of arrival.
     authenticated: HashMap<Arc<str>, BTreeMap<u64, Arc<Entry>>>,
@@ -478,7 +479,7 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// One that counts for nothing.
+    /// Returns a slot that counts for nothing.
     pub(super) fn alone(address: IpAddr, now: Instant) -> Self {
         let limits = Limits {
             connections_max: 1,
@@ -548,7 +549,7 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    /// It has come whole, or its answer begins before: it keeps its connection.
+    /// Marks the request as in progress, as it is complete or its answer has begun: it keeps its connection.
     pub(super) fn start(&self) {
         if !self.is_answered.swap(true, Ordering::Relaxed) {
             self.entry.start();
@@ -641,7 +642,7 @@ mod tests {
             let executor = flood(2).unwrap();
             let other = admission.admit(here, user(1000, 3), now).unwrap();
             assert!(is_closed(&taken[0]) && is_closed(&taken[1]));
-            // What waits for the rest of a request goes before what is answered.
+            // A connection with an incomplete request is evicted before an answered one.
             answered.truncate(300);
             let unfinished = taken[300].begin();
             assert!(admission.admit(here, user(1001, 4), now).is_some());
@@ -664,7 +665,7 @@ mod tests {
         assert!(is_closed(&second), "the oldest that is not being answered");
         assert!(are_open([&first, &third, &fourth, &there]));
         drop(answering);
-        // What has said nothing in its time goes before what was answered.
+        // A connection that stayed silent too long is evicted before one that was answered.
         let later = start + SILENCE_ALLOWED + 2 * SOON;
         let fifth = admission.admit(here, None, later).unwrap();
         assert!(is_closed(&third) && !is_closed(&first) && !is_closed(&fourth));

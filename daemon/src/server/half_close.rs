@@ -14,25 +14,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// For how long a client that sends no more, and may have gone, is given an answer: what takes longer is a call that
-/// waits for something, and that no client is left to hear of. Short, since those who lost patience and left look the same, and
-/// a busy daemon is not to work for them.
+/// The time that a client which has stopped sending, and may be gone, gets for its answer. A call that takes longer waits
+/// for an event, and no client may be left to receive it. The time is short, since clients that lost patience look the
+/// same, and a busy daemon should not work for them.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// What the one request of a connection is at.
+/// The stage of the only request of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     /// No request is being read or answered.
     Idle,
-    /// Its body comes. It lacks something once all that came before the end is taken, and more is waited for.
+    /// The body is arriving. `lacks` is set once all bytes before the end are read and the handler waits for more.
     Reading { lacks: bool },
-    /// It has come whole, or no more of it is asked for.
+    /// The body is complete, or the handler reads no more of it.
     Awaited,
     /// An answer that has an end is being sent.
     Answering,
     /// An answer is being sent that ends with what the client sends.
     Streaming,
-    /// The answer has ended, and the last of it may wait to be written: hyper takes an end in the middle of that for a failure.
+    /// The answer has ended, and its last bytes may wait to be written: hyper takes an end in the middle of that for a
+    /// failure.
     Flushing,
 }
 
@@ -41,9 +42,9 @@ struct State {
     stage: Stage,
     /// Whether the client has closed its sending half.
     has_ended: bool,
-    /// Of the connection, while the end is kept from it.
+    /// The waker of the connection's reader, while the end is hidden from it.
     reader: Option<Waker>,
-    /// Of what waits for more of the body.
+    /// The waker of the reader that waits for more of the body.
     body: Option<Waker>,
 }
 
@@ -56,7 +57,7 @@ impl State {
     }
 }
 
-/// What is known of the request of a connection. Cheap to clone.
+/// The state of a connection's request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Exchanges(Arc<Mutex<State>>);
 
@@ -86,12 +87,12 @@ impl Exchanges {
 pub(super) struct Exchange(Exchanges);
 
 impl Exchange {
-    /// What tells how its body comes.
+    /// Returns the handle that reports the progress of the body.
     pub(super) fn body(&self) -> RequestBody {
         RequestBody(self.0.clone())
     }
 
-    /// Its answer begins, which has an end of its own or goes on until its client leaves.
+    /// Records the start of the answer, which has an end of its own or lasts until its client leaves.
     pub(super) fn answer(&self, has_end: bool) {
         let mut state = self.0.state();
         // An answer beside whose beginning the body is still read may depend on that.
@@ -110,12 +111,12 @@ impl Drop for Exchange {
     }
 }
 
-/// The body of a request, until it has come whole or no more of it is asked for, which is when this is dropped.
+/// The body of a request, until it is complete or the handler reads no more of it: then this is dropped.
 #[derive(Debug)]
 pub(super) struct RequestBody(Exchanges);
 
 impl RequestBody {
-    /// More of it is waited for.
+    /// Records that the handler waits for more of the body.
     pub(super) fn wait(&self, waker: &Waker) {
         let mut state = self.0.state();
         if matches!(state.stage, Stage::Reading { .. }) {
@@ -137,7 +138,7 @@ impl Drop for RequestBody {
     }
 }
 
-/// A connection whose end is told when it ends nothing that is being answered.
+/// A connection that delays its end-of-file until no answer depends on it.
 #[derive(Debug)]
 pub(super) struct HalfClose<S> {
     stream: S,
@@ -157,7 +158,7 @@ impl<S> HalfClose<S> {
         }
     }
 
-    /// Ready when the end may be told.
+    /// Returns ready when the connection may report the end.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.exchanges.state();
         state.has_ended = true;
@@ -173,7 +174,7 @@ impl<S> HalfClose<S> {
                 state.reader = Some(context.waker().clone());
             }
         }
-        // Whether it lacks anything is known once it was asked for more after this.
+        // A further read of the body shows whether it lacks anything.
         let body = state.body.take();
         drop(state);
         if let Some(body) = body {
@@ -253,7 +254,7 @@ mod tests {
         (there, here, exchanges)
     }
 
-    /// Whether the end is told at once.
+    /// Whether the connection reports the end at once.
     async fn is_told(here: &mut HalfClose<DuplexStream>) -> bool {
         let mut bytes = [0; 8];
         let read = here.read(&mut bytes);
@@ -311,7 +312,7 @@ mod tests {
         let exchange = exchanges.begin();
         let body = exchange.body();
         let waker = Waker::noop();
-        // It waited before the rest of it came, of which nothing is known here yet.
+        // The handler waited before the rest of the body arrived, so nothing is known about the rest yet.
         body.wait(waker);
         drop(there);
         assert!(!is_told(&mut here).await);

@@ -9,17 +9,17 @@ use super::admission::{ConnectionSlot, Entry, InUse};
 use crate::owner::SocketOwner;
 use crate::tls::PeerCertificate;
 
-/// What is known of the other side; an extension of each of its requests.
+/// The facts about the other side of a connection; an extension of each of its requests.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// Where it reached us.
+    /// The local address of the connection.
     local: Option<SocketAddr>,
     /// Whether the connection uses TLS.
     pub encrypted: bool,
     pub certificate: Option<Arc<PeerCertificate>>,
     slot: Arc<ConnectionSlot>,
-    /// What was found out of it, once for the connection.
+    /// The results of lookups, once for the connection.
     found: Arc<Found>,
 }
 
@@ -51,7 +51,7 @@ impl Peer {
         }
     }
 
-    /// One without a connection, for tests of routes.
+    /// Returns a peer without a connection, for tests of routes.
     #[must_use]
     pub fn at(address: SocketAddr) -> Self {
         let slot = ConnectionSlot::alone(address.ip(), Instant::now());
@@ -66,7 +66,7 @@ impl Peer {
         ip.is_loopback() || local == Some(ip)
     }
 
-    /// Who opened the connection, where the kernel can tell: on this machine.
+    /// Returns the owner of the connection, if it is local and the kernel knows it.
     #[must_use]
     pub fn owner(&self) -> Option<SocketOwner> {
         let find = || SocketOwner::find(self.address, self.local?);
@@ -89,7 +89,7 @@ impl Peer {
         *self.found.confined.get_or_init(check)
     }
 
-    /// One that a test says was opened by this owner.
+    /// Returns a peer with this owner, for tests.
     #[must_use]
     pub fn owned(address: SocketAddr, owner: Option<SocketOwner>) -> Self {
         let peer = Self::at(address);
@@ -109,19 +109,19 @@ impl Peer {
         self.slot.set_authenticated();
     }
 
-    /// What its requests come over.
+    /// Returns the connection of its requests.
     #[must_use]
     pub fn connection(&self) -> Connection {
         Connection(self.slot.entry.clone())
     }
 
-    /// Whether no request of it was authenticated.
+    /// Whether no request of this peer was authenticated.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
         self.slot.is_unauthenticated()
     }
 
-    /// A request of it begins to come; see [`InUse::start`].
+    /// Records that a request begins to arrive; see [`InUse::start`].
     pub(super) fn begin(&self) -> InUse {
         self.slot.begin()
     }
@@ -154,7 +154,7 @@ impl Connection {
         self.0.is_over()
     }
 
-    /// When it is to end at once.
+    /// Waits until the connection has to end at once.
     pub(super) async fn closed(&self) {
         self.0.closed().await;
     }

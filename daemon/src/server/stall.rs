@@ -1,7 +1,7 @@
-//! A stream whose other side must take what is sent to it: after a minute in which it took nothing, writing fails.
+//! A stream whose other side must keep reading: after a minute in which it took nothing, a write fails.
 //!
-//! Covers every answer over HTTP/1, and HTTP/2 where the whole connection stands still. Invariant: what the other
-//! side takes, however slowly, never fails for it.
+//! Covers every answer over HTTP/1, and HTTP/2 where the whole connection stands still. Invariant: a write never fails for
+//! a reader that keeps reading, however slowly.
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! The rest of a request's body whose answer came before all of it was read.
 //!
-//! Entered through [`ReadOn`]. HTTP/2 resets the stream of a request whose body is dropped unread, and clients that are still
-//! sending then throw the answer away, as curl before 8 does with a redirection or a 401. Invariant: what comes late is
-//! dropped as it comes, and after [`BYTES_MAX`] or [`TIME_MAX`] no more of it is waited for.
+//! Entered through [`ReadOn`]. HTTP/2 resets the stream of a request whose body is dropped unread, and clients that are
+//! still sending then throw the answer away, as curl before 8 does with a redirection or a 401. Invariant: late data is
+//! dropped as it arrives, and after [`BYTES_MAX`] or [`TIME_MAX`] the wait for more ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ const BYTES_MAX: usize = 256 * 1024;
 /// Clients send such a body at once.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// A body that is read on for a while when it is dropped, if that is asked for.
+/// A body that, if requested, is read on for a while when it is dropped.
 pub(super) struct ReadOn {
     /// Until its end, or an error.
     body: Option<Incoming>,

@@ -52,7 +52,7 @@ pub(super) struct ExpectedServer {
     takes_unmarked: bool,
 }
 
-/// Why a certificate that is good otherwise is not one of the expected server.
+/// The reason why an otherwise valid certificate does not belong to the expected server.
 #[derive(thiserror::Error)]
 pub(super) enum WrongServer {
     #[error("the certificate is that of another daemon: it names no {}", .expected.name())]

@@ -1,7 +1,8 @@
-//! What a client judges servers by: rustls's own judgement, for one more name, and with what was shown kept.
+//! The check of server certificates by a client: the check of rustls, with an optional second name, and with a record of
+//! the certificate.
 //!
-//! A server may be known by two names, as an agent is by its address and by its host name. Invariant: all else that makes a
-//! certificate good is rustls's judgement alone.
+//! A server may be known by two names, as an agent is by its address and by its host name. Invariant: rustls alone decides
+//! about everything else that makes a certificate valid.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +20,8 @@ use super::validity;
 pub struct ShownCertificate(Arc<Mutex<Option<CertificateDer<'static>>>>);
 
 impl ShownCertificate {
-    /// When it ends, since 1970; nothing if none was shown, or it does not say it.
+    /// Returns the end of the shown certificate, since the Unix epoch; `None` if the server showed none, or its end is
+    /// unreadable.
     #[must_use]
     pub fn end(&self) -> Option<Duration> {
         let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,9 +44,9 @@ pub(super) struct ServerVerifier {
 /// The demands of a client on a server beside a valid certificate.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
-    /// A certificate for this name will do, as for the one that was called.
+    /// A second name: a certificate for this name is valid like one for the name in the address.
     pub(super) other_name: Option<ServerName<'static>>,
-    /// Where each certificate is kept, believed or not.
+    /// Receives each certificate, valid or not.
     pub(super) shown: Option<ShownCertificate>,
     /// The daemons that the client may send secrets to.
     pub(super) expected: Option<ExpectedServer>,

@@ -46,7 +46,7 @@ impl Authority {
         self.sign_as(dir, name, hosts, None, expired)
     }
 
-    /// The same, with the mark of a daemon.
+    /// Signs a certificate with the mark of a daemon.
     fn sign_as(
         &self,
         dir: &Path,
@@ -82,7 +82,7 @@ impl Authority {
 }
 
 impl PeerCertificate {
-    /// One for these hosts, or if there are none, this principal's own.
+    /// Returns a certificate for these hosts, or for this principal if there are none.
     pub(crate) fn signed_for(principal: &str, hosts: &[&str]) -> Self {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).unwrap();
@@ -139,7 +139,7 @@ async fn run(files: Files) -> Running {
     }
 }
 
-/// What is served, to clients that need show nothing.
+/// Returns the files of a server whose clients need no certificate.
 fn files((certificate, key): (PathBuf, PathBuf)) -> Files {
     Files {
         certificate,
@@ -203,7 +203,7 @@ async fn certificates_are_believed_or_refused() {
         let refused = ask(&client(&ca, Some(&own)), &urls[0]).await;
         assert!(refused.is_err(), "{name}: {refused:?}");
     }
-    // In the clear from this machine: the routes are told.
+    // A local connection without TLS reaches the routes, which see that.
     let clear = format!("http://{}/", running[0].address);
     assert_eq!(ask(&Client::default(), &clear).await.unwrap(), "false -");
 }
@@ -613,7 +613,7 @@ fn what_cannot_be_used_is_said() {
     assert!(matches!(endless, FileError::TooLong { .. }), "{endless}");
 }
 
-/// All of a fleet's certificates ended on one day, and nothing had told of it.
+/// Regression: all certificates of a fleet ended on one day without a warning.
 #[test]
 fn a_certificate_is_warned_of_before_it_ends() {
     let dir = TempDir::new().unwrap();

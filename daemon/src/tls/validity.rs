@@ -1,6 +1,6 @@
-//! When certificates end: the one date that is read of their DER form, to tell of it before it comes.
+//! The end of certificates: the only date read from their DER form, for a warning in advance.
 //!
-//! Invariant: nothing is believed or refused by it. What is no certificate has no end.
+//! Invariant: the date never decides whether a certificate is valid. An invalid certificate has no end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 /// The version of a certificate, which those of the first version do not have.
 const VERSION: u8 = 0xa0;
 
-/// When a certificate ends, since 1970: `notAfter` of RFC 5280, section 4.1.
+/// Returns the end of a certificate, since the Unix epoch: `notAfter` of RFC 5280, section 4.1.
 pub(super) fn end(certificate: &[u8]) -> Option<Duration> {
     let (certificate, _) = element_of(SEQUENCE, certificate)?;
     let (mut rest, _) = element_of(SEQUENCE, certificate)?;
@@ -32,7 +32,7 @@ fn element_of(tag: u8, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     (found == tag).then_some((content, rest))
 }
 
-/// The tag and the content of the first element, and what comes after it.
+/// Returns the tag and the content of the first element, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, mut rest) = rest.split_first()?;
@@ -80,7 +80,7 @@ fn time(tag: u8, text: &str) -> Option<Duration> {
 
 /// Days from 1970-01-01, if it is not before. Years are counted from March, so that the odd day ends one.
 fn days_to(year: u64, month: u64, day: u64) -> Option<u64> {
-    /// From 0000-03-01 to 1970-01-01.
+    /// The days from 0000-03-01 to 1970-01-01.
     const EPOCH: u64 = 719_468;
     let year = year.checked_sub(u64::from(month <= 2))?;
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(end(&ending(1965, 1, 1)), Some(Duration::ZERO));
     }
 
-    /// What is cut off or changed is no reason to panic.
+    /// Truncated or changed bytes never cause a panic.
     #[test]
     fn what_is_no_certificate_has_no_end() {
         let whole = ending(2030, 1, 1);

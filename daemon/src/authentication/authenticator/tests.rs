@@ -1,4 +1,4 @@
-//! Who is known, who guesses, and who waits for whom.
+//! Known claims, guesses, and the order of those that wait.
 
 use std::net::IpAddr;
 
@@ -111,7 +111,7 @@ async fn all(
     results
 }
 
-/// As when the thread that looks at it panics.
+/// Simulates a panic of the thread that checks the claim.
 #[tokio::test]
 async fn a_claim_that_was_given_up_is_looked_at_anew() {
     let authenticator = authenticator();
