@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use meseta_etcd::leadership::Fence;
 
-/// Events that may wait for one subscriber.
+/// The number of events that may wait for one subscriber.
 pub(crate) const EVENTS_MAX: usize = 131_072;
 
 /// The time for which a reader may read nothing while messages wait.
@@ -36,7 +36,7 @@ pub(crate) enum Overflow {
     Gone,
 }
 
-/// A message that waits, and what it is charged.
+/// A waiting message with its charge.
 pub(crate) type Waiting<M> = (Charge, Box<M>);
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct Source<M> {
 pub(crate) type EventSink = Sink<Event>;
 pub(crate) type EventSource = Source<Event>;
 
-/// A queue of at most `messages_max` messages, which take what `budget` allows.
+/// A queue of at most `messages_max` messages within `budget`.
 pub(crate) fn queue<M>(budget: Budget, messages_max: usize) -> (Sink<M>, Source<M>) {
     let (messages, receiver) = mpsc::channel(messages_max);
     let ended = CancellationToken::new();
@@ -139,8 +139,8 @@ impl<M> Sink<M> {
     }
 }
 
-/// Whom to give up so that all together have room for a message: the one that gives back most, in its queue and on its
-/// way, which may be the one that the message is for.
+/// The reader to drop to make room for a message: the one with most unread bytes, in its queue and on the way; this
+/// may be the message's own reader.
 pub(crate) fn slowest<K: Copy + Ord, M>(sinks: &HashMap<K, Sink<M>>, to: K, bytes: usize) -> K {
     let unread = |key: K, sink: &Sink<M>| {
         let more = if key == to { bytes } else { 0 };
@@ -167,7 +167,7 @@ impl<M> Source<M> {
         Self { fence, ..self }
     }
 
-    /// The next message; `None` once the core has closed the stream and all is read that may be shown.
+    /// The next message; `None` once the core has closed the stream and all messages that may be shown are read.
     pub(crate) async fn next(&self) -> Option<Waiting<M>> {
         poll_fn(|context| self.poll_next(context)).await
     }
@@ -179,19 +179,19 @@ impl<M> Source<M> {
         };
         match self.fence.poll_open(context) {
             Poll::Ready(()) => receiver.poll_recv(context),
-            // Without a core it never opens again: whoever waits is to look for another master.
+            // Without a core the fence never opens again: the reader should look for another master.
             Poll::Pending if self.ended.is_cancelled() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Completes when the core's end is gone, however much is unread.
+    /// Completes when the core's end is dropped, however many messages are unread.
     pub(crate) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 }
 
-/// The last event for a subscriber that stopped reading, in case it reads again.
+/// The last event for a stalled subscriber, in case it reads again.
 pub(crate) fn stalled() -> Event {
     Event {
         r#type: Some(event::Type::Error.into()),
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
-    /// The connection of a peer that has stopped is not polled, and holds its end of the queue.
+    /// The connection of a stalled peer is not polled, and holds its end of the queue.
     #[tokio::test]
     async fn what_a_stopped_reader_left_is_freed_though_its_connection_stands() {
         let budget = Budget::new(1 << 20);
@@ -344,7 +344,7 @@ mod tests {
         };
         assert!(matches!(refused, Overflow::Bytes(Exhausted::Total { .. })));
         assert!(hoarders.len() <= total / 16 / 800_000 + 1);
-        // A modest reader is served all the same, and those who leave give back what they had.
+        // A modest reader is served nevertheless, and departing readers return their room.
         let (modest, _source) = queue(budgets.subscriber(), EVENTS_MAX);
         push(&modest, Box::new(heartbeat())).unwrap();
         drop(hoarders);

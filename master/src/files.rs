@@ -15,7 +15,7 @@ const READ_BYTES_MAX: u64 = 16 * 4_096;
 /// The name of the log.
 const LOG: &str = "/master/log";
 
-/// The files and their names.
+/// The files with their names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files {
     log: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) enum FilesError {
 /// A part of a file.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// The whole file's, in bytes.
+    /// The size of the whole file in bytes.
     pub(crate) size: u64,
     pub(crate) data: Vec<u8>,
 }
@@ -47,7 +47,7 @@ impl Files {
         Self { log }
     }
 
-    /// Names and places, for `/files/debug`.
+    /// The names with their paths, for `/files/debug`.
     pub(crate) fn all(&self) -> Vec<(&'static str, &Path)> {
         self.log.iter().map(|log| (LOG, log.as_path())).collect()
     }

@@ -242,7 +242,7 @@ pub struct Flags {
     pub root_submissions: bool,
 }
 
-/// The flags that need understanding, understood.
+/// The parsed values of flags with a syntax of their own.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) rate_limits: Option<RateLimits>,
@@ -264,12 +264,12 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Whether weights are given that the registry overrides.
+    /// Whether the flag gives weights that the registry overrides.
     pub(crate) fn ignores_weights(&self, registered: Option<&[(String, f64)]>) -> bool {
         !self.weights.is_empty() && registered.is_some()
     }
 
-    /// The roles of the list whose weight nobody has set, neither here nor in the registry.
+    /// The roles of the list without a weight, neither here nor in the registry.
     pub(crate) fn roles_without_weight<'a>(
         &'a self,
         registered: Option<&'a [(String, f64)]>,
@@ -283,11 +283,11 @@ impl Options {
     }
 }
 
-/// The longest interval of anything periodic, so that deadlines stay representable.
+/// The longest interval of any periodic action, so that deadlines stay representable.
 const INTERVAL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Flags {
-    /// Checks every flag and reads those that have a syntax of their own.
+    /// Checks every flag and parses those with a syntax of their own.
     pub(crate) fn options(&self) -> Result<Options, FlagError> {
         if !(1..=1_000).contains(&self.max_agent_ping_timeouts) {
             let value = self.max_agent_ping_timeouts.to_string();
@@ -413,9 +413,9 @@ impl Flags {
         })
     }
 
-    /// Refuses an allocator that is not ours.
+    /// Refuses any other allocator.
     fn check_allocator(&self) -> Result<(), FlagError> {
-        // The names that Mesos has for what this one does.
+        // The names of Mesos for this kind of allocator.
         const NAMES: [&str; 3] = ["hierarchical", "HierarchicalDRF", "mesos.HierarchicalDRF"];
         if NAMES.contains(&self.allocator.as_str()) {
             return Ok(());
@@ -463,7 +463,7 @@ fn interval(
     Ok(duration)
 }
 
-/// A part of all agents.
+/// Parses a percentage of all agents.
 fn removal_percent(text: &str) -> Result<u32, FlagError> {
     let percent = text.trim().strip_suffix('%');
     let percent = percent.and_then(|percent| percent.trim().parse().ok());
@@ -491,7 +491,7 @@ fn removal_interval(text: &str) -> Result<Duration, FlagError> {
     let duration = parse_duration(duration.trim()).map_err(|reason| error(reason.to_string()))?;
     let interval = duration.min(INTERVAL_MAX) / count;
     if interval.is_zero() {
-        // No time between two is what `none` stands for.
+        // `none` is the explicit form of no interval.
         let reason = "leaves no time between two agents; give `none` for no limit";
         return Err(error(reason.to_owned()));
     }
@@ -776,7 +776,7 @@ pub(crate) mod tests {
         let whitelist = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(whitelist.path(), "listed\n").unwrap();
         let whitelist = format!("whitelist={}", whitelist.path().display());
-        // Where there is no second text, the core's name is the flag's.
+        // Without a second text, the core's name equals the flag's.
         for (flag, told) in [
             ("allocation_interval=3secs", ""),
             ("agent_ping_timeout=3secs", ""),

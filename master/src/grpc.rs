@@ -59,7 +59,7 @@ pub(crate) async fn router(context: &Arc<Context>) -> Router {
         .add_service(schedulers)
         .add_service(operators)
         .add_service(health_service);
-    // So that tools can list and call the services without our .proto files.
+    // Reflection lets tools list and call the services without the .proto files.
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(meseta_proto::FILE_DESCRIPTOR_SET)
@@ -79,7 +79,7 @@ pub(crate) async fn router(context: &Arc<Context>) -> Router {
     authentication::authenticated(routes, context.clone())
 }
 
-/// Calls of this package are the leader's; health and reflection are any master's.
+/// Requires the leader for calls of this package; any master serves health and reflection.
 async fn if_leading(
     State(context): State<Arc<Context>>,
     request: Request<Body>,
@@ -116,10 +116,10 @@ fn caller<T>(request: &tonic::Request<T>) -> Result<Caller, Status> {
     caller.ok_or_else(|| Status::internal("this method has no authentication"))
 }
 
-/// Charges a call that has been decoded, until it is done.
+/// Charges a decoded call until it is done.
 fn charge<T: WireMessage>(context: &Context, caller: &Caller, call: &T) -> Result<Charge, Status> {
     let (budget, bytes) = (context.request_of(caller), schema::bytes_of(call));
-    // One item alone would be let in whatever its size.
+    // The budget accepts a single item of any size, so the charge grows from zero.
     let charge = budget.charge(0).and_then(|mut charge| {
         if bytes > budget.limit() {
             let max = budget.limit();

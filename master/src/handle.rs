@@ -28,13 +28,13 @@ use crate::operation_outcomes::OperationOutcome;
 use crate::view_cache::{ViewCache, ViewScope};
 use crate::watchers::WatchReceiver;
 
-/// Commands that wait for the core; above it callers wait.
+/// The number of commands that wait for the core; above it callers wait.
 pub(crate) const COMMANDS_MAX: usize = 4_096;
 
-/// Frames that wait for one agent; an agent that far behind registers again.
+/// The number of frames that wait for one agent; an agent that far behind registers again.
 pub(crate) const FRAMES_MAX: usize = 65_536;
 
-/// The way in to the core. Cheap to clone.
+/// The handle to the core. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
@@ -53,7 +53,7 @@ pub(crate) struct Handle {
 pub(crate) enum Command {
     /// An input, with the charge of its message until the core has processed it.
     Input(Input, Option<Charge>),
-    /// A scheduler's stream, and where its events go.
+    /// A scheduler's stream with its event queue.
     Subscribe(SubscribeRequest, EventSink, Charge),
     Request {
         request: Request,
@@ -80,11 +80,11 @@ pub(crate) struct Inbox {
     pub(crate) fence: Fence,
 }
 
-/// A question about how things are, with where its answer goes.
+/// A query of the current state, with the channel for its answer.
 #[derive(Debug)]
 pub(crate) enum Query {
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
-    /// Without agents and frameworks.
+    /// The state without agents and frameworks.
     Policies(oneshot::Sender<Arc<Snapshot>>),
     Measure(oneshot::Sender<(Arc<Snapshot>, Measures)>),
     /// The outcome of an operator's operation, as far as this caller may see it.
@@ -95,7 +95,7 @@ pub(crate) enum Query {
     },
     /// The principal of a framework.
     Principal(String, oneshot::Sender<Option<String>>),
-    /// The id of the cluster, where it outlives this master.
+    /// The id of the cluster, if it outlives this master.
     Cluster(oneshot::Sender<Option<String>>),
     /// The agents that the frameworks' offer constraints exclude.
     Excluded(oneshot::Sender<Vec<Excluded>>),
@@ -114,7 +114,7 @@ pub(crate) enum Query {
 /// A continuing view of the cluster.
 #[derive(Debug)]
 pub(crate) struct WatchStart {
-    /// Everything as it is; `None` if the events go on after the one that the watcher knows.
+    /// The whole state; `None` if the events continue after the last one that the watcher knows.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     /// The number of the newest event.
     pub(crate) last: u64,
@@ -122,7 +122,7 @@ pub(crate) struct WatchStart {
 }
 
 impl Handle {
-    /// The way in to a core that starts later, or at once.
+    /// A handle to a core that starts later, or at once.
     pub(crate) fn new(budgets: Budgets, standing: Standing) -> (Self, Inbox) {
         let (commands, incoming) = mpsc::channel(COMMANDS_MAX);
         let (queries, questions) = mpsc::channel(COMMANDS_MAX);
@@ -142,7 +142,7 @@ impl Handle {
         (handle, inbox)
     }
 
-    /// A number for a new connection.
+    /// Returns the number of a new connection.
     pub(crate) fn new_connection(&self) -> ConnectionId {
         ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed))
     }
@@ -182,7 +182,7 @@ impl Handle {
         }
     }
 
-    /// Asks how things are.
+    /// Queries the current state.
     pub(crate) async fn query<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Query,
@@ -198,7 +198,8 @@ impl Handle {
         connection: ConnectionId,
         message: agent_frame::Message,
     ) -> Result<(), Closed> {
-        // An agent whose frame has no room waits, and reads no other: its connection fills up, not the memory.
+        // An agent whose frame finds no room waits, and reads no other frame: its connection fills up, not the
+        // memory.
         let bytes = message.encoded_len().saturating_mul(2);
         let charge = self.budgets.incoming_frames.charge_when_free(bytes).await;
         let message = Box::new(message);

@@ -1,13 +1,13 @@
-//! Whether the master is well, for the process around it: a service manager's status and watchdog.
+//! The health of the master for the surrounding process: a service manager's status and watchdog.
 
 use std::time::Duration;
 
 use crate::handle::{Handle, Query};
 
-/// The core answers at once unless the machine is in trouble.
+/// The time for an answer of the core, which answers at once on a healthy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the running master how it is. Cheap to clone.
+/// Checks the health of the running master. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health {
     pub(crate) handle: Handle,

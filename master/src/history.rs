@@ -28,14 +28,14 @@ pub(crate) struct History(Mutex<VecDeque<Sample>>);
 /// The cluster at one moment.
 #[derive(Clone, Debug)]
 struct Sample {
-    /// Since the Unix epoch.
+    /// The time since the Unix epoch.
     at: Duration,
     totals: Vec<ResourceTotals>,
     usage: Usage,
 }
 
 impl History {
-    /// Takes samples for as long as the master runs, while it leads.
+    /// Takes samples as long as the master runs, while it leads.
     pub(crate) async fn keep(&self, handle: Handle, shutdown: CancellationToken) {
         let mut ticks = tokio::time::interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -108,7 +108,7 @@ fn mem_mb(usage: &Usage) -> f64 {
     usage.mem_bytes as f64 / MEGABYTE
 }
 
-/// Figures of at most three decimals, as resources have them.
+/// Figures with at most three decimals, like resources.
 fn column(figures: impl Iterator<Item = f64>) -> Value {
     figures
         .map(|figure| json!((figure * 1e3).round() / 1e3))

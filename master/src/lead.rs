@@ -1,7 +1,7 @@
-//! A master's way to the lead and its time there, from the side of the process.
+//! A master's election and its time as leader, from the view of the process.
 //!
-//! While another master leads, questions are answered by an empty state ([`stand_by`]). Whoever leads keeps one value
-//! up, its [`Role`], by its fence and by how writing to the registry goes ([`keep_role`]).
+//! While another master leads, queries get an empty state ([`stand_by`]). The leader maintains a single value, its
+//! [`Role`], by its fence and by the progress of writes to the registry ([`keep_role`]).
 
 use std::sync::Arc;
 
@@ -78,8 +78,8 @@ impl Lead {
             .await
     }
 
-    /// Follows until this master is elected, or is found to be of another cluster: before it stands for election, where
-    /// etcd answers and has a name already.
+    /// Follows until this master is elected, or belongs to another cluster. The latter check precedes the election,
+    /// if etcd answers and has a cluster name already.
     async fn campaign(&self) -> Result<Elected, StoreError> {
         let (client, keys, cluster) = (&self.candidate.client, &self.keys, &self.cluster);
         let first = is_of_cluster(client, keys, cluster).await;
@@ -130,14 +130,14 @@ impl Lead {
     }
 }
 
-/// Answers questions while there is no core: nothing is known. Never returns while questions may come.
+/// Answers queries with an empty state while there is no core. Returns only when no more queries can come.
 async fn stand_by(queries: &mut mpsc::Receiver<Query>, nothing: &Arc<Snapshot>) {
     while let Some(query) = queries.recv().await {
         answer(query, nothing);
     }
 }
 
-/// The asker may have left.
+/// The caller may have left.
 fn answer(query: Query, nothing: &Arc<Snapshot>) {
     match query {
         Query::Snapshot(answer) | Query::Policies(answer) => {
@@ -155,7 +155,7 @@ fn answer(query: Query, nothing: &Arc<Snapshot>) {
         Query::Excluded(answer) => {
             let _unsent = answer.send(Vec::new());
         }
-        // Nobody gets that far: their answers are dropped, which says that the master ends.
+        // No caller gets this far: dropping the channel tells it that the master ends.
         Query::Explain(..) | Query::Watch { .. } => {}
     }
 }

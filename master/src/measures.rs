@@ -9,10 +9,10 @@ use meseta_allocator::RoleGauges;
 
 use crate::core::Usage;
 
-/// Times that are kept of each kind; the newest count.
+/// The number of stored durations of each kind; the newest stay.
 const KEPT_MAX: usize = 1_000;
 
-/// The newest of many times, in milliseconds.
+/// The newest durations, in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window(VecDeque<f64>);
 
@@ -62,7 +62,7 @@ impl Window {
     }
 }
 
-/// Between the two nearest values, in proportion, as Mesos does it.
+/// Interpolates between the two nearest values, as Mesos does.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -88,7 +88,7 @@ pub(crate) const ALLOCATION_BOUNDS: [f64; 12] = [
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Histogram {
     pub(crate) counts: [u64; ALLOCATION_BOUNDS.len()],
-    /// Times above the last bound.
+    /// The number of durations above the last bound.
     pub(crate) beyond: u64,
     pub(crate) sum: Duration,
 }
@@ -109,9 +109,9 @@ impl Histogram {
 /// A copy of everything that was measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measures {
-    /// Steps of the core that ended in an allocation, the allocation being nearly all of them.
+    /// The durations of steps with an allocation, which is nearly all of such a step.
     pub(crate) allocations: Window,
-    /// Durations of the allocations since the start.
+    /// The durations of allocations since the start.
     pub(crate) allocation_times: Histogram,
     /// The times until a mutation was durable.
     pub(crate) stores: Window,

@@ -1,8 +1,8 @@
 //! Every metric of the master: names, units, help and values, for Prometheus and for Mesos.
 //!
-//! Nothing is counted here: both forms are made from a [`Snapshot`] when someone asks, in a
-//! registry of its own. Labels come from closed sets, so their number is bounded. `resource_sums` takes
-//! the kinds of resources from here, where their families are declared.
+//! This module counts nothing: both formats are made from a [`Snapshot`] on each request, in a registry of its own.
+//! Labels come from closed sets, so their number is bounded. `resource_sums` takes the kinds of resources from here,
+//! where their families are declared.
 
 mod failures;
 mod frameworks;
@@ -35,7 +35,7 @@ use mesos::MetricWriter;
 use process::ProcessStats;
 pub(crate) use resource_sums::{ResourceTotals, totals};
 
-/// Kinds of resources that have series of their own; others appear in `/state` only.
+/// The kinds of resources with series of their own; others appear only in `/state`.
 const RESOURCES: [(&str, &str, f64); 4] = [
     ("cpus", "cpus", 1.0),
     ("mem", "mem_bytes", MEGABYTE),
@@ -45,7 +45,7 @@ const RESOURCES: [(&str, &str, f64); 4] = [
 
 const MEGABYTE: f64 = 1_048_576.0;
 
-/// Makes metrics of snapshots.
+/// Makes metrics from snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// The path of the registry, if it is a file.
@@ -54,7 +54,7 @@ pub(crate) struct Metrics {
     pub(crate) role: Option<watch::Receiver<Role>>,
     /// The time for reading the registry at the start.
     pub(crate) registry_read: OnceLock<Duration>,
-    /// The time since the disk of an embedded registry last answered.
+    /// The time since the last response of an embedded registry's disk.
     pub(crate) disk_silence: DiskSilence,
     /// The served certificate, if connections are encrypted.
     pub(crate) certificate: Option<Arc<Served>>,
@@ -91,7 +91,7 @@ impl Metrics {
         role.map_or(Role::Leading, |role| role.borrow().clone())
     }
 
-    /// The text exposition format.
+    /// The metrics in the Prometheus text format.
     pub(crate) fn prometheus(&self, measured: &Measured) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
         let mut families = families(measured, &self.role())?;
@@ -212,7 +212,7 @@ impl Families {
         self.0.push(family);
     }
 
-    /// A counter of parts.
+    /// A counter with fractions.
     fn float_counter(
         &mut self,
         name: &str,
@@ -539,7 +539,7 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
     )
 }
 
-/// Live tasks by metric name of their state; every state is there, so that series do not come and
+/// The number of live tasks by the metric name of their state. Every state is present, so that series do not come and
 /// go.
 fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, u64> {
     let mut counts: BTreeMap<&'static str, u64> = [
@@ -587,7 +587,7 @@ mod tests {
         Measured::of(many_frameworks(1, 1))
     }
 
-    /// Also those that a young master has no series of, and that a scrape does not show.
+    /// The page includes families that a young master has no series of, and that a scrape does not show.
     #[test]
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");

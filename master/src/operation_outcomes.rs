@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 use crate::core::{OperationUuid, roles_of};
 use crate::view_filter::may_view_roles;
 
-/// Outcomes that are remembered.
+/// The number of stored outcomes.
 const KEPT_MAX: usize = 10_000;
-/// Operations that somebody waits for.
+/// The number of operations that callers wait for.
 const AWAITED_MAX: usize = 10_000;
 
 /// The known state of an operation.
@@ -54,7 +54,7 @@ impl Readers {
     }
 }
 
-/// An operation that is under way.
+/// A pending operation.
 #[derive(Debug)]
 struct Pending {
     readers: Readers,
@@ -64,14 +64,14 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct OperationOutcomes {
     over: BTreeMap<OperationUuid, (Readers, OperationStatus)>,
-    /// In the order in which they ended.
+    /// The ended operations, in the order of their end.
     order: VecDeque<OperationUuid>,
     pending: BTreeMap<OperationUuid, Pending>,
     awaited: usize,
 }
 
 impl OperationOutcomes {
-    /// An operation was taken that this principal asked for.
+    /// Records an accepted operation with its requesting principal.
     pub(crate) fn begin(
         &mut self,
         uuid: OperationUuid,
@@ -87,7 +87,7 @@ impl OperationOutcomes {
         }
     }
 
-    /// An operation has ended.
+    /// Records the end of an operation.
     pub(crate) fn end(
         &mut self,
         uuid: OperationUuid,
@@ -98,7 +98,7 @@ impl OperationOutcomes {
             Some(Pending { readers, waiting }) => {
                 self.awaited -= waiting.len();
                 for waiter in waiting {
-                    // Who waited may have left.
+                    // The waiting caller may have left.
                     let _unsent = waiter.send(status.clone());
                 }
                 readers
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// A cpu is reserved to the role `ads`.
+    /// The reservation of a cpu for the role `ads`.
     fn reserve() -> Operation {
         let cpus = Resources::parse("cpus:1", &Role::star()).unwrap();
         let ads = Reservation::dynamic(Role::new("ads").unwrap(), None);
@@ -167,7 +167,7 @@ mod tests {
         })
     }
 
-    /// Somebody who sees the role `www` alone, or, as `admin`, all.
+    /// A caller that sees only the role `www` or, as `admin`, all roles.
     fn caller(principal: Option<&str>) -> Approver {
         let acls = r#"{"permissive":false,"view_roles":[
             {"principals":{"values":["admin"]},"roles":{"type":"ANY"}},
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(outcomes.over.len(), KEPT_MAX);
     }
 
-    /// Uuids of operations are not secret.
+    /// The uuids of operations are not secret.
     #[test]
     fn an_operation_is_unknown_to_those_who_neither_asked_for_it_nor_may_see_its_roles() {
         let mut outcomes = OperationOutcomes::default();

@@ -73,7 +73,7 @@ pub(crate) fn administration(caller: &Caller, request: &Administration) -> Resul
     }
     let whole = |action| caller.check(action, None);
     match request {
-        // The core validates these first, and asks then.
+        // The core validates these first, and checks the right afterwards.
         Administration::SetQuota(_) | Administration::RemoveQuota { .. } => Ok(()),
         Administration::UpdateQuota { configs, .. } => configs
             .iter()
@@ -139,7 +139,7 @@ pub(crate) fn name(request: &Administration) -> (&'static str, String) {
     }
 }
 
-/// Whether somebody may do an operation. One that makes no sense is left to the core to refuse.
+/// Checks the right to an operation. The core refuses invalid operations.
 pub(crate) fn operation(caller: &Caller, message: &Operation) -> Result<(), Forbidden> {
     if caller.approver.allows_everything() {
         return Ok(());

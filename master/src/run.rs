@@ -55,13 +55,13 @@ pub struct RunEnv {
     pub build: BuildInfo,
     /// The flags in effect, for `/flags`.
     pub flags_view: BTreeMap<String, String>,
-    /// Changes how much is logged, for operators.
+    /// The control of the log level, for operators.
     pub verbosity: Verbosity,
     /// Receives the address once the master listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Receives the health once the registry is read and the master serves.
     pub started: Option<oneshot::Sender<Health>>,
-    /// Ends the master when it completes.
+    /// A future whose completion ends the master.
     pub shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -115,7 +115,7 @@ pub enum RunError {
 
 /// Runs a master until `env.shutdown` completes.
 ///
-/// Boxed, so that its code is generated with this crate and not with each program that runs it.
+/// Boxed, so that the code is generated with this crate and not with each program that runs it.
 pub fn run(
     flags: Flags,
     env: RunEnv,
@@ -132,7 +132,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let call_rate_limit = CallRateLimit::new(options.rate_limits.as_ref());
     let registry = registry_of(&flags)?;
     prepare_work_dir(&flags.work_dir)?;
-    // The port first: a master that cannot listen must not count as a new epoch.
+    // The port comes first: a master that cannot listen must not start a new epoch.
     let listener = listen(SocketAddr::new(flags.ip, flags.port))?;
     let address = listener.local_addr().map_err(|source| RunError::Listen {
         address: SocketAddr::new(flags.ip, flags.port),
@@ -172,7 +172,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         shutdown: shutdown.clone(),
     };
     let core_shutdown = CancellationToken::new();
-    // A master that is alone reads its registry before it serves.
+    // A single master reads its registry before it serves.
     let core = cores.core(registry, inbox, role_told, core_shutdown.clone());
     let core = core.await?;
     let context = Arc::new(Context {
@@ -211,7 +211,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     write_endpoint(&flags.work_dir, scheme, address)?;
     tracing::info!(%address, "listening");
     if let Some(ready) = env.ready {
-        // Whoever wanted to know may have left.
+        // The receiver may have left.
         let _unsent = ready.send(address);
     }
     if let Some(started) = env.started {
@@ -220,7 +220,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
 }
 
-/// The standing of a master that sends clients to a leader which proves by its certificate that it is a master.
+/// The standing of a master that redirects clients only to a leader with a certificate of a master.
 fn standing(
     flags: &Flags,
     role: watch::Receiver<Role>,
@@ -235,7 +235,7 @@ fn standing(
     }
 }
 
-/// Has the certificate and the files of authentication read anew when they change.
+/// Reloads the certificate and the authentication files when they change.
 fn watch_files(
     certificate: Option<&Arc<tls::Served>>,
     context: &Context,
@@ -323,14 +323,14 @@ impl Cores {
         );
         let _following = role.send_replace(Role::Leading);
         Ok(Box::pin(async move {
-            // Whoever asks for the role finds it for as long as the core runs, and how the disk is.
+            // The role and the disk's state stay available as long as the core runs.
             let (_role, _watching) = (role, watching);
             service.run(end).await;
             Ok(())
         }))
     }
 
-    /// Follows, and leads once it is elected.
+    /// Follows, and leads once elected.
     fn among_others(
         self,
         candidacy: Candidacy,
@@ -379,7 +379,7 @@ impl Cores {
         })
     }
 
-    /// The core in its service.
+    /// Builds the core in its service.
     fn start(self, begun: Instant, start: Start) -> Service {
         let (flags, options) = (self.flags, self.options);
         let _known = self.metrics.registry_read.set(begun.elapsed());
@@ -420,7 +420,8 @@ impl Cores {
     }
 }
 
-/// Keeps up how long the disk of the registry has not answered. Logs when it no longer does, and when it does again.
+/// Tracks the time since the last response of the registry's disk. Logs when the disk stops responding, and when it
+/// resumes.
 async fn watch_disk(pulse: DiskPulse, silence: DiskSilence) {
     let report = |is_silent| match is_silent {
         true => tracing::error!(
@@ -460,7 +461,7 @@ async fn wait_for_end(
     }
 }
 
-/// The files of a page for people, if there is a directory of them.
+/// The files of the web page, if their directory exists.
 fn webui(flags: &Flags) -> Result<Option<ServeDir>, RunError> {
     let Some(dir) = &flags.webui_dir else {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! The service task that owns the core; all others use a [`Handle`].
 //!
-//! Commands come in on one bounded channel, the registry's progress on a watch, deadlines from the core. Effects go
-//! out at once: mutations to the registry's writer, visible ones through the outbox to the queues of streams and to
+//! Commands arrive on one bounded channel, the registry's progress on a watch, deadlines from the core. Effects leave
+//! at once: mutations to the registry's writer, visible ones through the outbox to the queues of streams and to
 //! waiting callers. Invariant: no queue grows without bound; a slow reader loses its stream and never blocks others.
 
 mod operators;
@@ -27,7 +27,7 @@ use crate::registry::{QUEUE_MAX, Registry};
 use crate::watchers::Watchers;
 use meseta_daemon::clock::Clock;
 
-/// Commands taken in before offers are made again: some hundred microseconds' worth.
+/// The number of commands processed before offers are made again: some hundred microseconds of work.
 const BURST_MAX: usize = 64;
 
 /// The receiver of a visible effect.
@@ -61,7 +61,7 @@ impl QueuedSize for Output {
         match self {
             Self::Event { event, .. } => waiting_bytes(&**event),
             Self::Frame { frame, .. } => waiting_bytes(&**frame),
-            // An operation is charged to its agent.
+            // The agent's budget already covers the operation.
             Self::OperationFinished { status, .. } => waiting_bytes(&**status),
             Self::OperatorEvent(note) => note.bytes(),
             Self::OperationTaken { operation, .. } => waiting_bytes(&**operation),
@@ -86,11 +86,11 @@ pub(crate) struct Service {
     replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
     watchers: Watchers,
     next_reply: u64,
-    /// More commands wait, or the step that ends their burst.
+    /// Whether more commands wait, or the step that ends their burst.
     is_burst: bool,
     measures: Measures,
     outcomes: OperationOutcomes,
-    /// Mutations on their way to being durable, and since when.
+    /// Mutations that are not durable yet, with their start times.
     storing: VecDeque<(Lsn, Moment)>,
     /// Connections dropped in the current step; the core learns of them next.
     lost: VecDeque<Input>,
@@ -143,7 +143,7 @@ impl Service {
             // A slow disk delays callers, not this task.
             let takes_commands = self.storing.len() < QUEUE_MAX;
             let is_command_next = takes_commands && has_answered && !self.inbox.commands.is_empty();
-            // A timer that is due waits for no question, however many come.
+            // A timer that is due waits for no query, however many come.
             if self.clock.now().moment >= self.core.next_deadline() {
                 self.step(Input::Tick);
             }
@@ -170,7 +170,7 @@ impl Service {
                 }
                 () = sleep => self.step(Input::Tick),
             }
-            // However many steps follow at once, what they wake on this thread runs in between.
+            // The tasks woken on this thread run in between, however many steps follow.
             tokio::task::yield_now().await;
         }
         self.schedulers.clear();
@@ -207,7 +207,7 @@ impl Service {
         true
     }
 
-    /// Commands that waited together share one cycle of offers.
+    /// Processes waiting commands together, with a single cycle of offers.
     fn burst(&mut self, waiting: &mut Vec<Command>) {
         self.is_burst = waiting.len() > 1;
         for command in waiting.drain(..) {
@@ -218,7 +218,7 @@ impl Service {
         }
     }
 
-    /// Drops what waits for a stream that has ended.
+    /// Drops queued output for a stream that has ended.
     fn drop_queued(&mut self, input: &Input) {
         match input {
             Input::SchedulerGone { connection } => {
@@ -311,7 +311,7 @@ impl Service {
         }
     }
 
-    /// Notes how long the writes up to this one took.
+    /// Records the duration of the writes up to this one.
     fn stored(&mut self, durable: Lsn, now: Moment) {
         while let Some((lsn, since)) = self.storing.front()
             && *lsn <= durable
@@ -477,7 +477,7 @@ impl Service {
             }
             Destination::Reply(reply) => drop(self.replies.remove(&reply)),
             Destination::Outcomes => self.outcomes = OperationOutcomes::default(),
-            // They begin anew.
+            // The watchers start with the whole state again.
             Destination::Watchers => self.watchers.begin_anew(),
         }
     }
@@ -505,7 +505,7 @@ fn is_message_frame(frame: &MasterFrame) -> bool {
     )
 }
 
-/// Puts a message in its reader's queue, or says whom to give up first, and why.
+/// Puts a message in its reader's queue, or returns the reader to drop first, and the reason.
 fn queued<M: Message>(
     sinks: &HashMap<ConnectionId, Sink<M>>,
     to: ConnectionId,

@@ -10,12 +10,12 @@ use std::time::Duration;
 use meseta_access::rate_limits::{Bucket, Limit};
 use tokio::time::Instant;
 
-/// At once as many as all frameworks of one principal that come back after a failover.
+/// The burst covers the return of all frameworks of one principal after a failover.
 const LIMIT: Limit = Limit {
     calls_per_second: 50.0,
     capacity: 10_000.0,
 };
-/// Groups that are remembered; of more those that may subscribe the most are forgotten.
+/// The number of stored groups; above it, those with the largest allowance are forgotten.
 const GROUPS_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Default for SubscriptionRate {
 }
 
 impl SubscriptionRate {
-    /// Takes one subscription of a group, or says how long the next has to wait.
+    /// Takes one subscription of a group, or returns the time until the next.
     pub(crate) fn take(&self, group: String) -> Result<(), Duration> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.take(group, self.begin.elapsed())
@@ -52,12 +52,12 @@ impl Table {
         }
         let bucket = self.0.entry(group);
         let bucket = bucket.or_insert_with(|| Bucket::full(LIMIT, now));
-        // Sums of parts are a little less than the whole.
+        // Sums of fractions are slightly less than the whole.
         let wait = |wait| wait + Duration::from_millis(1);
         bucket.take(now).map_err(wait)
     }
 
-    /// Forgets the half of the groups that have the most left.
+    /// Forgets the half of the groups with the largest allowance.
     fn forget(&mut self, now: Duration) {
         let mut all: Vec<(f64, String)> = self
             .0

@@ -16,7 +16,7 @@ use crate::closed::Closed;
 use crate::core::Snapshot;
 use crate::view_filter::{self, FilterCost, PreviousView};
 
-/// Callers whose last view is kept: people and programs that poll.
+/// The number of callers with a cached view: people and programs that poll.
 const VIEWERS_MAX: usize = 16;
 /// The time for which an unused view stays; it holds the state from which it was made.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(crate) enum ViewScope {
 
 #[derive(Debug, Default)]
 pub(crate) struct ViewCache {
-    /// The one that asked last is the last.
+    /// The viewers, the most recent last.
     viewers: Mutex<VecDeque<Viewer>>,
     cost: Arc<Mutex<FilterCost>>,
 }
@@ -42,12 +42,12 @@ struct Viewer {
     /// The version of the rules.
     version: u64,
     asked: Instant,
-    /// Locked while a view is made: others who ask for the same wait and share it.
+    /// The last view, locked during its construction: others with the same query wait and share it.
     last: Arc<tokio::sync::Mutex<Option<PreviousView>>>,
 }
 
 impl ViewCache {
-    /// A snapshot without what a caller may not see; the same one if that is nothing.
+    /// A snapshot without the objects that a caller may not see; the snapshot itself if nothing is hidden.
     pub(crate) async fn view(
         &self,
         snapshot: Arc<Snapshot>,

@@ -29,8 +29,8 @@ impl Snapshot {
     }
 }
 
-/// Resources whose reservations and allocation are all to roles that the caller may view, and unreserved ones: as the
-/// resources themselves are shown. Sums are shown whole, as in Mesos.
+/// The resources whose reservations and allocation are all to visible roles, and unreserved ones: the rule for
+/// showing single resources. Sums are shown in full, as in Mesos.
 pub(crate) fn resources<'a>(all: &'a Resources, approver: &Approver) -> Cow<'a, Resources> {
     filtered(all, approver, |resource| {
         let reserved = resource.reservations().iter().map(|one| &one.role);
@@ -73,13 +73,13 @@ pub(crate) fn filtered_snapshot(snapshot: &Snapshot, approver: &Approver) -> Sna
 /// The cost of filtering a view: it grows with the changes, not with the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilterCost {
-    /// Agents and frameworks whose parts were filtered.
+    /// The number of agents and frameworks whose parts were filtered.
     pub(crate) entries: u64,
-    /// Tasks and executors whose visibility was decided.
+    /// The number of tasks and executors whose visibility was decided.
     pub(crate) records: u64,
 }
 
-/// A view that was made before, and of what.
+/// An earlier view, with its source.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousView {
     pub(crate) source: Arc<Snapshot>,
@@ -130,7 +130,7 @@ pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     }
 }
 
-/// Whether a caller sees whatever runs in the cluster, by rules that say so of all users and roles.
+/// Whether a caller sees all running objects, by rules for all users and roles.
 fn views_everything(approver: &Approver) -> bool {
     use Action::{ViewExecutor, ViewFramework, ViewRole, ViewTask};
     [ViewFramework, ViewTask, ViewExecutor, ViewRole]
@@ -138,7 +138,7 @@ fn views_everything(approver: &Approver) -> bool {
         .all(|action| approver.allows_all(*action))
 }
 
-/// All that runs, shared with the snapshot, under the policies that a caller may see.
+/// All running objects, shared with the snapshot, and the visible policies.
 fn whole(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     Snapshot {
         agents: snapshot.agents.clone(),
@@ -154,7 +154,7 @@ fn whole(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     }
 }
 
-/// The whole cluster as a caller may see it. Parts that are as they were in the view before are taken from there.
+/// The whole cluster as a caller may see it. Reuses unchanged parts of the previous view.
 pub(crate) fn cluster(
     snapshot: &Snapshot,
     approver: &Approver,
@@ -165,7 +165,7 @@ pub(crate) fn cluster(
         return whole(snapshot, approver);
     }
     let mut decisions = ViewDecisions::new(snapshot, approver);
-    // Whom a task belongs to decides whether it is seen: other frameworks, other decisions.
+    // The owner of a task decides about its visibility: other frameworks mean other decisions.
     let previous = previous
         .filter(|previous| ViewDecisions::new(&previous.source, approver).agrees(&decisions));
     let frameworks = frameworks(&snapshot.frameworks, previous, &mut decisions, cost);
@@ -200,7 +200,7 @@ fn frameworks(
     decisions: &mut ViewDecisions<'_>,
     cost: &mut FilterCost,
 ) -> Vec<Arc<FrameworkView>> {
-    // Both in the order of ids.
+    // Both are ordered by id.
     let mut sources = previous
         .map_or(&[][..], |previous| previous.source.frameworks.as_slice())
         .iter()
@@ -232,7 +232,7 @@ fn frameworks(
     seen
 }
 
-/// Frameworks that have ended: few, and never changed.
+/// The visible completed frameworks: few, and never changed.
 fn ended(
     all: &[Arc<FrameworkView>],
     previous: Option<&PreviousView>,
@@ -264,7 +264,7 @@ fn ended(
     seen
 }
 
-/// A framework with those of its ended tasks that are seen.
+/// A framework with its visible completed tasks.
 fn filter_framework(
     framework: &Arc<FrameworkView>,
     previous: Option<(&FrameworkView, &FrameworkView)>,
@@ -311,7 +311,7 @@ fn agents(
     decisions: &mut ViewDecisions<'_>,
     cost: &mut FilterCost,
 ) -> Vec<Arc<AgentView>> {
-    // Every agent is in its view, and both are in the order of ids.
+    // Every agent is in its view, and both are ordered by id.
     let previous = previous.map(|previous| (&previous.source.agents, &previous.view.agents));
     let mut known = previous
         .into_iter()
@@ -393,7 +393,7 @@ struct ViewDecisions<'a> {
     executors: HashMap<String, bool>,
 }
 
-/// Decisions that are remembered: names of users come from frameworks.
+/// The number of cached decisions: frameworks choose the names of users.
 const USERS_MAX: usize = 4_096;
 
 impl<'a> ViewDecisions<'a> {
@@ -421,8 +421,8 @@ impl<'a> ViewDecisions<'a> {
         }
     }
 
-    /// Whether both decide the same of the frameworks that both know. Of one that only one of them knows
-    /// nothing is in an agent or framework that has not changed.
+    /// Whether both make the same decisions about frameworks known to both. An unchanged agent or framework contains
+    /// nothing of a framework known to only one.
     fn agrees(&self, other: &Self) -> bool {
         let known = |(id, user): (&&FrameworkId, &&str)| {
             other.users.get(*id).is_none_or(|other| other == user)
@@ -460,7 +460,7 @@ impl<'a> ViewDecisions<'a> {
     }
 }
 
-/// Whether somebody may see all roles that an operation takes something of or gives something to.
+/// Whether the caller may see all roles whose resources an operation consumes or produces.
 fn may_view_operation(approver: &Approver, operation: &OperationRecord) -> bool {
     roles_of(&operation.info).is_some_and(|roles| may_view_roles(approver, &roles))
 }
@@ -487,14 +487,14 @@ fn decided(
     decision
 }
 
-/// Filters operator events by a subscriber's permissions. What it remembers grows with the frameworks that are there,
-/// and not with their tasks.
+/// Filters operator events by a subscriber's permissions. Its state grows with the number of frameworks, not with
+/// that of tasks.
 #[derive(Debug)]
 pub(crate) struct EventFilter {
     approver: Approver,
-    /// The frameworks that may be seen, with their users.
+    /// The visible frameworks, with their users.
     frameworks: HashMap<String, String>,
-    /// Whether the tasks of a user may be seen.
+    /// Whether the tasks of each user are visible.
     tasks: HashMap<String, bool>,
 }
 
@@ -536,7 +536,7 @@ impl EventFilter {
         Some(Cow::Owned(reduced))
     }
 
-    /// Takes the resources of hidden roles away, as `GET_AGENTS` does.
+    /// Removes the resources of hidden roles, as `GET_AGENTS` does.
     fn filter_agent_resources(&self, agent: &mut get_agents::Agent) {
         let reduce = |list: &mut Vec<v1::Resource>, format| {
             let all = convert::resources(list).unwrap_or_default();
@@ -566,7 +566,7 @@ impl EventFilter {
             return self.passes_task(&task.framework_id.value, task.user.as_deref());
         }
         if let Some(updated) = &event.task_updated {
-            // The user of an unknown task is not known.
+            // The user of an unknown task is unknown.
             let user = stream_event.task_user.as_ref();
             return user.is_some_and(|user| {
                 self.passes_task(&updated.framework_id.value, user.as_deref())
@@ -592,7 +592,7 @@ impl EventFilter {
         seen
     }
 
-    /// Whether a task may be heard of, by its framework and the user that it names.
+    /// Whether a task is visible, by its framework and its user.
     fn passes_task(&mut self, framework: &str, user: Option<&str>) -> bool {
         let Some(of_framework) = self.frameworks.get(framework) else {
             return false;

@@ -13,17 +13,17 @@ use tokio::sync::{oneshot, watch};
 use crate::budgets::Peer;
 use crate::stream_event::StreamEvent;
 
-/// The largest number of events that are kept.
+/// The number of stored events.
 const KEPT_MAX: usize = 16_384;
 
-/// An event and its number.
+/// An event with its number.
 pub(crate) type Numbered = (u64, Arc<StreamEvent>);
 
-/// The end that writes.
+/// The writing end.
 #[derive(Debug)]
 pub(crate) struct Watchers {
     log: Arc<Mutex<EventLog>>,
-    /// The number of the newest event, so that those who wait for it are woken.
+    /// The number of the newest event, which wakes waiting watchers.
     newest: watch::Sender<u64>,
     /// The watchers, each with its peer; dropping an entry ends the watcher.
     watchers: VecDeque<(Peer, oneshot::Sender<()>)>,
@@ -53,14 +53,14 @@ impl EventLog {
         self.last += 1;
         self.bytes += bytes;
         self.events.push_back((event, bytes));
-        // The newest is kept whatever it takes: those who read in time get it.
+        // The newest event stays whatever its size: watchers that read in time get it.
         while self.events.len() > KEPT_MAX || (self.bytes > self.bytes_max && self.events.len() > 1)
         {
             self.bytes -= self.events.pop_front().map_or(0, |(_, bytes)| bytes);
         }
     }
 
-    /// The number of the oldest event that is kept, or of the next.
+    /// The number of the oldest stored event, or of the next.
     fn first(&self) -> u64 {
         let kept = u64::try_from(self.events.len()).unwrap_or(u64::MAX);
         (self.last + 1).saturating_sub(kept)
@@ -79,7 +79,7 @@ impl EventLog {
     }
 }
 
-/// The end of one that watches.
+/// The end of a watcher.
 #[derive(Debug)]
 pub(crate) struct WatchReceiver {
     log: Arc<Mutex<EventLog>>,
@@ -89,7 +89,7 @@ pub(crate) struct WatchReceiver {
 }
 
 impl WatchReceiver {
-    /// The next event; `None` if the watcher was let go, because it is too far behind or for others.
+    /// The next event; `None` if the watcher was dropped, because it is too far behind or made room for others.
     pub(crate) async fn recv(&mut self) -> Option<Numbered> {
         loop {
             match lock(&self.log).find(self.next) {
@@ -121,7 +121,7 @@ fn lock(log: &Mutex<EventLog>) -> MutexGuard<'_, EventLog> {
 }
 
 impl Watchers {
-    /// Events of so many bytes are kept, for so many watchers.
+    /// A log of this many bytes of events, for this many watchers.
     pub(crate) fn new(bytes_max: usize, watchers_max: usize) -> Self {
         Self {
             log: Arc::new(Mutex::new(EventLog {
@@ -136,8 +136,8 @@ impl Watchers {
         }
     }
 
-    /// A new watcher. With the number of the last event it knows, and if what followed is still kept, it goes
-    /// on from there, which the flag says; otherwise it has to begin with the whole state.
+    /// Adds a watcher. If it knows the number of its last event and the later events are still stored, the watcher
+    /// resumes there, and the flag is true; otherwise it must begin with the whole state.
     pub(crate) fn add(&mut self, peer: Peer, after: Option<u64>) -> (WatchReceiver, bool) {
         self.watchers.retain(|(_, watcher)| !watcher.is_closed());
         let (watcher, evicted) = oneshot::channel();

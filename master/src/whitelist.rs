@@ -14,17 +14,17 @@ use tokio_util::sync::CancellationToken;
 use crate::core::Input;
 use crate::handle::Handle;
 
-/// Time between two looks at the file, as in Mesos.
+/// The interval between two checks of the file, as in Mesos.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 /// The largest file: hosts of a few hundred thousand agents.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Names of hosts. With none of them nothing is offered.
+/// The hostnames. Without any, no agent is offered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Whitelist(pub(crate) Arc<BTreeSet<Arc<str>>>);
 
 impl Whitelist {
-    /// The names in a file, one a line.
+    /// Reads the names from a file, one per line.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let mut text = String::new();
         let file = std::fs::File::open(path)?;

@@ -1,4 +1,4 @@
-//! A whole master over real sockets: its gRPC services, and what keeps it from starting.
+//! A whole master over real sockets: its gRPC services, and the reasons that keep it from starting.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-/// Long enough for a loaded machine; nothing waits for it to pass.
+/// A timeout long enough for a loaded machine; nothing waits for it to expire.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Parser)]

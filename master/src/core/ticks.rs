@@ -72,7 +72,7 @@ impl MasterCore {
         }
     }
 
-    /// Sends a sign of life to a scheduler, and plans the next.
+    /// Sends a heartbeat to a scheduler, and plans the next.
     pub(in crate::core) fn beat(&mut self, framework: FrameworkId, connection: ConnectionId) {
         self.event_to(connection, event_of(event::Type::Heartbeat));
         self.timers.set(
@@ -94,10 +94,10 @@ impl MasterCore {
         }
     }
 
-    /// Counts a ping that was not answered and sends the next.
+    /// Counts an unanswered ping and sends the next.
     fn ping(&mut self, id: &AgentId, generation: u64) {
         let interval = self.config.agent_ping_timeout;
-        // A master that was itself stopped or starved has heard nobody: that counts against no one.
+        // A master that was itself stopped or starved has read no answers, so this ping does not count.
         let overslept = self.timers.is_settling();
         let max = self.config.max_agent_ping_timeouts;
         let Some(agent) = self.agents.get_mut_keeping_view(id) else {
@@ -112,7 +112,7 @@ impl MasterCore {
             agent.missed_pings += 1;
         }
         let missed = agent.missed_pings;
-        // Agents that fell silent together are pinged one after the other: the last of them is one ping behind.
+        // Agents that fell silent together get their pings one after the other: the last of them is one ping behind.
         if missed + 1 >= max && missed > 0 {
             self.silent.insert(id.clone());
         }
@@ -122,7 +122,7 @@ impl MasterCore {
                 self.mark_unreachable(id);
                 return;
             }
-            // It has until its turn to answer after all.
+            // The agent may still answer until its turn.
             again = self.next_removal.saturating_since(self.now.moment);
         }
         let Some(agent) = self.agents.get_mut_keeping_view(id) else {
@@ -139,14 +139,14 @@ impl MasterCore {
         self.set_ping(id.clone(), generation, again);
     }
 
-    /// Whether so many agents are silent, or were so lately, that it may well be this master that is cut off: then it says
-    /// of none that it is unreachable.
+    /// Whether so many agents are silent, or were recently, that this master may itself be cut off: then it marks no
+    /// agent as unreachable.
     fn suspects_itself(&mut self) -> bool {
         self.note_silent();
         self.silence.holds_back(self.timers.clock())
     }
 
-    /// The same suspicion, counting also agents that have not come back to this master.
+    /// Whether so many agents are silent or have not come back to this master that it may itself be cut off.
     fn suspects_itself_for_absent(&mut self) -> bool {
         self.note_absent();
         self.absence.holds_back(self.timers.clock())
@@ -161,7 +161,8 @@ impl MasterCore {
         }
     }
 
-    /// Takes in how many of all agents are missing; to be called before and after these become fewer, or all become more.
+    /// Updates the number of missing agents; called before and after the missing agents become fewer, or all agents
+    /// become more.
     pub(super) fn note_missing(&mut self) {
         self.note_silent();
         self.note_absent();
@@ -179,18 +180,18 @@ impl MasterCore {
         self.absence.update(missing, self.timers.clock(), patience);
     }
 
-    /// An agent has answered or come back, that may have been about to be given up.
+    /// Handles the answer or return of an agent that may have been about to be marked unreachable.
     pub(super) fn hear_again(&mut self, id: &AgentId) {
         if self.silent.contains(id) {
-            // Nobody may have looked at how many there are while all were silent.
+            // The number may not have been checked while all were silent.
             self.note_missing();
             self.silent.remove(id);
             self.note_missing();
         }
     }
 
-    /// Takes the turn to mark an agent unreachable, if it has come: a network that fails must not
-    /// cost all agents at once.
+    /// Takes the turn to mark an agent unreachable, if the interval has passed: a network failure must not cost all
+    /// agents at once.
     fn may_remove(&mut self) -> bool {
         if self.now.moment < self.next_removal {
             return false;
@@ -204,7 +205,7 @@ impl MasterCore {
             .set(self.now.moment + after, Timer::Ping { agent, generation });
     }
 
-    /// Asks the registry to note that an agent does not answer.
+    /// Records in the registry that an agent does not answer.
     pub(super) fn mark_unreachable(&mut self, id: &AgentId) {
         let Some(agent) = self.agents.get_mut(id) else {
             return;
@@ -234,8 +235,8 @@ impl MasterCore {
         );
     }
 
-    /// Looks at a moment, or at the one that was set if that is earlier, for agents that have not come back. There is one such
-    /// timer: each would set the next.
+    /// Schedules the check for agents that have not come back, keeping the earlier deadline. There is a single such
+    /// timer, because each check sets the next.
     pub(super) fn expect_returns_until(&mut self, at: Moment) {
         if let Some((set, key)) = self.reregister_timer.take() {
             if set <= at {
@@ -248,7 +249,7 @@ impl MasterCore {
         self.reregister_timer = Some((at, key));
     }
 
-    /// Agents that the previous master knew and that did not come back.
+    /// Marks agents of the former master that have not come back.
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
         let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();

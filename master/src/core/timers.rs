@@ -16,7 +16,7 @@ use crate::core::ids::ConnectionId;
 /// The purpose of a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// A batch allocation over everything.
+    /// The periodic allocation over all agents.
     Allocation,
     /// A heartbeat is due on this stream.
     Heartbeat {
@@ -51,7 +51,7 @@ impl Timer {
             | Self::Offer { .. }
             | Self::InverseOffer { .. }
             | Self::PartialReregistration { .. } => true,
-            // An unanswered ping is judged by whether the master could have read the answer.
+            // The handler of an unanswered ping checks whether the master could have read the answer.
             Self::Ping { .. } | Self::Allocation | Self::Heartbeat { .. } | Self::RegistryGc => {
                 false
             }
@@ -59,18 +59,18 @@ impl Timer {
     }
 }
 
-/// Names a timer that may be cancelled.
+/// The key of a timer that may be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimerKey(Moment, u64);
 
-/// Pending timers by when they are due and by the order in which they were set.
+/// Pending timers, ordered by time and by the order of setting.
 type Pending = BTreeMap<(Moment, u64), Timer>;
 
-/// Pending timers; the earliest first, equal ones in the order they were set.
+/// Pending timers: the earliest first, equal ones in the order of setting.
 #[derive(Debug)]
 pub(super) struct Timers {
     own: Pending,
-    /// By the clock of `process_clock`.
+    /// The deadlines of others, by the clock of `process_clock`.
     of_others: Pending,
     process_clock: ProcessClock,
     sequence: u64,
@@ -86,7 +86,7 @@ impl Timers {
         }
     }
 
-    /// The master makes a step; gives how long it did not run before it, if that was long.
+    /// Begins a step; returns the time that the master did not run before it, if that was long.
     pub(super) fn step(&mut self, now: Moment) -> Option<Duration> {
         self.process_clock.step(now)
     }
@@ -117,7 +117,7 @@ impl Timers {
         self.process_clock.to_real_time(shown)
     }
 
-    /// Sets a timer for a moment that is not before the last step.
+    /// Sets a timer for a moment not before the last step.
     pub(super) fn set(&mut self, at: Moment, timer: Timer) -> TimerKey {
         self.sequence += 1;
         let (at, pending) = if timer.is_of_others() {
@@ -129,7 +129,7 @@ impl Timers {
         TimerKey(at, self.sequence)
     }
 
-    /// Forgets a timer; one that has fired is forgotten already.
+    /// Cancels a timer. A timer that has fired no longer exists.
     pub(super) fn cancel(&mut self, TimerKey(at, sequence): TimerKey) {
         if self.own.remove(&(at, sequence)).is_none() {
             self.of_others.remove(&(at, sequence));
@@ -150,7 +150,7 @@ impl Timers {
         own.into_iter().chain(others).min()
     }
 
-    /// The next timer that is due at the last step.
+    /// The next timer due at the time of the step.
     pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
         pop(&mut self.own, now).or_else(|| {
             let now = self.process_clock.now_if_settled()?;
@@ -170,7 +170,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The timers that fire up to a moment, each with when it does, if the master runs.
+    /// The timers that fire up to a moment, with their times, if the master runs.
     fn fired(timers: &mut Timers, from: Moment, until: Moment) -> Vec<(Duration, Timer)> {
         let mut fired = Vec::new();
         let mut now = from;

@@ -1,4 +1,4 @@
-//! Resources between messages and the vocabulary, as the core needs them.
+//! Conversion of resources between messages and the internal types.
 
 use meseta_proto::Invalid;
 use meseta_proto::convert;
@@ -22,8 +22,8 @@ pub(in crate::core) fn format_of(capabilities: convert::FrameworkCapabilities) -
     }
 }
 
-/// Writes resources. What the format before refinement cannot say is left out: whoever speaks only
-/// that could not use it.
+/// Writes resources. Leaves out resources that the older format cannot express: a framework with only that format
+/// could not use them.
 #[must_use]
 pub fn to_wire(resources: &Resources, format: Format) -> Vec<v1::Resource> {
     match convert::to_resources(resources, format) {
@@ -35,7 +35,7 @@ pub fn to_wire(resources: &Resources, format: Format) -> Vec<v1::Resource> {
     }
 }
 
-/// An event of a type, without its body.
+/// An event of this type, without a body.
 pub(super) fn event_of(kind: event::Type) -> Event {
     Event {
         r#type: Some(kind.into()),
@@ -43,7 +43,7 @@ pub(super) fn event_of(kind: event::Type) -> Event {
     }
 }
 
-/// The resources of a task or executor as the framework gave them, allocated to the offer's role.
+/// Parses the resources of a task or executor, and allocates them to the offer's role.
 pub(in crate::core) fn allocated(
     resources: &[v1::Resource],
     role: &Role,

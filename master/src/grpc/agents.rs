@@ -1,4 +1,4 @@
-//! `meseta.v1.AgentRegistry`: frames in and out, nothing decided.
+//! `meseta.v1.AgentRegistry`: transports frames in both directions, and decides nothing.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -79,7 +79,7 @@ impl AgentRegistry for Agents {
         });
         let frames: Self::ConnectStream = Box::pin(Frames { frames, last: None });
         let mut response = Response::new(frames);
-        // Comes last: an agent that hangs up meanwhile is missed by the task above.
+        // This comes last: the task above notices an agent that disconnects meanwhile.
         let led = answered.await.map_err(|_| Closed)?;
         led.write(response.metadata_mut());
         Ok(response)

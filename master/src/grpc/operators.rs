@@ -1,4 +1,4 @@
-//! `meseta.v1.Operator`: the operator API with typed errors, and what HTTP has no call for.
+//! `meseta.v1.Operator`: the operator API with typed errors, and calls without an HTTP equivalent.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ use crate::view_cache::ViewScope;
 use crate::view_filter::EventFilter;
 use crate::views;
 
-/// Events that are taken out of the queue and not yet sent.
+/// The number of events taken from the queue and not yet sent.
 const EVENTS_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Operators {
         })
     }
 
-    /// Waits for as long as the caller does.
+    /// Waits for the outcome as long as the caller does.
     async fn awaited(
         &self,
         caller: &Caller,
@@ -151,7 +151,7 @@ impl Operators {
             .await;
         let turn = turn.map_err(|crowded| Status::resource_exhausted(crowded.to_string()))?;
         let snapshot = self.context.handle.view(caller, ViewScope::Cluster).await?;
-        // The permit goes with the work, which nothing stops when the caller leaves.
+        // The permit moves with the work, which continues when the caller leaves.
         let counting = background::spawn(move || {
             let quotas = quota_tree(&snapshot);
             drop(turn);
@@ -164,9 +164,9 @@ impl Operators {
 
     async fn watched(&self, caller: Caller, request: WatchRequest) -> Result<Events, Status> {
         let master_id = self.context.identity.id.clone();
-        // Another master's numbers mean nothing here.
+        // The event numbers of another master are meaningless here.
         let is_ours = request.master_id.as_ref() == Some(&master_id);
-        // A stream that is filtered begins with what its reader may see.
+        // A filtered stream begins with the objects visible to its reader.
         let is_whole = caller.approver.allows_everything();
         let after = request.after.filter(|_| is_ours && is_whole);
         let peer = peer_of(&caller);
@@ -221,7 +221,7 @@ fn quota_tree(snapshot: &Snapshot) -> QuotaTreeResponse {
     }
 }
 
-/// An event, with the room that it takes until it is sent, if it is the first of a stream.
+/// An event; the first of a stream has the permit that it holds until it is sent.
 type Sent = (Result<WatchEvent, Status>, Option<Permit>);
 
 /// Events on their way to a watcher.
@@ -248,7 +248,7 @@ impl Stream for Events {
     }
 }
 
-/// Sends events until either end is closed, or the reader stalls.
+/// Sends events until either end closes, or the reader stalls.
 async fn forward(
     handle: &Handle,
     mut watching: WatchStart,
@@ -302,7 +302,7 @@ async fn forward(
                 }
                 None => {
                     let status = Status::resource_exhausted("slow consumer");
-                    // Whether this still fits is up to the reader.
+                    // The reader decides whether this still fits.
                     let _dropped = events.try_send((Err(status), None));
                     return;
                 }
@@ -342,7 +342,7 @@ fn operation_taken(outcome: CallOutcome) -> Result<Response<OperationTaken>, Sta
     status_of(answer).map(|()| Response::new(OperationTaken { operation_uuid }))
 }
 
-/// Questions by method, body and type of the answer; requests by method and body.
+/// Generates queries from method, body and type of the answer, and requests from method and body.
 macro_rules! mirror {
     (
         questions: $($question:ident $get:ident $Get:ident),* $(,)?;

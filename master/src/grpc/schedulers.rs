@@ -23,10 +23,10 @@ use crate::events::{self, STALL_MAX, Waiting};
 use crate::handle::Command;
 use crate::http::leave;
 
-/// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
+/// The stream's id in the metadata, like `Mesos-Stream-Id` over HTTP.
 const STREAM_ID: &str = "mesos-stream-id";
 
-/// Events that are taken out of the queue and not yet sent.
+/// The number of events taken from the queue and not yet sent.
 const EVENTS_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Scheduler for Schedulers {
         handle
             .send(Command::Subscribe(request, sink, charge))
             .await?;
-        // Boxed: the queue has room for so many of its items from the beginning.
+        // Boxed, because the queue allocates room for all its items at once.
         let (sender, events) = mpsc::channel::<Result<Waiting<Event>, Status>>(EVENTS_MAX);
         let shutdown = self.context.shutdown.clone();
         tokio::spawn(async move {
@@ -122,7 +122,7 @@ impl Scheduler for Schedulers {
                     Ok(Err(_)) => break,
                     Err(_) => {
                         let status = Status::resource_exhausted("slow consumer");
-                        // The queue is full; whether this still fits is up to the reader.
+                        // The queue is full; the reader decides whether this still fits.
                         let _dropped = sender.try_send(Err(status));
                         break;
                     }
@@ -175,7 +175,7 @@ impl Scheduler for Schedulers {
     }
 }
 
-/// Checks a call; one with offer constraints where it holds up nobody.
+/// Checks a call; in the background if it has offer constraints.
 async fn checked(call: Call) -> Result<Result<Checked, CallError>, Status> {
     if call.update_framework.is_none() {
         return Ok(check(call));

@@ -19,7 +19,7 @@ use super::routes::ROUTES;
 use crate::buffered_response::SendPermit;
 use crate::context::Context;
 
-/// Frames of agents that are not counted while they are read: most of what an agent says that has little to tell.
+/// The size up to which an agent's frame is not counted while it is read: most frames are smaller.
 const SMALL_FRAME_BYTES: u32 = 8 * 1024;
 
 /// Adds authentication to routes.
@@ -75,7 +75,7 @@ async fn authenticate(
     }
 }
 
-/// The body of a gRPC call, counted while it is read. Frames of an agent come when there is something to tell.
+/// The body of a gRPC call, counted while it is read. Frames of an agent come irregularly.
 fn counted(context: &Context, caller: &Caller, realm: Realm, body: Body) -> Body {
     if realm == Realm::Agents {
         let frame_buffer = context.handle.budgets.frame_buffer.clone();
@@ -103,7 +103,7 @@ pub(crate) fn caller(request: &Request) -> Option<Caller> {
     request.extensions().get::<Caller>().cloned()
 }
 
-/// The answer to a scheduler whose like subscribe too often: clients of Mesos try again after this status alone.
+/// The response to a group that subscribes too often: clients of Mesos retry only after this status.
 pub(crate) fn subscribed_too_often(wait: Duration) -> Response {
     let message = format!("Too many subscriptions of this principal: try again in {wait:?}");
     let mut response = (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
@@ -115,7 +115,7 @@ pub(crate) fn subscribed_too_often(wait: Duration) -> Response {
     response
 }
 
-/// The answer to a call that came too early.
+/// The response to a call that came too early.
 pub(crate) fn too_many_requests(wait: Duration) -> Response {
     let seconds = wait.as_secs().saturating_add(1);
     let message = format!("Too many calls of this principal: try again in {wait:?}");

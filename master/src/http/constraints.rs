@@ -23,7 +23,7 @@ struct Framework<'a> {
     excluded_by_attribute_constraints: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-/// Frameworks that the caller may not see are left out.
+/// Answers without the frameworks that the caller may not see.
 pub(super) async fn handle(permitted: Permitted) -> Handled {
     let Permitted {
         context, caller, ..

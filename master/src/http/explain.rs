@@ -1,4 +1,4 @@
-//! `/explain`: why a framework or role got no offer of an agent. Mesos has no such endpoint.
+//! `/explain`: the reason why a framework or role got no offer of an agent. Mesos has no such endpoint.
 
 use axum::response::IntoResponse;
 use http::{StatusCode, header};
@@ -26,7 +26,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     let explanations = context.handle.explain(caller, question).await?;
     let explanations = explanations.map_err(|invalid| text(StatusCode::BAD_REQUEST, invalid))?;
     let views: Vec<_> = explanations.iter().map(view).collect();
-    // There are no more explanations than an answer may have: of many agents they name the first.
+    // The number of explanations is limited, so many agents name only the first ones.
     let agents = match is_about_one {
         true => 1,
         false => {

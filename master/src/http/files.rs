@@ -16,7 +16,7 @@ use super::routes::{Handled, Permitted};
 use crate::context::Context;
 use crate::files::{self, Files, FilesError};
 
-/// The error text of Mesos.
+/// The error message of Mesos.
 const PATH_MISSING: &str = "Expecting 'path=value' in query.\n";
 
 /// The kinds of requests for a file.
@@ -76,7 +76,7 @@ fn refused(error: FilesError) -> Response {
     }
 }
 
-/// The whole file as it is now, piece by piece: a log may be larger than the memory.
+/// Sends the whole current file in chunks: a log may be larger than the memory.
 async fn download(context: &Context, caller: &Caller, query: &Query) -> Handled {
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
         return Err(text(StatusCode::BAD_REQUEST, PATH_MISSING));
@@ -123,7 +123,7 @@ fn read(files: &Files, path: &str, query: &Query) -> Result<Response, FilesError
             return Ok(text(StatusCode::BAD_REQUEST, message));
         }
     };
-    // No length at all, as Mesos's page asks for the size.
+    // A length of -1 means no length, as Mesos's page requests the size.
     let length = length.filter(|length| *length != -1);
     if let Some(length) = negative(length) {
         let message = format!("Negative length provided: {length}.\n");

@@ -19,11 +19,11 @@ const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 /// The seconds after which a client should retry while nobody leads.
 const RETRY_AFTER: &str = "1";
 
-/// The answer while the certificate of the leader that etcd names is unproven.
+/// The answer while the certificate of the leader named by etcd is unproven.
 pub(crate) const UNPROVEN: &str =
     "The master that etcd names as the leader has not proven yet that it is a master";
 
-/// The answer of a master that does not lead; nothing where it does.
+/// The answer of a master that does not lead; `None` from the leader.
 pub(super) fn elsewhere(context: &Context, request: &Request) -> Option<Response> {
     let path = request.uri().path_and_query();
     let path = path.map_or("/", |path| path.as_str());
@@ -54,7 +54,7 @@ fn later(message: &'static str) -> Response {
     response
 }
 
-/// Marks an answer of a master that may not act.
+/// Marks an answer of a master that may not act now.
 pub(super) fn marked(handle: &Handle, mut response: Response) -> Response {
     if let Some(reason) = handle.standing.suspended() {
         let reason = HeaderValue::from_str(&reason);
@@ -89,7 +89,7 @@ pub(super) fn leader(context: &Context) -> Response {
     .into_response()
 }
 
-/// The address of whoever leads, as far as this master knows.
+/// The address of the leader, if this master knows it.
 fn leading(context: &Context) -> Option<String> {
     context.handle.standing.leader(&context.identity.address())
 }

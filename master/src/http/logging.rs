@@ -1,4 +1,4 @@
-//! `/logging/toggle`: more of the log for a while.
+//! `/logging/toggle`: raises the log level temporarily.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::routes::Permitted;
 use crate::context::Context;
 
 impl Context {
-    /// More of the log for a while, and a line of who wanted it.
+    /// Raises the log level temporarily, and logs the requesting principal.
     pub(crate) fn raise_logging(&self, caller: &Caller, level: u32, duration: Duration) {
         self.verbosity.raise(level, duration);
         caller.audit("SET_LOGGING_LEVEL", &level.to_string(), "done");
@@ -50,7 +50,7 @@ pub(super) fn toggle(permitted: &Permitted) -> Response {
             Ok((number, time))
         });
     match parsed {
-        // A task's check is a GET, too, and so is a picture on a page.
+        // A task's check is a GET as well, and so is a picture on a page.
         Ok(_) if *permitted.request.method() != Method::POST => {
             let reason = "Expecting 'POST' to change the level, as with curl -X POST.\n";
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, reason);

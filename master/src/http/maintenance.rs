@@ -9,7 +9,7 @@ use super::routes::{Handled, Permitted};
 use super::v0;
 use crate::core::Administration;
 
-/// `/maintenance/schedule`: shown, or replaced as a whole.
+/// `/maintenance/schedule`: shows the schedule, or replaces it as a whole.
 pub(super) async fn schedule(permitted: Permitted) -> Handled {
     if permitted.request.method() != Method::POST {
         return v0::read(permitted, &v0::MAINTENANCE_SCHEDULE).await;
@@ -20,7 +20,7 @@ pub(super) async fn schedule(permitted: Permitted) -> Handled {
     asker.administer(request).await
 }
 
-/// `/maintenance/windows`: adds one to the schedule.
+/// `/maintenance/windows`: adds a window to the schedule.
 pub(super) async fn windows(permitted: Permitted) -> Handled {
     let read = json::from_slice::<Window>;
     let (asker, window) = permitted.read_json("maintenance window", read).await?;

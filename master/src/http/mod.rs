@@ -1,7 +1,7 @@
-//! The master's HTTP: which path is which endpoint, and what every endpoint has in common.
+//! The master's HTTP server: the mapping of paths to endpoints, and the common parts of all endpoints.
 //!
-//! Entered through [`router`]. Paths are found by longest prefix, as Mesos does it: with or without
-//! `/master` before and `/` behind; [`routes`] has the table. Invariant: a handler reads from snapshots or asks the
+//! Entered through [`router`]. Paths are found by longest prefix, as in Mesos: with or without a leading `/master`
+//! and a trailing `/`; [`routes`] has the table. Invariant: a handler reads from snapshots or sends requests to the
 //! core; it holds no state of its own.
 
 pub(crate) mod authentication;
@@ -44,7 +44,7 @@ use routes::{Permitted, ROUTES};
 pub(crate) use leadership::UNPROVEN;
 pub(crate) use scheduler::leave;
 
-/// The router of everything but gRPC.
+/// The router of everything except gRPC.
 pub(crate) fn router(context: Arc<Context>) -> Router {
     let routes = Router::new()
         .fallback(handle)
@@ -84,7 +84,7 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
     if let Err(forbidden) = permission::check(&caller, route.need(request.method())) {
         return text(StatusCode::FORBIDDEN, forbidden.to_string());
     }
-    // The body of an answer to HEAD is left out further down.
+    // A later layer removes the body of an answer to HEAD.
     let handle = context.handle.clone();
     let response = (route.handler)(Permitted {
         context,
@@ -96,7 +96,7 @@ async fn handle(State(context): State<Arc<Context>>, request: Request) -> Respon
     leadership::marked(&handle, response)
 }
 
-/// A file of the page for people, Meseta's own or that of `--webui_dir`, if there is one.
+/// A file of the web page, Meseta's own or that of `--webui_dir`, if it exists.
 async fn file_of_page(context: &Context, request: Request) -> Response {
     let Some(webui) = context.webui.clone() else {
         let file = page::answer(Page::Master, &request);

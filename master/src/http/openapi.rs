@@ -24,14 +24,14 @@ mod tests {
     use super::super::routes::ROUTES;
     use super::*;
 
-    /// Messages of these are described by the protocol's own files.
+    /// The paths whose messages the protocol's own files describe.
     const BY_PROTOCOL: [&str; 2] = ["/api/v1", "/api/v1/scheduler"];
 
     fn described() -> Value {
         serde_json::from_str(DESCRIPTION).unwrap()
     }
 
-    /// Methods of a path, in capitals; parameters of a path count for the path before them.
+    /// The methods of a path, in capitals; parameters of a path count for the path before them.
     fn methods_of(path: &str) -> BTreeSet<String> {
         let description = described();
         let paths = description["paths"].as_object().unwrap();

@@ -29,7 +29,7 @@ use crate::operator::{self, CallOutcome, Checked, lists};
 use crate::operator_messages::stream;
 use crate::view_filter::EventFilter;
 
-/// Records that are encoded and not yet sent.
+/// The number of encoded records that are not yet sent.
 const RECORDS_MAX: usize = 16;
 
 pub(super) async fn handle(permitted: Permitted) -> Handled {
@@ -56,7 +56,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
         CallOutcome::Done(answer) => return Ok(answered(answer)),
         CallOutcome::Response(response, permit) => (response, permit),
     };
-    // The permit goes with the work, which nothing stops when the client leaves.
+    // The permit moves with the work, which continues when the client leaves.
     let encoded = background::spawn(move || (encode(accept, &response), permit)).await;
     let (body, permit) =
         encoded.map_err(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
@@ -76,7 +76,7 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
     media::encode(accept, response)
 }
 
-/// Streams what happens, beginning with everything as it is unless the reader wants to do without.
+/// Streams events, beginning with the whole state unless the reader does not want it.
 async fn subscribe(
     context: &Arc<Context>,
     caller: &Caller,
@@ -116,7 +116,7 @@ async fn subscribe(
     Ok(response)
 }
 
-/// Encodes events until either end is closed, or the reader stalls.
+/// Encodes events until either end closes, or the reader stalls.
 async fn forward(
     handle: Handle,
     mut watching: WatchStart,
@@ -184,8 +184,8 @@ impl AsRef<[u8]> for ChargedRecord {
     }
 }
 
-/// Sends a record, charged until the transport has sent it. False if the reader has left or stalls, or if others
-/// leave no room for so long.
+/// Sends a record, charged until the transport has sent it. Returns false if the reader has left or stalls, or if
+/// others leave no room for so long.
 async fn send(records: &mpsc::Sender<Bytes>, budget: &Budget, record: Bytes) -> bool {
     let sending = async {
         let charge = budget.charge_when_free(record.len()).await;

@@ -1,10 +1,10 @@
-//! Small answers that are values.
+//! Small JSON answers.
 
 use axum::response::{IntoResponse, Response};
 use http::header;
 use meseta_daemon::query::Query;
 
-/// A small answer, as a call of the query's `jsonp` if it has one.
+/// A small answer, wrapped in the query's `jsonp` function if there is one.
 pub(super) fn value(query: &Query, value: &serde_json::Value) -> Response {
     let (kind, body) = match query.get("jsonp") {
         Some(callback) => ("text/javascript", format!("{callback}({value})")),

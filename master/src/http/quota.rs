@@ -1,4 +1,4 @@
-//! `/quota`: what roles are guaranteed and limited to.
+//! `/quota`: guarantees and limits of roles.
 
 use http::{Method, StatusCode};
 use meseta_daemon::query::decode;
@@ -25,7 +25,7 @@ async fn set(permitted: Permitted) -> Handled {
     asker.administer(request).await
 }
 
-/// The role is everything behind `/quota/`: its name may have slashes.
+/// Removes the quota of the role after `/quota/`: its name may contain slashes.
 async fn remove(permitted: Permitted) -> Handled {
     let Permitted {
         context,

@@ -104,7 +104,7 @@ mod tests {
             broken.starts_with("Error parsing 'resources' query parameter in the request body: "),
             "{broken}"
         );
-        // As articles print it: an object for a list, and a comma after the last member.
+        // As in published examples: an object instead of a list, and a comma after the last member.
         for (body, place) in [
             (r#"resources={ { "name" : "cpus" } }"#, "line 1, column 3"),
             (r#"resources=[ { "name" : "cpus" }, ]"#, "line 1, column 24"),

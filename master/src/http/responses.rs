@@ -1,4 +1,4 @@
-//! Answers of the core and plain texts as responses.
+//! Responses from answers of the core, and from plain texts.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;

@@ -1,4 +1,5 @@
-//! `/rights`: what the caller may do, so that a page offers nothing that would be refused. Mesos has no such endpoint.
+//! `/rights`: the rights of the caller, so that a page offers no action that would be refused. Mesos has no such
+//! endpoint.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::routes::Permitted;
 
-/// Objects that are named for one action. More are of no help to a reader.
+/// The number of objects listed for one action. More would not help a reader.
 const NAMED_MAX: usize = 100;
 
 pub(super) fn handle(permitted: &Permitted) -> Response {

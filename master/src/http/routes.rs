@@ -1,6 +1,7 @@
-//! The master's routes: which path is answered by which handler, and what it takes to be answered.
+//! The master's routes: the handler of each path, and its requirements.
 //!
-//! This file and those of the handlers know each other: the table names them, and they take its [`Permitted`] requests.
+//! This file and those of the handlers know each other: the table names the handlers, and they take its [`Permitted`]
+//! requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(crate) struct Permitted {
     pub(super) request: Request,
 }
 
-/// Asks neither the core nor the disk.
+/// Answers without the core and the disk.
 fn health(context: &Context) -> Response {
     match context.metrics.disk_silence.reported() {
         None => StatusCode::OK.into_response(),
@@ -58,7 +59,7 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Has the core carry out what an operator asks for.
+    /// Sends an operator's request to the core.
     pub(super) async fn administer(&self, request: core::Administration) -> Handled {
         let answer = self.context.handle.administer(&self.caller, request);
         Ok(answered(answer.await?))
@@ -66,7 +67,7 @@ impl Asker {
 }
 
 impl Permitted {
-    /// Reads the body as `read` understands it.
+    /// Reads the body with `read`.
     pub(super) async fn read_body<T>(
         self,
         read: impl FnOnce(&Bytes) -> T,
@@ -85,7 +86,7 @@ impl Permitted {
         Ok((asker, content, bytes))
     }
 
-    /// Reads a body of JSON; `what` it is names it in the answer to one that is not.
+    /// Reads a JSON body; `what` names it in the error for other input.
     pub(super) async fn read_json<T>(
         self,
         what: &str,
@@ -102,7 +103,7 @@ impl Permitted {
     }
 }
 
-/// The answer to a request; errors are answers, too.
+/// The answer to a request; an error is an answer too.
 pub(super) type Handled = Result<Response, Response>;
 
 type Answer = Pin<Box<dyn Future<Output = Handled> + Send>>;

@@ -1,7 +1,6 @@
-//! `/api/v1/scheduler`: calls in, events out.
+//! `/api/v1/scheduler`: receives calls and sends events.
 //!
-//! The order of the checks is Mesos's, and so are their words. Everything about the framework
-//! itself is the core's to say.
+//! The checks have the order and wording of Mesos. The core decides everything about the framework itself.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ use crate::core::{
 use crate::events::{self, EventSource, STALL_MAX};
 use crate::handle::{Command, Handle};
 
-/// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
+/// The number of encoded records that are not yet sent; events wait unencoded in the subscriber's queue.
 const RECORDS_MAX: usize = 16;
 
 /// The limit of encoded, unsent records in bytes, unless a single record is larger.
@@ -85,7 +84,7 @@ pub(super) async fn handle(permitted: Permitted) -> Handled {
     }
 }
 
-/// Checks a call; one with offer constraints where it holds up nobody.
+/// Checks a call; in the background if it has offer constraints.
 async fn checked(call: Call) -> Result<Checked, Invalid> {
     let may_be_slow = call.subscribe.is_some() || call.update_framework.is_some();
     let check = || check(call).map_err(Invalid::of);
@@ -96,7 +95,7 @@ async fn checked(call: Call) -> Result<Checked, Invalid> {
     checking.map_err(Invalid::of)?
 }
 
-/// Gives the framework of a call the name that its caller has proven to bear.
+/// Sets the framework's principal to the caller's proven one.
 fn name_it(mut checked: Checked, caller: &Caller) -> Result<Checked, Invalid> {
     let info = match &mut checked {
         Checked::Subscribe(call) => Some(&mut call.info),
@@ -109,7 +108,7 @@ fn name_it(mut checked: Checked, caller: &Caller) -> Result<Checked, Invalid> {
     Ok(checked)
 }
 
-/// Reads a call; a large one where it holds up nobody.
+/// Decodes a call; in the background if it is large.
 async fn decode(
     media: MediaType,
     bytes: Bytes,
@@ -196,7 +195,7 @@ pub(crate) async fn leave(handle: &Handle, connection: ConnectionId) {
     }
 }
 
-/// Encodes events until either end is closed, or the reader stalls.
+/// Encodes events until either end closes, or the reader stalls.
 async fn forward(
     handle: &Handle,
     connection: ConnectionId,
@@ -236,7 +235,7 @@ async fn forward(
             Ok(Err(_)) => return,
             Err(_) => {
                 tracing::warn!("slow consumer: nothing was read in time, its stream ends");
-                // The queue is full; whether this still fits is up to the reader.
+                // The queue is full; the reader decides whether this still fits.
                 let _dropped = records.try_send(media::encode_record(media, &events::stalled()));
                 return;
             }

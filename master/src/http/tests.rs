@@ -1,4 +1,4 @@
-//! The endpoints, without sockets: a whole master but for its port, and how the tests speak to it.
+//! The endpoints without sockets: a whole master except for its port, and helpers for calls.
 
 mod access;
 mod encoding;
@@ -41,7 +41,7 @@ use crate::service::Service;
 use crate::subscription_rate::SubscriptionRate;
 use meseta_daemon::clock::Clock;
 
-/// A whole master but for its port.
+/// A whole master except for its port.
 fn master() -> Router {
     master_and_handle().0
 }
@@ -132,7 +132,7 @@ fn registration(resources: &str) -> meseta::Register {
     }
 }
 
-/// Lets an agent join; its frames are read by whoever has its queue.
+/// Registers an agent; the returned queue has its frames.
 async fn join(
     handle: &Handle,
     register: meseta::Register,
@@ -184,7 +184,7 @@ async fn call(router: &Router, headers: &[(&str, &str)], body: &str) -> Response
     send(router, "POST", "/api/v1/scheduler", headers, body).await
 }
 
-/// The operator calls that only ask, and need nothing else to be said.
+/// The operator's queries without parameters.
 const QUESTIONS: &str = "GET_HEALTH GET_FLAGS GET_VERSION GET_LOGGING_LEVEL GET_STATE GET_AGENTS \
     GET_FRAMEWORKS GET_EXECUTORS GET_OPERATIONS GET_TASKS GET_ROLES GET_WEIGHTS GET_MASTER \
     GET_MAINTENANCE_STATUS GET_MAINTENANCE_SCHEDULE GET_QUOTA";
@@ -212,7 +212,7 @@ async fn text_of(response: Response) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// The next chunk of a stream, which is one record.
+/// The next chunk of a stream, which is a single record.
 async fn record(response: &mut Response) -> Value {
     let frame = response.body_mut().frame().await.unwrap().unwrap();
     let chunk = frame.into_data().unwrap();
@@ -234,7 +234,7 @@ async fn subscribe(router: &Router) -> (Response, String, String) {
     subscribe_with(router, SUBSCRIBE).await
 }
 
-/// A stream after its first heartbeat, its id and its framework's.
+/// A stream after its first heartbeat, with the ids of the stream and its framework.
 async fn subscribe_with(router: &Router, body: &str) -> (Response, String, String) {
     let mut response = call(router, &[JSON], body).await;
     assert_eq!(response.status(), StatusCode::OK);

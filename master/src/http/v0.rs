@@ -1,6 +1,6 @@
 //! The v0 endpoints: whole answers from one snapshot, rendered outside the core.
 //!
-//! Large bodies are streamed as they are rendered; what fits one piece carries its length.
+//! Large bodies are streamed as they are rendered; an answer of one chunk has a length.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -41,7 +41,7 @@ pub(super) struct Page {
 enum Content {
     /// A page written at once: a few bytes, however large the cluster is and whatever its tenants do.
     Small(fn(&Context, &Snapshot, &mut Vec<u8>)),
-    /// Written in chunks, which may be rendered on several threads.
+    /// A page written in chunks, which several threads may render.
     Large(fn(&Context, &Arc<Snapshot>, &Plan) -> Document),
     Metrics,
 }
@@ -149,12 +149,12 @@ pub(super) async fn read(permitted: Permitted, page: &'static Page) -> Handled {
     let source = source_of(&context, &caller, page).await?;
     let read_request = ReadRequest::of(&request);
     let version = route.has_etag.then(|| {
-        // Weak: the same content, in whatever encoding.
+        // Weak: the same content, in any encoding.
         let (id, changed) = (&source.seen.identity.id, source.seen.changed);
-        // Others see other things, and the same one too once the rules are others.
+        // Other callers see other content, and so does the same caller after a change of rules.
         let mut viewer = DefaultHasher::new();
         (caller.principal(), caller.approver.version()).hash(&mut viewer);
-        // An answer that is marked as stale is another one: a browser keeps the headers of what it has.
+        // An answer marked as stale is another version: a browser keeps the headers of its cached answer.
         context.handle.standing.suspended().hash(&mut viewer);
         format!("W/\"{id}-{changed}-{:x}\"", viewer.finish())
     });
@@ -193,7 +193,7 @@ impl Plan {
             return Err(request::callback_too_long());
         }
         if let (Content::Metrics, Some(timeout)) = (&page.content, query.get("timeout")) {
-            // All is at hand: there is nothing to wait for.
+            // The data are available, so there is nothing to wait for.
             request::timeout(timeout)?;
         }
         Ok(Self {
@@ -254,7 +254,7 @@ async fn rendered(
     response
 }
 
-/// The flags, unless they are not to be seen.
+/// The flags, unless the caller may not see them.
 fn flags_for<'a>(
     context: &'a Context,
     snapshot: &Snapshot,
@@ -270,7 +270,7 @@ pub(super) async fn prometheus(permitted: Permitted) -> Handled {
         .acquire_moderate(&permitted.caller);
     let turn = turn.await.map_err(crowded)?;
     let measured = context.handle.measured(&permitted.caller).await?;
-    // The permit goes with the work, which nothing stops when the caller leaves.
+    // The permit moves with the work, which continues when the caller leaves.
     let rendered = background::spawn(move || {
         let text = context.metrics.prometheus(&measured);
         drop(turn);

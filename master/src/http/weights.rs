@@ -1,4 +1,4 @@
-//! `/weights`: what roles are due in comparison with each other.
+//! `/weights`: the relative shares of roles.
 
 use axum::response::Response;
 use bytes::Bytes;

@@ -1,18 +1,20 @@
-//! Tasks that ended by a failure, by framework and by role, for Prometheus.
+//! Failed tasks by framework and by role, for Prometheus.
 //!
-//! Entered through [`families`]. Invariant: no more series than [`FRAMEWORKS_MAX`] frameworks and the roles of the core's
-//! counters have, and none of a framework or role that is hidden from the reader.
+//! Entered through [`families`]. Invariant: the number of series is limited by [`FRAMEWORKS_MAX`] frameworks and the
+//! roles of the core's counters, and excludes frameworks and roles hidden from the reader.
 
 use meseta_resources::Role;
 
 use super::Families;
 use crate::core::{OTHER_ROLES, Snapshot};
 
-/// Frameworks with series of their own: the first by id, so that series do not come and go with amounts.
+/// The number of frameworks with series of their own: the first by id, so that series do not come and go with
+/// amounts.
 const FRAMEWORKS_MAX: usize = 1_000;
-/// The state that each framework and role has a series of before the first failure, whose increase nobody would see.
+/// The state for which each framework and role has a series from the beginning: otherwise the first failure would
+/// show no increase.
 const COMMON: &str = "task_failed";
-/// Ends that are no failures.
+/// The final states that are not failures.
 const ENDS: [&str; 2] = ["task_finished", "task_killed"];
 
 type Series = Vec<(Vec<String>, u64)>;
@@ -42,7 +44,7 @@ fn of_frameworks(seen: &Snapshot) -> Series {
         let failures = framework.counters.terminal.iter();
         let failures = failures.filter(|(state, _)| !ENDS.contains(state));
         for (state, count) in failures.filter(|(state, count)| *count > 0 || *state == COMMON) {
-            // No name: it is as long as its framework likes.
+            // Without the name, because its length is up to its framework.
             let labels = [framework.id.as_str(), state];
             series.push((labels.map(str::to_owned).to_vec(), count));
         }

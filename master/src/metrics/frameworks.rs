@@ -12,7 +12,7 @@ use super::mesos::MetricWriter;
 use super::to_f64;
 use crate::core::{FrameworkView, Snapshot};
 
-/// Live tasks in the order of [`ACTIVE`].
+/// The number of live tasks, in the order of [`ACTIVE`].
 type Active = [u64; ACTIVE.len()];
 
 const ACTIVE: [(&str, TaskState); 6] = [
@@ -102,7 +102,7 @@ pub(super) fn each(
     }
 }
 
-/// Calls of all frameworks of a principal; each is processed before it is counted.
+/// Passes the calls of all frameworks of a principal; each call is processed before it is counted.
 pub(super) fn principals(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     for framework in snapshot.frameworks.iter() {
@@ -116,7 +116,7 @@ pub(super) fn principals(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     }
 }
 
-/// Letters, digits and these stay as they are; the rest becomes `%2F` and the like.
+/// The characters that stay unchanged besides letters and digits; the rest becomes `%2F` and so on.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')

@@ -1,4 +1,4 @@
-//! `/metrics/snapshot`: the names of Mesos, as far as they mean something here.
+//! `/metrics/snapshot`: the Mesos names that are meaningful here.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::core::{Counters, Snapshot, operation_name, operation_state_name, stat
 use crate::measures::{Measures, Window};
 use crate::views;
 
-/// All but those of frameworks and principals. Of roles only those are named that the reader may see.
+/// Passes all keys except those of frameworks and principals. Only roles visible to the reader are named.
 pub(super) fn visit(metrics: &Metrics, measured: &Measured, visit: &mut dyn FnMut(&str, f64)) {
     let Measured {
         all: snapshot,
@@ -82,7 +82,7 @@ fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) 
         ("slaves_active", active),
         ("slaves_inactive", agents - active),
         ("slaves_unreachable", snapshot.unreachable_agents.len()),
-        // In the registry and not back since this master leads. Mesos has no such key.
+        // Agents in the registry that are not back since this master leads. Mesos has no such key.
         ("slaves_recovered", snapshot.recovered_agents.len()),
         ("frameworks_connected", subscribed),
         ("frameworks_disconnected", away),
@@ -110,7 +110,7 @@ fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) 
         ("slave_unreachable_completed", completed),
         ("slave_unreachable_canceled", 0),
         ("recovery_slave_removals", counters.recovery_agent_removals),
-        // What Mesos called it before agents were unreachable.
+        // The Mesos name from before unreachable agents.
         ("slave_shutdowns_scheduled", scheduled),
         ("slave_shutdowns_completed", completed),
         ("slave_shutdowns_canceled", 0),
@@ -119,7 +119,7 @@ fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) 
     }
 }
 
-/// There is one queue, of commands; requests and messages are commands by the time they wait.
+/// Passes the queue lengths. There is a single queue, of commands; requests and messages wait as commands.
 fn queues(out: &mut MetricWriter<'_>, measures: &Measures) {
     out.count("master/event_queue_dispatches", measures.commands_waiting);
     out.count("master/event_queue_messages", 0);
@@ -192,7 +192,7 @@ fn tasks(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
         let (Some(state), Some(source), Some(reason)) = (state_name(*state), source, reason) else {
             continue;
         };
-        // Mesos still says slave where the interface says agent.
+        // Mesos still writes slave where the interface has agent.
         let source = source
             .as_str_name()
             .to_lowercase()
@@ -277,7 +277,7 @@ fn messages(out: &mut MetricWriter<'_>, counters: &Counters) {
     out.counter("master/dropped_messages", counters.dropped_messages);
 }
 
-/// Operations that master and agents carry out, by kind and state.
+/// Passes the operations that master and agents carry out, by kind and state.
 fn operations(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     const KINDS: [operation::Type; 8] = [
         operation::Type::Reserve,
@@ -305,7 +305,7 @@ fn operations(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
         let state = OperationState::try_from(operation.latest.state);
         let kind = operation_name(operation.info.r#type());
         let state = state.ok().and_then(operation_state_name);
-        // The others are over, and counted.
+        // The other states are final, and have counters.
         let is_gauge = |state: &&str| matches!(*state, "pending" | "recovering" | "unreachable");
         if let (Some(kind), Some(state)) = (kind, state.filter(is_gauge)) {
             *counts.entry((kind, state)).or_default() += 1;
@@ -336,7 +336,7 @@ fn allocator(out: &mut MetricWriter<'_>, measured: &Measured) {
     } = measured;
     let runs = all.counters.allocation_runs;
     out.counter("allocator/mesos/allocation_runs", runs);
-    // The allocator has no queue of its own: a run ends the very step that made it due.
+    // The allocator has no queue of its own: the step that makes a run due ends with it.
     for key in [
         "allocator/event_queue_dispatches",
         "allocator/mesos/event_queue_dispatches",
@@ -364,7 +364,7 @@ fn allocator(out: &mut MetricWriter<'_>, measured: &Measured) {
 
 fn quotas(out: &mut MetricWriter<'_>, measured: &Measured) {
     let snapshot = &measured.all;
-    // Of all roles together, as of the one above them, which has no name.
+    // The sum of all roles, as that of their unnamed parent.
     let mut root = ResourceQuantities::new();
     for (role, tally) in views::tallies(snapshot) {
         if role.parent().is_none() {
@@ -424,7 +424,7 @@ fn registrar(
         * 1e3;
     out.put("registrar/state_fetch_ms", read);
     out.times("registrar/state_store_ms", &measures.stores);
-    // The registry was read before anything was served, and is written by this master alone.
+    // The registry was read before the master served anything, and only this master writes it.
     out.count("registrar/log/recovered", 1);
     out.count("registrar/log/ensemble_size", 1);
 }
@@ -439,7 +439,7 @@ fn system(out: &mut MetricWriter<'_>) {
     out.counter("system/mem_total_bytes", bytes(info.totalram));
     out.counter("system/mem_free_bytes", bytes(info.freeram));
     for (minutes, load) in [1, 5, 15].into_iter().zip(info.loads) {
-        /// The kernel's loads are in parts of this.
+        /// The divisor of the kernel's load figures.
         const PARTS: f64 = 65_536.0;
         let load = to_f64(load) / PARTS;
         out.put(&format!("system/load_{minutes}min"), load);

@@ -1,4 +1,4 @@
-//! `/metrics/snapshot`: one object, written as it is made, for there may be a million keys.
+//! `/metrics/snapshot`: a single object, written while it is made, because there may be a million keys.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) fn document(
         return Document::of(vec![first, text("}")]);
     }
     let rest = move || {
-        // Found here, on a thread that may take its time.
+        // Computed here, on a thread that may take its time.
         snapshot.states();
         let frameworks: Row = Arc::new(Frameworks(snapshot.clone()));
         let principals = once(1, move |out| {
@@ -70,14 +70,14 @@ impl Items for Frameworks {
 
 impl Frameworks {
     fn write(&self, framework: &FrameworkView, out: &mut Vec<u8>) {
-        // Up to where keys differ, as it stands in the page: `,"master/frameworks/name/id/`.
+        // The common part of all keys in the page: `,"master/frameworks/name/id/`.
         let mut prefix = b",".to_vec();
         write(&mut prefix, &frameworks::prefix(framework));
         prefix.pop();
         frameworks::each(&self.0, framework, &mut |group, name, value| {
             out.extend_from_slice(&prefix);
             out.extend_from_slice(group.as_bytes());
-            // What stands before has begun the text.
+            // The prefix already contains the opening quote.
             let quote = out.len();
             write_text(out, name);
             out.remove(quote);
@@ -93,7 +93,7 @@ fn put(out: &mut Vec<u8>, key: &str, value: f64) {
 
 fn put_value(out: &mut Vec<u8>, value: f64) {
     if value == 0.0 {
-        // Most are.
+        // Most values are zero.
         out.extend_from_slice(b":0.0");
     } else {
         out.push(b':');

@@ -32,12 +32,12 @@ impl ProcessStats {
     fn at(folder: &Path) -> Self {
         let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
         let (stat, status) = (text("stat"), text("status"));
-        // The name of the command may hold anything, and ends with the last parenthesis.
+        // The name of the command may contain anything, and ends with the last parenthesis.
         let fields: Vec<&str> = match stat.rsplit_once(')') {
             Some((_, rest)) => rest.split_whitespace().collect(),
             None => Vec::new(),
         };
-        // By the numbers of proc(5), of which the first here is 3.
+        // The field numbers of proc(5); the first field here has the number 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let ticks = field(14).zip(field(15));
         let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));

@@ -1,17 +1,17 @@
-//! The resources of all agents together, of the kinds that have series of their own.
+//! The total resources of all agents, for the kinds with series of their own.
 
 use meseta_resources::{Resources, Scalar};
 
 use super::RESOURCES;
 use crate::core::Snapshot;
 
-/// Amounts of some kinds of resources.
+/// Amounts of several kinds of resources.
 #[derive(Debug, Default)]
 pub(super) struct Amounts {
-    /// In the order of [`RESOURCES`].
+    /// The amounts in the order of [`RESOURCES`].
     regular: [Scalar; RESOURCES.len()],
     revocable: [Scalar; RESOURCES.len()],
-    /// Each is there once, however many hold it.
+    /// The shared resources, each once, however many frameworks hold it.
     shared: Resources,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct ResourceTotals {
     pub(crate) revocable_allocated: f64,
 }
 
-/// Each kind that has series of its own.
+/// The totals of each kind with series of its own.
 pub(crate) fn totals(snapshot: &Snapshot) -> Vec<ResourceTotals> {
     let sums = Sums::of(snapshot);
     let totals = RESOURCES.iter().map(|(name, ..)| ResourceTotals {

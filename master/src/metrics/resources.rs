@@ -1,6 +1,7 @@
-//! Resources of all agents together, and what their containers really use, for Prometheus.
+//! Total resources of all agents, and the actual usage of their containers, for Prometheus.
 //!
-//! Entered through [`families`] and [`in_use`]; the sums come from `resource_sums`. Invariant: memory and disk are in bytes.
+//! Entered through [`families`] and [`in_use`]; the sums come from `resource_sums`. Invariant: memory and disk are in
+//! bytes.
 
 use super::resource_sums::Sums;
 use super::{Families, RESOURCES, labelled, one, to_f64};

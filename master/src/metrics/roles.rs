@@ -9,7 +9,7 @@ use super::{Families, MEGABYTE};
 use crate::core::Snapshot;
 use crate::views::{self, Tally};
 
-/// Roles with series of their own: the first by name, so that series do not come and go with amounts.
+/// The number of roles with series of their own: the first by name, so that series do not come and go with amounts.
 const ROLES_MAX: usize = 1_000;
 
 type Series = Vec<(Vec<String>, f64)>;
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::views::tests::many_frameworks;
 
-    /// The worst that can come of a guarantee had no series, and no alert.
+    /// The worst case of a guarantee used to have no series, and no alert.
     #[test]
     fn a_role_that_gets_nothing_of_its_guarantee_consumes_zero() {
         let snapshot = many_frameworks(0, 0);
@@ -207,7 +207,7 @@ mod tests {
             .iter()
             .map(|one| (one.get_label()[0].value(), one.get_gauge().get_value()))
             .collect();
-        // Labels are sorted by their names: of the resource, of the role.
+        // Labels are sorted by their names: resource, then role.
         assert_eq!(told.len(), 2, "{told:?}");
         for resource in ["cpus", "mem"] {
             assert!(told.contains(&(resource, 0.0)), "{told:?}");

@@ -1,4 +1,4 @@
-//! The answers to the operator API's questions, from a snapshot.
+//! The answers to the operator API's queries, from a snapshot.
 
 use meseta_proto::mesos::v1::master::Response;
 use meseta_proto::mesos::v1::master::call::Type as CallType;

@@ -12,7 +12,7 @@ use meseta_proto::mesos::v1::master::response::{
 };
 use meseta_proto::mesos::v1::master::{Event, Response};
 
-/// Whether a list of this name is empty, and so not written by itself.
+/// The names of lists, each with a flag for empty ones, which the encoder leaves out.
 type Lists = Vec<(&'static str, bool)>;
 
 fn of_agents(message: &GetAgents) -> Lists {
@@ -44,7 +44,7 @@ fn of_tasks(message: &GetTasks) -> Lists {
     ]
 }
 
-/// Everything, part by part.
+/// The whole state, part by part.
 fn whole_state(state: &GetState) -> Vec<u8> {
     let tasks = state.get_tasks.as_ref();
     let executors = state.get_executors.as_ref();

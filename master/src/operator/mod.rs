@@ -37,7 +37,7 @@ pub(crate) enum CallOutcome {
     Response(Box<Response>, Option<ResponsePermit>),
 }
 
-/// Whether an answer grows with the cluster.
+/// Whether the size of the answer grows with the cluster.
 const fn is_large(kind: CallType) -> bool {
     matches!(
         kind,
@@ -70,11 +70,11 @@ const fn view_scope(kind: CallType) -> ViewScope {
     }
 }
 
-/// A call, understood: what its type says, with the body of that type and no other.
+/// A parsed call: its type, with the body of that type and no other.
 #[derive(Debug)]
 pub(crate) enum Checked {
     Subscribe,
-    /// Answered from a snapshot or from what the master knows of itself.
+    /// A query answered from a snapshot, or from the master's own data.
     Question,
     Metrics,
     SetLoggingLevel(call::SetLoggingLevel),
@@ -87,11 +87,11 @@ pub(crate) enum Checked {
         agent_id: String,
         operation: Box<Operation>,
     },
-    /// Or why it makes no sense.
+    /// A request, or the reason why it is invalid.
     Request(Result<Administration, Invalid>),
 }
 
-/// Says what a call is, if it has the parts that it needs.
+/// Parses a call and checks that it has the necessary parts.
 pub(crate) fn check(call: Call) -> Result<(CallType, Checked), Invalid> {
     const FAILED: &str = "Failed to validate master::Call: Expecting";
     let kind = call.r#type.and_then(|kind| CallType::try_from(kind).ok());
@@ -104,7 +104,7 @@ pub(crate) fn check(call: Call) -> Result<(CallType, Checked), Invalid> {
     }
 }
 
-/// Takes the body that belongs to a type, or names it if it is missing.
+/// Takes the body of a type, or returns its name if it is missing.
 fn checked(kind: CallType, call: Call) -> Result<Checked, &'static str> {
     Ok(match kind {
         CallType::Unknown
@@ -220,7 +220,7 @@ fn administration(kind: CallType, call: Call) -> Result<Administration, &'static
     })
 }
 
-/// Carries a checked call out.
+/// Carries out a checked call.
 pub(crate) async fn execute(
     context: &Arc<Context>,
     caller: &Caller,
@@ -257,7 +257,7 @@ pub(crate) async fn execute(
             Ok(CallOutcome::Done(explained(kind, answer)))
         }
         Checked::Metrics => metrics(context, caller).await,
-        // A stream is opened by those who can send one.
+        // Only the transports that can send a stream open one.
         Checked::Subscribe | Checked::Question => question(context, caller, kind).await,
     }
 }
@@ -275,14 +275,14 @@ fn set_logging_level(context: &Context, caller: &Caller, set: &call::SetLoggingL
 }
 
 async fn metrics(context: &Arc<Context>, caller: &Caller) -> Result<CallOutcome, Closed> {
-    // Before the snapshot: who waits holds nothing.
+    // Before the snapshot: a waiting caller holds no memory.
     let permit = match context.buffered_responses.acquire(caller).await {
         Ok(permit) => permit,
         Err(crowded) => return Ok(unavailable(crowded)),
     };
     let measured = context.handle.measured(caller).await?;
     let context = context.clone();
-    // The permit goes with the work, which nothing stops when the caller leaves.
+    // The permit moves with the work, which continues when the caller leaves.
     let rendering = background::spawn(move || {
         let response = answers::metrics(&context, &measured);
         (response, permit)
@@ -296,7 +296,7 @@ async fn question(
     caller: &Caller,
     kind: CallType,
 ) -> Result<CallOutcome, Closed> {
-    // As above.
+    // For the same reason as above.
     let permit = match is_large(kind) {
         true => match context.buffered_responses.acquire(caller).await {
             Ok(permit) => Some(permit),
@@ -320,7 +320,7 @@ async fn question(
     })
 }
 
-/// To be asked again.
+/// The outcome that asks the caller to retry.
 fn unavailable(crowded: QueueFull) -> CallOutcome {
     CallOutcome::Done(Answer::Unavailable(crowded.to_string()))
 }
@@ -343,7 +343,7 @@ fn drain_request(drain: DrainAgent) -> Result<Administration, Invalid> {
     })
 }
 
-/// Reads files where that may take its time.
+/// Reads files on a thread that may block.
 async fn answer_of_files(
     context: &Context,
     read: impl FnOnce(&Files) -> Result<Response, FilesError> + Send + 'static,
@@ -378,7 +378,7 @@ fn read_file(files: &Files, read: &call::ReadFile) -> Result<Response, FilesErro
     })
 }
 
-/// The request that sets these weights.
+/// The request to set these weights.
 pub(crate) fn weights(infos: Vec<WeightInfo>) -> Administration {
     let weights = infos.into_iter().map(|info| {
         // As in Mesos. The authorized role equals the applied role.

@@ -1,4 +1,4 @@
-//! The calls that reserve, unreserve, make and destroy volumes, as operations.
+//! The calls that reserve, unreserve, create and destroy volumes, as operations.
 
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
@@ -15,7 +15,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The operation that does this.
+    /// The operation for this change.
     pub(crate) fn operation(
         self,
         resources: Vec<v1::Resource>,
@@ -45,7 +45,7 @@ impl Change {
     }
 }
 
-/// The agent and the operation that a call of the operator API names; or the part that it lacks.
+/// The agent and the operation of a call, or the name of a missing part.
 pub(crate) fn of_call(kind: CallType, call: Call) -> Result<(String, Operation), &'static str> {
     let typed = |kind: operation::Type| Operation {
         r#type: Some(kind.into()),

@@ -1,4 +1,4 @@
-//! The cluster as messages of the operator API: what a snapshot has, as far as its viewer may see it.
+//! The cluster as messages of the operator API: the content of a snapshot, as far as its viewer may see it.
 //!
 //! - `stream`: events of the operators' stream
 
@@ -20,7 +20,7 @@ use crate::core::{
 use crate::view_filter;
 use crate::views;
 
-/// The roles in use, with what they hold of the resources that every agent has.
+/// The roles in use, with their amounts of the resources that every agent has.
 pub(crate) fn roles(snapshot: &Snapshot) -> response::GetRoles {
     const NAMES: [&str; 4] = ["cpus", "disk", "gpus", "mem"];
     let role = |(role, tally): (Role, views::Tally<'_>)| {
@@ -89,7 +89,7 @@ pub(crate) fn filtered_info(info: &v1::AgentInfo, viewer: &Approver) -> v1::Agen
     info
 }
 
-/// An agent as somebody may see it.
+/// An agent as the viewer may see it.
 pub(crate) fn agent(agent: &AgentView, viewer: &Approver) -> get_agents::Agent {
     let filtered = |resources: &Resources| {
         to_wire(&view_filter::resources(resources, viewer), Format::Endpoint)
@@ -101,7 +101,7 @@ pub(crate) fn agent(agent: &AgentView, viewer: &Approver) -> get_agents::Agent {
         active: agent.is_active(),
         deactivated: Some(agent.deactivation.is_some()),
         drain_info: draining.and_then(|d| d.drain.as_ref()).map(Drain::to_wire),
-        // Whole seconds, as Mesos has it.
+        // Whole seconds, as in Mesos.
         estimated_drain_start_time: draining
             .map(|d| time(std::time::Duration::from_secs(d.since.as_secs()))),
         version: profile.version.clone(),
@@ -180,7 +180,7 @@ pub(crate) fn framework(
 }
 
 fn agent_of<'a>(snapshot: &'a Snapshot, id: &AgentId) -> Option<&'a AgentView> {
-    // Agents are in the order of their ids.
+    // Agents are ordered by id.
     let index = snapshot.agents.binary_search_by(|agent| agent.id().cmp(id));
     snapshot.agents.get(index.ok()?).map(|agent| &**agent)
 }

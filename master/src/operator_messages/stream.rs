@@ -1,4 +1,4 @@
-//! The operators' event stream: what the core noted, as Mesos's events.
+//! The operators' event stream: the core's events in the form of Mesos.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn typed(kind: event::Type) -> Event {
     }
 }
 
-/// The first event: everything as it is.
+/// The first event, with the whole state.
 pub(crate) fn subscribed(snapshot: &Snapshot, has_state: bool) -> Event {
     Event {
         subscribed: Some(event::Subscribed {

@@ -48,8 +48,9 @@ impl Content {
     }
 }
 
-/// A number for a record: FNV-1a over its length, its key and its value, mixed so that sums of similar records differ.
-/// Written to disk, so never changed; against accidents, not against attackers, who could write any registry.
+/// A digest of a record: FNV-1a over its length, its key and its value, mixed so that sums of similar records differ.
+/// Stored on disk, so it must never change; protects against accidents, not against attackers, who could write any
+/// registry.
 fn known_by(key: &str, value: &[u8]) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;

@@ -1,7 +1,7 @@
 //! The registry of a single master: one redb file in its work directory, and a marker beside it.
 //!
-//! One thread writes. It takes all that waits, commits it in one transaction with an fsync, and
-//! reports the last lsn: a burst of mutations costs one commit, a lone one waits for nobody.
+//! One thread writes. It takes all waiting mutations, commits them in one transaction with an fsync, and reports the
+//! last lsn: a burst of mutations costs one commit, and a single one waits for no other.
 
 mod filling;
 mod marker;
@@ -28,19 +28,20 @@ use opening::Opened;
 const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
 
-/// Mutations in one transaction at most, so that a long queue still reports progress.
+/// The number of mutations in one transaction, so that a long queue still reports progress.
 const BATCH_MAX: usize = 1_024;
 
-/// After this time without a write the thread tries whether the disk still takes one.
+/// The time without a write after which the thread checks whether the disk still accepts one.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The page cache; the registry is read once and is small.
+/// The size of the page cache; the registry is small and is read once.
 const CACHE_BYTES: usize = 1024 * 1024;
 
 /// The handle to the writer.
 #[derive(Debug)]
 pub struct Embedded {
-    /// Whoever sends keeps to [`super::QUEUE_MAX`]: a thread of the runtime must not wait for the disk.
+    /// The queue to the writer. The sender observes [`super::QUEUE_MAX`], because a thread of the runtime must not
+    /// wait for the disk.
     queue: Option<Sender<(Lsn, Mutation)>>,
     writer: Option<JoinHandle<()>>,
 }
@@ -110,7 +111,7 @@ impl Registry for Embedded {
     }
 }
 
-/// The writer: ends when the queue is closed and empty.
+/// The writer thread; ends when the queue is closed and empty.
 fn write_all(
     database: &Database,
     path: &Path,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::core::{Deactivation, Drain, Recovered};
 
-/// Everything; times are seconds since the Unix epoch.
+/// The whole registry; times are seconds since the Unix epoch.
 pub(super) fn readable(recovered: &Recovered) -> Value {
     let seconds = |time: Duration| time.as_secs_f64();
     let named = |all: &[(String, Duration)]| -> Value {

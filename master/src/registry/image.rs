@@ -18,7 +18,7 @@ use crate::core::Recovered;
 /// The highest epoch of an import. Each start of a master raises the epoch, and the rest of the range is more than
 /// enough.
 const EPOCH_MAX: u64 = u64::MAX / 2;
-/// The length of an id, which is a UUID.
+/// The longest id in bytes; ids are UUIDs.
 const ID_BYTES_MAX: usize = 64;
 
 /// The whole content of a registry.
@@ -26,16 +26,16 @@ const ID_BYTES_MAX: usize = 64;
 pub struct Image {
     /// The id of the registry for its whole life; `None` in a registry of an early version.
     pub id: Option<String>,
-    /// The name of the cluster, where the store keeps it.
+    /// The name of the cluster, if the store has it.
     pub cluster: Option<String>,
     /// The epoch of the last master that started with the registry, or a higher one above an epoch that an agent
     /// obeyed.
     pub epoch: u64,
-    /// The stored records by their keys.
+    /// The stored records by key.
     pub records: BTreeMap<String, Vec<u8>>,
 }
 
-/// A record that cannot be read.
+/// An unreadable record.
 #[derive(Debug, thiserror::Error)]
 #[error("the record {key:?} is damaged")]
 pub struct DamagedRecord {
@@ -75,7 +75,7 @@ pub enum ImageError {
     Damaged(#[from] DamagedRecord),
 }
 
-/// The part of the JSON that is imported.
+/// The imported part of the JSON.
 #[derive(Deserialize)]
 struct Stored {
     format: u32,
@@ -122,14 +122,14 @@ impl Image {
         (recovered, damaged)
     }
 
-    /// Records of a kind that this version does not know.
+    /// The number of records of kinds unknown to this version.
     #[must_use]
     pub fn unknown(&self) -> usize {
         let keys = self.records.keys();
         keys.filter(|key| !records::is_known(key)).count()
     }
 
-    /// Everything, for people and for [`Image::parse`]; times are seconds since the Unix epoch.
+    /// The whole registry, for people and for [`Image::parse`]; times are seconds since the Unix epoch.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let (recovered, _) = self.recovered();

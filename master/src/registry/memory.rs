@@ -1,10 +1,10 @@
-//! A registry that forgets: for tests and throw-away clusters.
+//! A registry in memory: for tests and temporary clusters.
 
 use crate::core::{Lsn, Mutation, Recovered};
 
 use super::{OnPersisted, Registry};
 
-/// Takes every mutation as durable at once.
+/// A registry that reports every mutation as durable at once.
 pub struct InMemory {
     on_persisted: OnPersisted,
 }
@@ -16,7 +16,7 @@ impl std::fmt::Debug for InMemory {
 }
 
 impl InMemory {
-    /// An empty registry in its first epoch.
+    /// Opens an empty registry in its first epoch.
     #[must_use]
     pub fn open(on_persisted: OnPersisted) -> (Recovered, Self) {
         let recovered = Recovered {

@@ -32,19 +32,19 @@ pub use memory::InMemory;
 pub(crate) use records::read_back;
 pub use tools::{Inspected, Store, ToolError};
 
-/// Mutations that may wait for the writer before more commands are taken. Above what the core lets be pending for
-/// each command; one that concerns very many agents or frameworks at once may go beyond it.
+/// The number of mutations that may wait for the writer before further commands wait. Above the core's limit of
+/// pending mutations per command; a command about very many agents or frameworks may exceed it.
 pub const QUEUE_MAX: usize = 16_384;
 
-/// Called from the writer with the last durable mutation.
+/// The writer's callback with the last durable mutation.
 pub type OnPersisted = Box<dyn Fn(Lsn) + Send>;
 
 /// The store of the registry's mutations.
 pub trait Registry: Send + std::fmt::Debug {
-    /// Queues a mutation, and never waits. The answer is a later call of [`OnPersisted`].
+    /// Queues a mutation without waiting. [`OnPersisted`] reports its durability later.
     fn persist(&mut self, lsn: Lsn, mutation: Mutation);
 
-    /// Writes all that is queued and returns when it is durable.
+    /// Writes all queued mutations and returns when they are durable.
     fn close(self: Box<Self>);
 }
 

@@ -1,4 +1,4 @@
-//! Records that earlier masters wrote (`tests/recorded/registry.txt`), read as this one would after an upgrade.
+//! Records of earlier masters (`tests/recorded/registry.txt`), read by this version as after an upgrade.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! The registry's records as bytes, and which keys a mutation touches.
+//! The registry's records as bytes, and the keys of each mutation.
 //!
-//! Keys are `kind/name`, values protobuf. A record may gain optional fields; a change that an
-//! older master would misread raises [`FORMAT`] instead.
+//! Keys are `kind/name`, values protobuf. A record may gain optional fields; a change that an older master would
+//! misread raises [`FORMAT`] instead.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use crate::core::{
 pub(super) const FORMAT: u32 = 1;
 
 pub(super) const META_KEY: &str = "meta";
-/// Above the epochs that agents were found to have obeyed. Apart from the meta, which is written at the start alone.
+/// The key of the raised epoch, above the epochs that agents have obeyed. A separate record, because the meta is
+/// written only at the start.
 pub(super) const EPOCH_KEY: &str = "epoch";
 const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
@@ -37,7 +38,7 @@ const QUOTA: &str = "quota/";
 const DEACTIVATION: &str = "deactivation/";
 const MAINTENANCE_KEY: &str = "maintenance";
 
-/// Whether a record is of a kind that this version reads.
+/// Whether this version reads records of this kind.
 pub(super) fn is_known(key: &str) -> bool {
     const KINDS: [&str; 9] = [
         AGENT,
@@ -60,10 +61,10 @@ pub(super) struct Meta {
     pub(super) format: u32,
     #[prost(uint64, tag = "2")]
     pub(super) epoch: u64,
-    /// By which the marker beside the file knows it; empty in one that an older master wrote last.
+    /// The id that the marker beside the file has as well; empty if an older master wrote last.
     #[prost(string, tag = "3")]
     pub(super) id: String,
-    /// Over all other records; absent in one that an older master wrote last.
+    /// The checksum over all other records; `None` if an older master wrote last.
     #[prost(message, optional, tag = "4")]
     pub(super) content: Option<StoredContent>,
 }
@@ -76,7 +77,7 @@ struct RaisedEpoch {
 
 #[derive(Clone, PartialEq, Message)]
 struct Agent {
-    /// An encoded message, `mesos.v1.AgentInfo`.
+    /// An encoded `mesos.v1.AgentInfo`.
     #[prost(bytes = "bytes", tag = "1")]
     info: bytes::Bytes,
 }
@@ -166,7 +167,7 @@ struct StoredQuota {
     guarantees: Vec<Amount>,
     #[prost(message, repeated, tag = "2")]
     limits: Vec<Amount>,
-    /// The guarantee is the limit of everything.
+    /// Whether the guarantee limits everything.
     #[prost(bool, tag = "3")]
     legacy: bool,
 }
@@ -267,7 +268,7 @@ fn remove_agent(agent_id: &str) -> [Write; 3] {
     [AGENT, UNREACHABLE, DEACTIVATION].map(|kind| Write::delete(format!("{kind}{agent_id}")))
 }
 
-/// The writes that make up a mutation.
+/// The writes of a mutation.
 pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
     match mutation {
         Mutation::PutAgent(AgentRecord { agent_id, info }) => vec![
@@ -414,7 +415,7 @@ fn put_framework(record: &FrameworkRecord) -> [Write; 2] {
     ]
 }
 
-/// The epoch that a record of [`EPOCH_KEY`] has.
+/// The epoch in a record of [`EPOCH_KEY`].
 pub(super) fn raised_epoch(value: &[u8]) -> Result<u64, prost::DecodeError> {
     Ok(RaisedEpoch::decode(value)?.epoch)
 }

@@ -1,6 +1,6 @@
-//! Registries in the hands of an operator, while no master has them: read, filled, moved from one store to another.
+//! Tools for registries without a running master: reading, filling, moving from one store to another.
 //!
-//! Entered through [`Store`]. Invariant: nothing is written where a registry is, or while a master leads.
+//! Entered through [`Store`]. Invariant: a tool never writes over an existing registry, nor while a master leads.
 
 use std::path::PathBuf;
 
@@ -16,9 +16,9 @@ use super::{DamagedRecord, Image, OpenError, embedded, registry_path};
 /// The location of a registry.
 #[derive(Debug)]
 pub enum Store {
-    /// In a file in the master's work directory.
+    /// A file in the master's work directory.
     Embedded { work_dir: PathBuf },
-    /// In etcd, below a prefix.
+    /// A prefix in etcd.
     Etcd(EtcdStore),
 }
 
@@ -89,11 +89,11 @@ pub enum ToolError {
 }
 
 impl Store {
-    /// The store of a master with these flags; `is_insecure` allows an etcd that anyone may write to. To be called within a
-    /// runtime.
+    /// The store of a master with these flags; `is_insecure` allows an etcd without access control. Must be called
+    /// within a runtime.
     ///
     /// # Errors
-    /// When a flag cannot be used.
+    /// For an invalid flag.
     pub fn new(
         kind: &str,
         work_dir: PathBuf,

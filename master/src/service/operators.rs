@@ -1,8 +1,8 @@
 //! Operators' requests to the core, authorized here: every change passes through this file.
 //!
-//! Invariant: a refusal is answered before the core hears of the request, but for quota set or removed
-//! in the older way, which the core validates first, as the quota document orders it; and every change, done
-//! or refused, is one line of the audit log.
+//! Invariant: an unauthorized request is refused before the core gets it, except quota set or removed by the legacy
+//! calls, which the core validates first, in the order of the quota document; and every change, made or refused, is
+//! one line of the audit log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::permission;
 use crate::view_cache::ViewScope;
 
 impl Handle {
-    /// An operator's request, if it is authorized; answered when it is durable.
+    /// Sends an operator's authorized request to the core; the answer comes when the change is durable.
     pub(crate) async fn administer(
         &self,
         caller: &Caller,
@@ -49,7 +49,7 @@ impl Handle {
             Ok(())
         } else {
             let principal = self.principal_of(&framework_id).await?;
-            // A caller without any such permission learns nothing of which frameworks exist.
+            // A caller without any such permission learns nothing about existing frameworks.
             let principal = principal.unwrap_or_default();
             caller.check(Permission::TeardownFramework, Some(&principal))
         };
@@ -62,18 +62,18 @@ impl Handle {
             .await
     }
 
-    /// The id of the cluster, where it outlives this master.
+    /// The id of the cluster, if it outlives this master.
     pub(crate) async fn cluster(&self) -> Result<Option<String>, Closed> {
         self.query(Query::Cluster).await
     }
 
-    /// The principal that a framework goes by.
+    /// The principal of a framework.
     pub(crate) async fn principal_of(&self, framework_id: &str) -> Result<Option<String>, Closed> {
         let id = framework_id.to_owned();
         self.query(|answer| Query::Principal(id, answer)).await
     }
 
-    /// Reserves and so on, if the caller may do that to all of the resources.
+    /// Applies an operation, if the caller has the right to all of its resources.
     pub(crate) async fn operate(
         &self,
         caller: &Caller,
@@ -92,7 +92,7 @@ impl Handle {
             .await
     }
 
-    /// Asks the core for a change that is permitted; done or refused, it is one line of the audit log.
+    /// Requests a permitted change from the core, and writes one line of the audit log for it, made or refused.
     async fn audited(
         &self,
         caller: &Caller,
@@ -138,7 +138,7 @@ impl Handle {
     }
 }
 
-/// Whom and which roles, of those that a question is about, somebody may see.
+/// The frameworks and roles of a query that the caller may see.
 fn visible(seen: &Snapshot, question: &ExplainQuery) -> Visible {
     let role = question
         .role

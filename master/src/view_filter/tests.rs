@@ -1,4 +1,4 @@
-//! Views: what they show, and what it takes to make them.
+//! Views: their content, and the cost of making them.
 
 use meseta_access::{Acls, Authorizer};
 use meseta_proto::mesos::v1::master::event;
@@ -47,7 +47,7 @@ fn viewer(name: &str, version: u64, lists: &[(&str, &str, &str)]) -> Approver {
     authorizer.approver(Some(name.to_owned()))
 }
 
-/// Somebody who sees what these users have, and nothing else.
+/// A caller that sees the objects of these users, and no others.
 fn reader(users: &[&str], version: u64) -> Approver {
     let which = format!(r#"{{"values":{users:?}}}"#);
     let lists = ["frameworks", "tasks", "executors"];
@@ -56,13 +56,13 @@ fn reader(users: &[&str], version: u64) -> Approver {
 
 const ANY: &str = r#"{"type":"ANY"}"#;
 
-/// Sees everything, by rules that say so.
+/// A caller that sees everything by explicit rules.
 fn administrator() -> Approver {
     let lists = ["frameworks", "tasks", "executors"];
     viewer("admin", 0, &lists.map(|list| (list, "users", ANY)))
 }
 
-/// Sees everything, roles and all that is theirs too.
+/// A caller that sees everything by explicit rules, including roles.
 fn administrator_of_roles() -> Approver {
     let lists = ["frameworks", "tasks", "executors", "roles"];
     let kinds = ["users", "users", "users", "roles"];
@@ -124,7 +124,7 @@ async fn all_that_is_seen_is_shared_and_not_copied() {
     let snapshot = cluster_of(10, 20);
     let seen = filtered_snapshot(&snapshot, &administrator());
     let pairs = seen.agents.iter().zip(snapshot.agents.iter());
-    // Ended frameworks of the fixture have no user, which the rules do not hide either.
+    // Completed frameworks of the fixture have no user, so the rules hide none.
     assert!(pairs.clone().count() == 10);
     for (seen, agent) in pairs {
         assert!(Arc::ptr_eq(seen, agent));
@@ -233,7 +233,7 @@ fn a_filter_remembers_no_tasks_and_hides_what_is_hidden() {
         assert!(filter.apply(&updated(&seen, &task, Some(None))).is_some());
         assert!(filter.apply(&added(&hidden, &task, None)).is_none());
         assert!(filter.apply(&updated(&hidden, &task, Some(None))).is_none());
-        // A user that only this task has.
+        // A user of this task alone.
         assert!(filter.apply(&added(&seen, &task, Some(&task))).is_none());
         let user = Some(Some(task.as_str().into()));
         assert!(filter.apply(&updated(&seen, &task, user)).is_none());

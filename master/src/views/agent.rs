@@ -1,4 +1,4 @@
-//! Agents, which Mesos calls slaves here.
+//! Agents, which Mesos names slaves here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::chunked_response::{Document, list, text};
 use crate::core::{AgentProfile, AgentView, Drain, Snapshot, UnreachableAgent};
 use crate::view_filter;
 
-/// The summary of resources that the view itself holds.
+/// A summary of owned resources.
 #[derive(Debug)]
 pub(super) struct Owned(pub(super) Resources);
 
@@ -168,7 +168,7 @@ impl<'a> RecoveredAgent<'a> {
 
 /// Answers requests for `/slaves`.
 pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Document {
-    /// An agent with its resources in full.
+    /// The approximate size of an agent with its resources in full, in bytes.
     const FULL_BYTES: usize = 2_000;
     let agents = snapshot.agents.iter().filter(|agent| {
         let AgentProfile { info, address, .. } = &*agent.profile;
@@ -206,7 +206,7 @@ pub(crate) fn slaves(snapshot: &Snapshot, mut selection: AgentSelection) -> Docu
             write(out, &recovered.get(index).map(RecoveredAgent::of));
         }),
     ];
-    // Mesos has no such lists: they are there only when there is something to say.
+    // Mesos has no such lists: they are present only if they are not empty.
     for (name, lost) in [("unreachable_slaves", unreachable), ("gone_slaves", gone)] {
         if !lost.is_empty() {
             parts.push(between_lists(name));

@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// The ids that a query takes of five agents in two racks.
+    /// The ids that a query selects from five agents in two racks.
     fn taken(query: &str) -> (Vec<usize>, Option<usize>) {
         let query = Query::parse(query);
         let paging = Paging::of(&query).expect("a page");

@@ -1,4 +1,4 @@
-//! Frameworks, with everything that is theirs.
+//! Frameworks with all their objects.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl<'a> FrameworkSummaryFields<'a> {
     }
 }
 
-/// A framework up to its lists.
+/// The part of a framework before its lists.
 #[derive(Serialize)]
 struct Head<'a> {
     #[serde(flatten)]
@@ -96,7 +96,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A framework behind its lists.
+/// The part of a framework after its lists.
 #[derive(Serialize)]
 struct Tail<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +128,7 @@ const LISTS: [&str; 5] = [
 
 /// A framework as a row: its head, all elements of its lists, its tail.
 struct FullFramework<'a> {
-    /// Whether its tasks are shown, or their lists are empty.
+    /// Whether the tasks are shown; otherwise their lists are empty.
     has_tasks: bool,
     framework: &'a FrameworkView,
     has: Option<&'a FrameworkEntities>,
@@ -158,7 +158,7 @@ impl<'a> FullFramework<'a> {
             begin_list(LISTS[0], out);
         }
         let mut tasks = Writer::default();
-        // Where the list begins.
+        // The position at which the list begins.
         let mut begin = 1;
         for (position, len) in self.lens().into_iter().enumerate() {
             let end = begin + len;
@@ -179,7 +179,7 @@ impl<'a> FullFramework<'a> {
             out.extend_from_slice(b"],");
             let tail = out.len();
             write(out, &Tail::of(self.framework));
-            // The brace that this would begin with is that of the head.
+            // The opening brace belongs to the head.
             out.remove(tail);
         }
     }
@@ -230,7 +230,7 @@ pub(super) struct Frameworks {
 }
 
 impl Frameworks {
-    /// Builds the row, which takes a while. Without tasks their lists are empty.
+    /// Builds the row. Slow for many objects. With `has_tasks` false the lists of tasks are empty.
     pub(super) fn row(
         snapshot: &Arc<Snapshot>,
         frameworks: Vec<Arc<FrameworkView>>,
@@ -346,7 +346,7 @@ impl<'a> ExecutorView<'a> {
     }
 }
 
-/// Answers requests for `/frameworks`. Without tasks their lists are empty.
+/// Answers requests for `/frameworks`. With `has_tasks` false the lists of tasks are empty.
 pub(crate) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>, has_tasks: bool) -> Document {
     let requested = |all: &[Arc<FrameworkView>]| -> Vec<Arc<FrameworkView>> {
         let requested = all.iter();

@@ -44,8 +44,8 @@ pub(crate) fn schedule_list(snapshot: &Snapshot) -> Document {
     Document::of(of_lists([("windows", windows)]))
 }
 
-/// Answers requests for `/maintenance/status`. What frameworks answered is made into values when it is written: that is
-/// much where many frameworks are on many machines.
+/// Answers requests for `/maintenance/status`. Converts the answers of frameworks while writing: they are large with
+/// many frameworks on many machines.
 pub(crate) fn status_list(snapshot: &Arc<Snapshot>) -> Document {
     let snapshot = snapshot.clone();
     let rest = move || {
@@ -84,7 +84,7 @@ pub(crate) fn maintenance_status(snapshot: &Snapshot) -> ClusterStatus {
     }
 }
 
-/// A machine that is to be left, and its agents whose frameworks have said something to that.
+/// A draining machine, and its agents with answers from frameworks.
 struct Draining {
     id: MachineId,
     agents: Vec<Arc<AgentView>>,
@@ -100,7 +100,7 @@ impl Draining {
     }
 }
 
-/// The machines that are to be left, and those that are down, as far as they are shown.
+/// The visible machines: draining ones, and those that are down.
 fn machines(snapshot: &Snapshot) -> (Vec<Draining>, Vec<MachineId>) {
     if !snapshot.viewer.allows(Action::GetMaintenanceStatus, None) {
         return Default::default();
@@ -122,7 +122,7 @@ fn names_of(id: &MachineId) -> (Option<&str>, Option<&str>) {
     (id.hostname.as_deref(), id.ip.as_deref())
 }
 
-/// Agents whose frameworks have said something to their maintenance, by what names their machines.
+/// Agents with answers from frameworks about their maintenance, by the names of their machines.
 struct AnsweredAgents<'a> {
     by_host: BTreeMap<String, Vec<&'a Arc<AgentView>>>,
     by_address: BTreeMap<&'a str, Vec<&'a Arc<AgentView>>>,

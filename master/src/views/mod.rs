@@ -49,9 +49,9 @@ pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     }
 }
 
-/// Writes a text as JSON; most stand there as they are.
+/// Writes a text as JSON; most texts need no escapes.
 pub(crate) fn write_text(out: &mut Vec<u8>, text: &str) {
-    // To the end, for then the compiler looks at many bytes at once.
+    // Reads to the end without an early exit, so that the compiler can process many bytes at once.
     let is_plain = text.bytes().fold(true, |is_plain, byte| {
         is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\')
     });
@@ -75,16 +75,16 @@ fn before_list(fields: &impl Serialize, list: &str) -> Vec<u8> {
     out
 }
 
-/// The end of a list, and the beginning of the one after it.
+/// The end of a list, and the beginning of the next.
 fn between_lists(next: &str) -> Row {
     text(format!("],\"{next}\":["))
 }
 
-/// The numbers that say which page of a list is meant.
+/// The page of a list that a request selects.
 #[derive(Clone, Debug)]
 pub(crate) struct Paging {
     pub(super) offset: usize,
-    /// The most entries; `None` for all.
+    /// The largest number of entries; `None` for all.
     pub(super) limit: Option<usize>,
     pub(super) ascending: bool,
 }
@@ -110,7 +110,7 @@ impl Paging {
         };
         Ok(Self {
             offset: usize::try_from(number("offset", 0)?).unwrap_or(0),
-            // Negative means everything.
+            // A negative number means everything.
             limit: usize::try_from(limit).ok(),
             ascending,
         })
@@ -122,7 +122,7 @@ pub(crate) fn version(identity: &Identity) -> VersionView<'_> {
     identity.build.version_view(&identity.version)
 }
 
-/// `/state` up to its lists.
+/// The part of `/state` before its lists.
 #[derive(Serialize)]
 struct Head<'a> {
     version: &'a str,
@@ -275,7 +275,8 @@ impl TaskCounts {
     }
 }
 
-/// Answers requests for `/state-summary`. Without agents their list is empty, and so is that of each framework.
+/// Answers requests for `/state-summary`. With `has_agents` false their list is empty, and so is that of each
+/// framework.
 pub(crate) fn summary(snapshot: &Arc<Snapshot>, has_agents: bool) -> Document {
     #[derive(Serialize)]
     struct Summary<'a> {
@@ -299,7 +300,7 @@ pub(crate) fn summary(snapshot: &Arc<Snapshot>, has_agents: bool) -> Document {
     ];
     let snapshot = snapshot.clone();
     let rest = move || {
-        // Found here, on a thread that may take its time.
+        // Computed here, on a thread that may take its time.
         snapshot.by_framework();
         let frameworks = list(snapshot.frameworks.len(), AGENT_BYTES, move |index, out| {
             let framework = snapshot.frameworks.get(index);

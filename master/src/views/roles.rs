@@ -26,7 +26,7 @@ pub(crate) struct Tally<'a> {
     pub(crate) frameworks: Vec<&'a FrameworkId>,
 }
 
-/// The roles in use, and all above them.
+/// The roles in use, and all their ancestors.
 pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     let mut tallies: BTreeMap<Role, Tally<'_>> = BTreeMap::new();
     for framework in snapshot.frameworks.iter() {
@@ -61,7 +61,7 @@ pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
 
 /// Adds the consumption of each subtree to its role.
 fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
-    // A role comes after those above it, so from the end each is complete when it is added.
+    // A role comes after its ancestors, so in reverse order each is complete when it is added.
     let roles: Vec<Role> = tallies.keys().rev().cloned().collect();
     for role in roles {
         let Some(parent) = role.parent() else {
@@ -78,8 +78,8 @@ fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
 const ROLE_BYTES: usize = 400;
 const ID_BYTES: usize = 50;
 
-/// Answers requests for `/roles`. Tenants make roles, as many as they like: the tallies are found behind the head, and
-/// each role is made into a value when it is written.
+/// Answers requests for `/roles`. Tenants create any number of roles: the tallies are computed after the head, and
+/// each role is converted while it is written.
 pub(crate) fn roles(snapshot: &Arc<Snapshot>) -> Document {
     let first = vec![text("{\"roles\":[")];
     let snapshot = snapshot.clone();
@@ -98,7 +98,7 @@ pub(crate) fn roles(snapshot: &Arc<Snapshot>) -> Document {
     }
 }
 
-/// A role that is shown, with what it holds on its own.
+/// A shown role with its own amounts.
 struct ShownRole {
     role: Role,
     tally: Tally<'static>,
@@ -106,7 +106,7 @@ struct ShownRole {
 }
 
 fn visible_roles(snapshot: &Snapshot) -> Vec<ShownRole> {
-    // With a whitelist, a role that is not on it is shown nowhere.
+    // With a whitelist, other roles are shown nowhere.
     let is_visible = |role: &Role| {
         let whitelist = snapshot.whitelisted_roles.as_ref();
         whitelist.is_none_or(|roles| roles.contains(role)) && snapshot.viewer_may_view_role(role)
@@ -157,7 +157,7 @@ fn view(snapshot: &Snapshot, shown: &ShownRole) -> serde_json::Value {
         "reserved": Quantities(&tally.reserved),
         "frameworks": frameworks,
     });
-    // The role of a quota with the semantics of Mesos looks as in Mesos.
+    // The role of a quota with the semantics of Mesos has the format of Mesos.
     if let Some(quota) = snapshot.quotas.get(role).filter(|quota| quota.legacy) {
         view["quota"]["semantics"] = semantics(quota).into();
     }
@@ -195,8 +195,8 @@ pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
 /// The approximate size of a role's quota in a list, in bytes.
 const QUOTA_BYTES: usize = 300;
 
-/// Answers requests for `/quota`, whose parts are made one at a time: there may be thousands, and one takes several times
-/// in memory what it takes as text.
+/// Answers requests for `/quota`. Its parts are made one at a time: there may be thousands, and each takes several
+/// times its text's size in memory.
 pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
     let quotas = &snapshot.quotas;
     if quotas.is_empty() {
@@ -219,7 +219,7 @@ pub(crate) fn quotas(snapshot: &Snapshot) -> Document {
         between_lists("configs"),
         of_each(|out, quota, _| write(out, &config(quota))),
     ];
-    // Where all quotas are as those of Mesos, so is the page.
+    // If all quotas have the semantics of Mesos, so does the page.
     if has_own_semantics(quotas) {
         rows.push(between_lists("semantics"));
         rows.push(of_each(|out, (role, quota), _| {
@@ -237,7 +237,7 @@ pub(crate) fn quota(snapshot: &Snapshot) -> serde_json::Value {
     serde_json::from_slice(&written).expect("JSON")
 }
 
-/// The role that guarantees are for in the older form of Mesos.
+/// The role in guarantees of the legacy format of Mesos.
 fn role_of_resources(snapshot: &Snapshot) -> Option<&'static str> {
     match snapshot.quota_semantics {
         QuotaSemantics::Seed => Some("*"),
@@ -288,7 +288,7 @@ fn info(role: &Role, quota: &Quota, role_of_resources: Option<&str>) -> QuotaInf
     QuotaInfo {
         role: Some(role.to_string()),
         guarantee: if quota.legacy {
-            // The same amounts, and a guarantee of 0 as well, which is a limit.
+            // The same amounts, including a guarantee of 0, which is a limit.
             quota.limits.iter().map(resource).collect()
         } else {
             quota.guarantees.iter().map(resource).collect()

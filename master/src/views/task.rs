@@ -1,4 +1,4 @@
-//! Tasks as `/state`, `/frameworks` and `/tasks` list them: live, lost and ended.
+//! Tasks as `/state`, `/frameworks` and `/tasks` list them: live, unreachable and completed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,13 +22,13 @@ use crate::core::{Snapshot, TaskRecord};
 /// The approximate size of a task in a list, in bytes.
 pub(super) const TASK_BYTES: usize = 500;
 
-/// Writes tasks. There may be hundreds of thousands, so what each of them has is written as it is, and only what
-/// few have is made into values first.
+/// Writes tasks. There may be hundreds of thousands, so common fields are written directly, and only rare ones are
+/// converted to values first.
 #[derive(Debug, Default)]
 pub(super) struct Writer<'a> {
-    /// The resources of the task before and where they are in the output: most tasks are like others.
+    /// The resources of the previous task and their position in the output: most tasks have equal resources.
     last: Option<(&'a Resources, Range<usize>)>,
-    /// Whether each status says by whom it was sent, and why.
+    /// Whether each status includes its source and reason.
     has_reasons: bool,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A member of an object with what stands before it, if there is one.
+/// Writes a member of an object after `before`, if there is one.
 fn put(out: &mut Vec<u8>, before: &str, value: Option<impl Serialize>) {
     if let Some(value) = value {
         out.extend_from_slice(before.as_bytes());
@@ -115,7 +115,7 @@ fn put_statuses(out: &mut Vec<u8>, record: &TaskRecord) {
             write(out, &plain.timestamp);
             out.push(b'}');
         } else {
-            // Nothing is kept that cannot be read.
+            // Stored statuses are always readable.
             let kept = KeptStatus::decode(&*status.encoded).unwrap_or_default();
             write(out, &Status::of(kept));
         }
@@ -161,7 +161,7 @@ struct Status {
     healthy: Option<bool>,
 }
 
-/// A status that has nothing to show but these.
+/// A status with no other fields to show.
 #[derive(Debug, PartialEq)]
 struct PlainStatus {
     state: &'static str,
@@ -169,7 +169,7 @@ struct PlainStatus {
 }
 
 impl PlainStatus {
-    /// `None` if there is more to show.
+    /// Decodes a plain status; `None` if there are more fields to show.
     fn of(encoded: &[u8]) -> Option<Self> {
         let mut plain = Self {
             state: name_of(0),
@@ -194,7 +194,7 @@ fn name_of(state: i32) -> &'static str {
         .as_str_name()
 }
 
-/// The name in a description that has nothing else to show; `None` if there is more.
+/// The name in a description without other fields to show; `None` if there are more.
 fn plain_name(encoded: &[u8]) -> Option<&str> {
     let mut name = "";
     let mut fields = Fields(encoded);
@@ -323,7 +323,7 @@ fn page(
             .total_cmp(b)
             .then_with(|| task.task_id.cmp(&other.task_id))
             .then_with(|| task.framework_id.cmp(&other.framework_id))
-            // Two agents may tell of one task: pages must not divide them now so and now otherwise.
+            // Two agents may report the same task: pages must always divide them in the same way.
             .then_with(|| task.agent_id.cmp(&other.agent_id));
         if paging.ascending {
             order
@@ -335,7 +335,7 @@ fn page(
         .offset
         .saturating_add(paging.limit.unwrap_or(usize::MAX));
     if end < found.len() {
-        // Of many only those that come first are put in order.
+        // Only the first ones of many are sorted.
         found.select_nth_unstable_by(end, by_time);
         found.truncate(end);
     }

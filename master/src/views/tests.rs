@@ -148,7 +148,7 @@ fn framework(number: usize, completed: usize, unreachable: usize) -> FrameworkVi
     }
 }
 
-/// A cluster of so many agents and frameworks; of the latter every third has nothing and the first very much.
+/// A cluster with these numbers of agents and frameworks; every third framework has nothing, and the first very much.
 pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot> {
     let identity = Identity {
         id: "m".to_owned(),
@@ -205,7 +205,7 @@ fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
     ]
 }
 
-/// The system's own figures change while one looks.
+/// Removes the system's own figures, which change between two answers.
 fn steady(body: &[u8]) -> serde_json::Value {
     let mut body: serde_json::Value = serde_json::from_slice(body).unwrap();
     if let Some(object) = body.as_object_mut() {

@@ -36,7 +36,7 @@ impl World {
         )
     }
 
-    /// The master's book and the allocator's agree, and nothing is more than there is.
+    /// Checks that the records of master and allocator agree, and that nothing exceeds the total.
     pub(super) fn check(&mut self) {
         self.core.agents.check(|agent| self.core.view(agent));
         self.core
@@ -208,7 +208,7 @@ impl MasterCore {
         assert!(self.history_bytes <= self.config.memory.history);
     }
 
-    /// No agent is left draining that has nothing to drain.
+    /// Checks that every draining agent has something to drain.
     pub(super) fn check_drained(&self) {
         for id in self.operator.deactivations.draining() {
             let requested = self.operator.requested_deactivations.0.get(id);

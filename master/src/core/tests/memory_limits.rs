@@ -9,7 +9,7 @@ fn world_with(change: impl FnOnce(&mut Memory)) -> World {
     World::configured(config)
 }
 
-/// The first frame of an agent that calls from an address, without a certificate.
+/// Sends the first frame of an agent from an address, without a certificate.
 fn from(world: &mut World, address: &str, message: AgentMessage) -> ConnectionId {
     let connection = ConnectionId(world.number());
     let caller = Caller {
@@ -38,7 +38,7 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
     }
     assert!(register_from("10.0.0.2:1", 2, 1_500_000));
     assert!(register_from("10.0.0.3:1", 3, 60_000));
-    // After a restart there is room for what the registry has, whatever others say.
+    // After a restart there is room for the agents in the registry, whatever others send.
     let mut config = config();
     config.memory.agents = 1;
     config.memory.agent_info = 1;
@@ -78,7 +78,7 @@ fn an_agent_has_one_return_at_a_time() {
     assert!(world.core.partial_reregistrations.bytes() < 100_000);
 }
 
-/// The events with offers that wait for a scheduler: the bytes of each, and its offers.
+/// The waiting events with offers for a scheduler: the size of each, and its number of offers.
 fn offered(world: &mut World, scheduler: &Scheduler) -> Vec<(usize, usize)> {
     let events = world.take_events(scheduler.connection).into_iter();
     let offers = events.filter_map(|event| event.offers);
@@ -213,7 +213,7 @@ fn a_long_description_is_told_to_very_many_agents_in_portions() {
         portions.push(told(&mut world));
     }
     assert_eq!(portions, [5, 5, 5, 5, 0]);
-    // One that says something else each time reaches all of them nevertheless, and holds up no other.
+    // A framework that changes its info each time still reaches all agents, and delays no other.
     let mut reached = BTreeSet::new();
     for change in 0..4 {
         let long = v1::FrameworkInfo {
@@ -313,7 +313,7 @@ fn what_agents_bring_along_is_bounded_in_bytes() {
     assert!(all > kept + 20 && all < 300, "{all}");
     assert!(agent.reported_bytes() <= 250_000);
     assert!(agent.executors.values().all(|one| one.info.len() < 1_000));
-    // Another one has room of its own, and an end makes room.
+    // Another host has room of its own, and an end makes room.
     let other = node_of_before("old-S2", 5051);
     let tasks = vec![large(&other, 1)];
     world.reregister(&other, tasks, Vec::new());

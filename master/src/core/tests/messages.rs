@@ -1,4 +1,4 @@
-//! The messages that the tests send, and what they read from those that come back.
+//! The messages that the tests send, and the parsing of the answers.
 
 use std::borrow::Borrow;
 
@@ -44,7 +44,7 @@ pub(super) fn framework(name: &str, roles: &[&str]) -> v1::FrameworkInfo {
     }
 }
 
-/// The framework of the tests that need only one.
+/// The framework of tests that need only one.
 pub(super) fn plain() -> v1::FrameworkInfo {
     framework("f", &["dev"])
 }
@@ -188,7 +188,7 @@ pub(super) fn report(
     }
 }
 
-/// An agent as the registry keeps it.
+/// An agent's record in the registry.
 pub(super) fn agent_record(id: &str, port: i32) -> AgentRecord {
     let info = register(port, "cpus:1").agent_info;
     AgentRecord {
@@ -205,7 +205,7 @@ pub(super) fn unreachable_record(id: &str, since_secs: u64) -> UnreachableRecord
     }
 }
 
-/// A framework of the principal `ada` as the registry keeps it.
+/// The registry's record of a framework of the principal `ada`.
 pub(super) fn record_of_ada(id: &str) -> FrameworkRecord {
     FrameworkRecord {
         framework_id: id.to_owned(),
@@ -215,7 +215,7 @@ pub(super) fn record_of_ada(id: &str) -> FrameworkRecord {
     }
 }
 
-/// An agent that another master knew.
+/// An agent of a former master.
 pub(super) fn node_of_before(id: &str, port: i32) -> Node {
     Node {
         connection: ConnectionId(0),
@@ -224,7 +224,7 @@ pub(super) fn node_of_before(id: &str, port: i32) -> Node {
     }
 }
 
-/// A framework that another master knew.
+/// A framework of a former master.
 pub(super) fn framework_of_before(id: &str) -> Scheduler {
     Scheduler {
         connection: ConnectionId(0),
@@ -233,7 +233,7 @@ pub(super) fn framework_of_before(id: &str) -> Scheduler {
     }
 }
 
-/// A task as an agent reports it.
+/// A running task in an agent's report.
 pub(super) fn running(
     node: &Node,
     scheduler: &Scheduler,

@@ -1,4 +1,4 @@
-//! The core in virtual time, with agents and frameworks played by the tests.
+//! The core in virtual time, with simulated agents and frameworks.
 
 /// The messages of one kind sent on a connection.
 macro_rules! taken {
@@ -12,7 +12,7 @@ macro_rules! taken {
     }};
 }
 
-/// Whether any of that kind was.
+/// Whether a message of that kind was sent.
 macro_rules! sent {
     ($world:expr, $connection:expr, $kind:ident) => {
         !taken!($world, $connection, $kind).is_empty()
@@ -59,7 +59,7 @@ use messages::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A master, everything it has said, and what its registry holds.
+/// A master, all its output, and the content of its registry.
 struct World {
     core: MasterCore,
     now: Now,
@@ -77,7 +77,7 @@ struct World {
     writes_at_once: bool,
     registry: Recovered,
     next: u64,
-    /// Each call that is refused is checked to have changed nothing.
+    /// Whether each refused call is checked to have changed nothing.
     refusals_change_nothing: bool,
     /// The caller of new frameworks and agents.
     caller: Caller,
@@ -91,7 +91,7 @@ struct Scheduler {
     id: String,
 }
 
-/// An agent as the tests know it.
+/// An agent in the tests.
 #[derive(Clone)]
 struct Node {
     connection: ConnectionId,
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Makes everything durable that waits for it.
+    /// Makes all pending writes durable.
     fn write(&mut self) {
         let unwritten = std::mem::take(&mut self.unwritten);
         let Some((last, _)) = unwritten.last() else {
@@ -237,7 +237,7 @@ impl World {
         self.input(Input::Persisted { lsn: last });
     }
 
-    /// Lets time pass, deadline by deadline. Nobody answers pings meanwhile.
+    /// Advances the time deadline by deadline. No agent answers pings meanwhile.
     fn advance(&mut self, time: Duration) {
         let end = self.now.moment + time;
         while self.core.next_deadline() <= end {

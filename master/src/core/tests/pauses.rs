@@ -1,4 +1,4 @@
-//! A master that was stopped or starved: nobody loses anything by what it did not read meanwhile.
+//! A stopped or starved master: nobody loses anything through input that the master has not read.
 
 use super::*;
 use crate::core::tests::agents::registration::begin_running;
@@ -16,7 +16,7 @@ fn no_agent_is_blamed_however_often_the_master_sleeps() {
     let (mut world, node, _) = begin_running();
     world.pong(&node);
     for _ in 0..10 {
-        // Stopped for an hour at a time; the agent answers whatever reached it.
+        // The master stops for an hour at a time; the agent answers whatever reaches it.
         world.pause(3_600 * SECOND);
         assert_eq!(world.core.snapshot().agents.len(), 1);
     }
@@ -27,7 +27,7 @@ fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
     let (mut world, node, _) = begin_running();
     let timeout = world.core.config.agent_ping_timeout;
     let allowed = world.core.config.max_agent_ping_timeouts;
-    // One more is missed, and the agent is lost.
+    // With one more missed ping, the agent is lost.
     world.advance(timeout * allowed - SECOND);
     assert!(!is_lost(&mut world));
     world.pause(3 * SECOND);
@@ -35,7 +35,7 @@ fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
     world.pong(&node);
     world.live(60 * SECOND, &[&node]);
     assert!(!is_lost(&mut world));
-    // One that says nothing is lost in the end.
+    // An agent that stays silent is lost in the end.
     world.advance(timeout * (allowed + 1));
     assert!(is_lost(&mut world));
 }
@@ -54,7 +54,7 @@ fn an_agent_whose_turn_to_be_lost_came_while_the_master_was_stopped_may_answer()
     let living: Vec<&Node> = nodes.iter().filter(is_living).collect();
     world.live(120 * SECOND, &living);
     assert_eq!(world.lost(), 1);
-    // One that says nothing is lost in the end.
+    // An agent that stays silent is lost in the end.
     world.advance(91 * SECOND);
     assert_eq!(world.lost(), 2);
 }
@@ -90,12 +90,13 @@ fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeou
     let scheduler = world.subscribe(info.clone());
     world.launch_next(&scheduler, "t", "cpus:1;mem:64");
     world.pause(90 * SECOND);
-    // It heard nothing for so long that it connected anew; the end of the old stream is read first.
+    // The scheduler got no heartbeat for so long that it reconnected; the master reads the end of the old stream
+    // first.
     world.lose_stream(&scheduler);
     world.live(10 * SECOND, &[&node]);
     let again = world.subscribe(World::with_id(info, &scheduler.id));
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
-    // A master that runs takes it at its word.
+    // A running master uses the framework's own timeout.
     world.live(60 * SECOND, &[&node]);
     world.lose_stream(&again);
     assert!(world.core.snapshot().frameworks.is_empty());
@@ -148,7 +149,7 @@ fn an_offer_that_was_accepted_in_time_is_not_rescinded_before_that_is_read() {
     world.launch(&scheduler, &offer, "t", "cpus:1;mem:64");
     assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
     assert!(world.updates(&scheduler).is_empty());
-    // Those of a master that runs are.
+    // A running master loses such agents.
     world.live(60 * SECOND, &[&node]);
     let events = kinds(&world.take_events(scheduler.connection));
     assert!(events.contains(&event::Type::Rescind), "{events:?}");

@@ -1,4 +1,4 @@
-//! Arbitrary sequences of calls and accidents: nothing panics, the books always agree.
+//! Arbitrary sequences of calls and accidents: the core never panics, and its records always agree.
 
 use proptest::prelude::*;
 
@@ -33,12 +33,12 @@ enum Step {
     Answer(u8),
     CallNonsense(u8, String),
     FrameNonsense(u8, String),
-    /// Schedules the agents' machine, calls that off, takes it down, brings it up.
+    /// Schedules the agents' machine, cancels that, brings it down, or brings it up.
     Maintain(u8),
     AnswerInverse(u8, bool, u8),
 }
 
-/// Names as hostile clients choose them.
+/// Names that hostile clients could choose.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -52,7 +52,7 @@ fn name() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Every call that takes names, with this one in every place.
+/// Every call with names, each with this one in every field.
 fn nonsense_calls(name: &str) -> Vec<Action> {
     let task_id = task_id(name);
     let agent_id = agent_id(name);
@@ -232,7 +232,7 @@ impl Participants {
     }
 }
 
-/// A group of two under one of three executors, by the offer's owner or somebody else.
+/// Launches a group of two tasks under one of three executors, by the offer's owner or another framework.
 fn launch_group(world: &mut World, all: &Participants, (f, o): (u8, u8), name: u8) -> Option<()> {
     let offer = pick(&all.offers, o)?;
     let caller = all.taker(f, &offer)?;
@@ -249,7 +249,7 @@ fn launch_group(world: &mut World, all: &Participants, (f, o): (u8, u8), name: u
     Some(())
 }
 
-/// The agent comes back, with the tasks that the master knows of or with none.
+/// Reregisters the agent, with the tasks that the master knows or with none.
 fn come_back(world: &mut World, all: &mut Participants, node: &Node, with_tasks: bool) {
     let snapshot = world.core.snapshot();
     let agents = snapshot.agents.iter();

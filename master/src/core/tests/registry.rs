@@ -1,4 +1,4 @@
-//! The registry, played: what would be on disk.
+//! A simulated registry: the content of the disk.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Agents, played: how they come, what they tell, and that they answer pings.
+//! Simulated agents: registration, reports, and answers to pings.
 
 use super::*;
 
@@ -52,7 +52,7 @@ impl World {
         registered.expect("the agent was not registered")
     }
 
-    /// The stream of an agent ends.
+    /// Ends the stream of an agent.
     pub(super) fn lose_agent(&mut self, node: &Node) {
         let connection = node.connection;
         self.input(Input::AgentGone { connection });
@@ -73,7 +73,7 @@ impl World {
         self.frames.remove(&connection).unwrap_or_default()
     }
 
-    /// The agent comes back on a new connection with these tasks.
+    /// Reregisters the agent on a new connection with these tasks.
     pub(super) fn reregister(
         &mut self,
         node: &Node,
@@ -96,7 +96,7 @@ impl World {
         self.reregister(node, Vec::new(), Vec::new())
     }
 
-    /// The agent comes back with the task `t`, which runs.
+    /// Reregisters the agent with the running task `t`.
     pub(super) fn return_running(
         &mut self,
         node: &Node,
@@ -107,7 +107,7 @@ impl World {
         self.reregister(node, vec![task], frameworks)
     }
 
-    /// Says that a task is in a state, with a uuid made of the number.
+    /// Sends a task state from the agent, with a uuid made of the number.
     pub(super) fn update(
         &mut self,
         node: &Node,
@@ -149,7 +149,7 @@ impl World {
         self.say(node, AgentMessage::StatusUpdate(update));
     }
 
-    /// The executor `e` ends.
+    /// Ends the executor `e`.
     pub(super) fn executor_exits(&mut self, node: &Node, scheduler: &Scheduler, status: i32) {
         let exited = meseta::ExecutorExited {
             framework_id: framework_id(&scheduler.id),
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Lets time pass with these agents answering.
+    /// Advances the time with these agents answering.
     pub(super) fn live(&mut self, time: Duration, nodes: &[&Node]) {
         let end = self.now.moment + time;
         while self.now.moment < end {

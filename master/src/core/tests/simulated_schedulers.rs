@@ -13,7 +13,7 @@ impl World {
         (world, node, scheduler, offer)
     }
 
-    /// A new master, an agent, and a framework that was offered it and has not looked yet.
+    /// A new master, an agent, and a framework whose offer of the agent is still unread.
     pub(super) fn with_framework(
         info: v1::FrameworkInfo,
         resources: &str,
@@ -38,7 +38,7 @@ impl World {
         let events = self.take_events(connection);
         let subscribed = first(&events, |event| event.subscribed.as_ref());
         let id = subscribed.framework_id.value.clone();
-        // Offers may have come along.
+        // The events may include offers.
         let rest = events
             .into_iter()
             .filter(|event| event.offers.is_some())
@@ -105,19 +105,19 @@ impl World {
         assert_eq!(self.call(scheduler, action), Answer::Done);
     }
 
-    /// Launches a task on the agent that is offered.
+    /// Launches a task on the agent of the offer.
     pub(super) fn launch(&mut self, scheduler: &Scheduler, offer: &v1::Offer, id: &str, of: &str) {
         let task = task_on(&offer.agent_id.value, id, of);
         self.call_accepted(scheduler, accept(&[offer], vec![task]));
     }
 
-    /// Launches a task on what the framework is offered next.
+    /// Launches a task on the framework's next offer.
     pub(super) fn launch_next(&mut self, scheduler: &Scheduler, id: &str, resources: &str) {
         let offer = self.offers(scheduler).pop().unwrap();
         self.launch(scheduler, &offer, id, resources);
     }
 
-    /// The stream of a framework ends.
+    /// Ends the stream of a framework.
     pub(super) fn lose_stream(&mut self, scheduler: &Scheduler) {
         let connection = scheduler.connection;
         self.input(Input::SchedulerGone { connection });
@@ -157,7 +157,7 @@ impl World {
         let events = self.events.remove(&connection).unwrap_or_default();
         let answers = events.iter().filter(|event| is_answer(event)).count();
         if answers > 0 {
-            // Who reads makes room for more.
+            // Reading makes room for more answers.
             self.input(Input::AnswersRead {
                 connection,
                 answers,

@@ -10,14 +10,14 @@ use super::*;
 use crate::core::tests::operator::maintenance::{down, machine, schedule, window};
 use crate::core::tests::tasks::groups::{accept_all, executor, group};
 
-/// A cluster of agents that are reserved for role `crowd`, and of one each for `a` and `b`.
+/// A cluster of agents reserved to the role `crowd`, and of one each to `a` and `b`.
 struct Cluster {
     world: World,
     nodes: Vec<Node>,
     reserved: [Node; 2],
 }
 
-/// The agent of a number, on a machine of its own.
+/// The registration of an agent with this number, on a machine of its own.
 fn registration(number: usize, resources: &str) -> meseta::Register {
     let mut register = register(5051, resources);
     let host = format!("node-{number}.example");
@@ -48,7 +48,7 @@ fn host(number: usize) -> MachineId {
     machine(&format!("Node-{number}.example"), "")
 }
 
-/// Takes an input in, with what the registry answers; offers are left for later.
+/// Applies an input and the registry's answers to it; leaves offers for later.
 fn take_in(world: &mut World, input: Input) {
     let mut next = Some(input);
     while let Some(input) = next.take() {
@@ -166,7 +166,7 @@ impl Cluster {
         }
     }
 
-    /// The offers that a framework has not answered.
+    /// The unanswered offers of a framework.
     fn offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {
         self.settle();
         let events = self.world.events.remove(&scheduler.connection);
@@ -199,7 +199,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     let run = launch(vec![reserved_task(&of_b, "t", "b")]);
     let input = cluster.launch(&b, vec![run]);
     cluster.take_in(input);
-    // A tenth of all agents runs something that is drained.
+    // A tenth of all agents has a task and is drained.
     let by_agent: BTreeMap<_, _> = offers
         .iter()
         .map(|offer| (&offer.agent_id.value, offer))
@@ -255,7 +255,7 @@ fn costs(agents: usize) -> BTreeMap<&'static str, u64> {
     )));
     costs.insert("a return", cluster.cost(input));
 
-    // An executor of which there is more in a larger cluster.
+    // An executor that has more tasks in a larger cluster.
     let pod = v1::ExecutorInfo {
         resources: wire("cpus(a):0.1;mem(a):32;disk(a):8"),
         ..executor(&a, "pod")

@@ -1,7 +1,7 @@
-//! A scheduler's call, checked in itself: what can be said without knowing the cluster.
+//! The validation of a scheduler's call by itself, without knowledge of the cluster.
 //!
-//! Entered through [`check`]; the texts are Mesos's, clients match on them. Invariant: an
-//! [`Action`] has its body, and its uuids have 16 bytes.
+//! Entered through [`check`]; the messages are those of Mesos, because clients match them. Invariant: an [`Action`]
+//! has its body, and its uuids have 16 bytes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use meseta_proto::mesos::v1::{self};
 use crate::core::ids::UUID_BYTES;
 use crate::core::state::constraints::{self, Constraints};
 
-/// A framework that wants a stream.
+/// The request of a framework for a stream.
 #[derive(Debug)]
 pub struct Subscribe {
     pub info: v1::FrameworkInfo,
@@ -55,11 +55,11 @@ pub enum Action {
     Message(call::Message),
     Request,
     UpdateFramework(Box<Subscribe>),
-    /// The enum's own word for what it does not know.
+    /// The value of Mesos's enum for unknown types.
     Unknown,
 }
 
-/// A call that makes sense.
+/// A valid call.
 #[derive(Debug)]
 pub enum Checked {
     Subscribe(Box<Subscribe>),
@@ -69,7 +69,7 @@ pub enum Checked {
     },
 }
 
-/// A call that makes none.
+/// The error of an invalid call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     #[error("Expecting '{0}' to be present")]
@@ -82,7 +82,7 @@ pub enum CallError {
     Uuid,
 }
 
-/// Checks a decoded call. Offer constraints make it take a while.
+/// Checks a decoded call. Slow with offer constraints.
 pub fn check(message: scheduler::Call) -> Result<Checked, CallError> {
     use call::Type;
     let kind = message.r#type.and_then(|kind| Type::try_from(kind).ok());
@@ -203,7 +203,7 @@ fn action(
     })
 }
 
-/// The framework id in an info; empty when it has none.
+/// The framework id in an info; empty without an id.
 pub(in crate::core) fn id_of(info: &v1::FrameworkInfo) -> &str {
     info.id.as_ref().map_or("", |id| id.value.as_str())
 }

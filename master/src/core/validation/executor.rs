@@ -21,9 +21,9 @@ use crate::core::state::framework::Framework;
 use crate::core::state::task::bytes_without_resources;
 use crate::core::wire::{allocated, for_agent};
 
-/// The least cpus that the executor of a task group asks for.
+/// The smallest amount of cpus for the executor of a task group.
 const CPUS_MIN: f64 = 0.01;
-/// The least memory that the executor of a task group asks for, MB.
+/// The smallest amount of memory for the executor of a task group, in MB.
 const MEM_MIN_MB: f64 = 32.0;
 
 /// The parsed parts of an executor.
@@ -37,7 +37,7 @@ pub(in crate::core) struct ValidExecutor {
     pub(in crate::core) is_new: bool,
 }
 
-/// Checks the executor of a single task, which the framework brings itself.
+/// Checks the framework's own executor of a single task.
 pub(in crate::core) fn of_task(
     framework: &Framework,
     agent: &Agent,
@@ -63,7 +63,7 @@ pub(in crate::core) fn of_task(
     Ok(valid)
 }
 
-/// Checks the executor of a task group: Mesos's own, or one that the framework brings.
+/// Checks the executor of a task group: that of Mesos, or the framework's own.
 pub(super) fn of_group(
     framework: &Framework,
     agent: &Agent,
@@ -121,12 +121,12 @@ fn says_groups_are_shared(executor: &ExecutorInfo) -> bool {
     says_shared == Some(true) && shares_groups(executor.container.as_deref())
 }
 
-/// Whether a container asks for Docker's own engine.
+/// Whether a container requires Docker's engine.
 pub(super) fn is_docker(container: Option<&v1::ContainerInfo>) -> bool {
     container.is_some_and(|container| container.r#type == i32::from(container_info::Type::Docker))
 }
 
-/// The rules for every executor.
+/// Checks the rules for every executor.
 fn check(
     framework: &Framework,
     agent: &Agent,
@@ -170,7 +170,7 @@ fn check(
     info.resources = for_agent(&resources);
     let known = agent.executors.get(&(framework.id.clone(), id.clone()));
     if let Some(known) = known {
-        // One that is very long is only decoded for one that is as long.
+        // A very long executor is decoded only for a comparison with one of the same length.
         let is_like = known.resources == resources
             && known.compared_bytes == bytes_without_resources(&info)
             && same(decoded(&known.info), info.clone());
@@ -229,8 +229,8 @@ fn check_type(info: &ExecutorInfo) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Whether two descriptions mean the same executor: the order of variables, URIs and labels, and
-/// how its resources are written down, does not count.
+/// Whether two descriptions mean the same executor: the order of variables, URIs and labels, and the form of its
+/// resources, do not count.
 pub(in crate::core) fn same(mut one: ExecutorInfo, mut other: ExecutorInfo) -> bool {
     for info in [&mut one, &mut other] {
         info.resources.clear();

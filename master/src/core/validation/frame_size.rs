@@ -46,7 +46,7 @@ pub(in crate::core) fn of_group(
     )
 }
 
-/// Refuses an operation that is too long for its agent, as it would be sent.
+/// Refuses an operation whose message is too long for its agent.
 pub(in crate::core) fn check_operation(
     agent: &Agent,
     operation: &Operation,
@@ -54,7 +54,7 @@ pub(in crate::core) fn check_operation(
     check(agent, "Operation", operation.encoded_len()).map(|_| ())
 }
 
-/// Whether a message for an executor is short enough for its agent.
+/// Whether the agent accepts an executor message of this length.
 pub(in crate::core) fn takes_message(agent: &Agent, message: &call::Message) -> bool {
     check(agent, "Message", message.encoded_len()).is_ok()
 }

@@ -21,13 +21,13 @@ use crate::core::wire::for_agent;
 /// The parsed parts of a task group.
 #[derive(Debug)]
 pub(in crate::core) struct ValidGroup {
-    /// In the group's order.
+    /// The tasks in the group's order.
     pub(in crate::core) tasks: Vec<(TaskId, Resources)>,
     pub(in crate::core) executor: ValidExecutor,
 }
 
 impl ValidGroup {
-    /// All that the launch takes from the offer.
+    /// The resources that the launch takes from the offer.
     pub(in crate::core) fn total(&self) -> Resources {
         let mut total = Resources::new();
         for (_, resources) in &self.tasks {
@@ -40,7 +40,7 @@ impl ValidGroup {
     }
 }
 
-/// Checks a group and puts its resources into the form that the agent gets.
+/// Checks a group and converts its resources to the form for the agent.
 pub(in crate::core) fn validate(
     framework: &Framework,
     agent: &Agent,
@@ -143,7 +143,7 @@ fn check_task(task: &TaskInfo) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// All tasks under one executor share its control groups, or none does.
+/// Checks that either all tasks under an executor share its cgroups, or none does.
 fn check_shared_groups(
     framework: &Framework,
     agent: &Agent,

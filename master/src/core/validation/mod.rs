@@ -1,11 +1,11 @@
-//! Whether calls, tasks, executors and operations make sense: the rules of Mesos, in its words.
+//! Validation of calls, tasks, executors and operations: the rules of Mesos, in its wording.
 //!
-//! - `call`: a scheduler's call, checked in itself
+//! - `call`: a scheduler's call by itself
 //! - `executor`: executors of tasks and of task groups
-//! - `frame_size`: what fits into one frame to an agent
+//! - `frame_size`: the size of a frame to an agent
 //! - `group`: a task group
 //! - `operation`: an operation on reservations or volumes
-//! - `part`: containers and ids in themselves
+//! - `part`: containers and ids by themselves
 //! - `resource`: the resources of tasks and executors
 //! - `task`: a task on an offer
 

@@ -1,7 +1,7 @@
-//! Whether an operation may be done: the rules of Mesos, in their order, in its words.
+//! Validation of operations: the rules of Mesos, in its order and wording.
 //!
-//! Entered through [`validate`]. Whether the resources are there is not looked at here; whether the
-//! operation could be done to any resources is.
+//! Entered through [`validate`]. The check covers whether the operation is possible on any resources, not whether the
+//! resources are available.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::core::state::resource_size::check_texts;
 /// The principal that makes the request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::core) struct Requester<'a> {
-    /// Whom its reservations and volumes must name, if it has a name itself.
+    /// The principal that its reservations and volumes must name, if it has one.
     pub(in crate::core) principal: Option<&'a str>,
     /// The framework, or `None` for an operator.
     pub(in crate::core) framework: Option<&'a Framework>,
@@ -88,7 +88,7 @@ pub(in crate::core) fn validate(
     }
 }
 
-/// Ours: what one operation names has a bound.
+/// A rule of Meseta: one operation may name a limited number of resources.
 fn check_count(operation: &Operation) -> Result<(), Invalid> {
     let count = match operation {
         Operation::Reserve { source, resources } => source.len() + resources.len(),
@@ -105,7 +105,7 @@ fn check_count(operation: &Operation) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The rules that each resource of RESERVE, UNRESERVE, CREATE and DESTROY keeps.
+/// Checks the rules for each resource of RESERVE, UNRESERVE, CREATE and DESTROY.
 fn check_each(resources: &[Resource]) -> Result<(), Invalid> {
     check_all(resources).map_err(Invalid::within("Invalid resources"))
 }
@@ -159,7 +159,7 @@ fn check_disk(resource: &Resource) -> Result<(), Invalid> {
     }
 }
 
-/// Everything is the agent's own, or one provider's.
+/// Checks that all resources belong to the agent itself, or to a single provider.
 fn check_provider(resources: &[Resource]) -> Result<(), Invalid> {
     let providers: BTreeSet<Option<&str>> = resources
         .iter()
@@ -214,7 +214,7 @@ fn check_alike(resources: &[Resource]) -> Result<(), Invalid> {
     Err(invalid!("Mixed reservations are not supported: {all}"))
 }
 
-/// `kept` is how many of its reservations were there before; all but the last if it is not said.
+/// Checks a resource to reserve. `kept` is the number of its former reservations; by default all but the last.
 fn check_reserve(
     resource: &Resource,
     kept: Option<usize>,
@@ -283,7 +283,7 @@ fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), Invalid> 
     }
 }
 
-/// A framework reserves for the role that it was offered the resources in.
+/// Checks that a framework reserves for the role of the offer.
 fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Result<(), Invalid> {
     if role != allocated {
         return Err(invalid!(
@@ -362,7 +362,7 @@ fn check_volume(volume: &Resource) -> Result<(), Invalid> {
     }
 }
 
-/// A volume's id is its own among those of its role on the agent.
+/// Checks that a volume's id is unique within its role on the agent.
 fn check_unique(total: &Resources, volumes: &[Resource]) -> Result<(), Invalid> {
     let existing = total.persistent_volumes();
     let mut seen = BTreeSet::new();
@@ -430,8 +430,8 @@ fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> R
     }
 }
 
-/// Refuses volumes whose creator is named wrong: the right over a volume is its creator's, and the creator
-/// that the request names is the one that was authorized.
+/// Refuses volumes with a wrong creator: the right to a volume belongs to its creator, and the creator in the request
+/// is the one that was authorized.
 fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), Invalid> {
     let creator = |volume: &Resource| {
         let persistence = volume.disk()?.persistence.as_ref()?;
@@ -465,7 +465,7 @@ fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), Invalid> {
     {
         return Err(invalid!("Persistent volumes not found"));
     }
-    // Only a shared one can be in use and offered at the same time.
+    // Only a shared volume can be in use and offered at the same time.
     let used: Vec<Resources> = agent.used.values().map(Resources::unallocate).collect();
     let is_used = |volume: &Resource| {
         let volume = bare(volume);

@@ -1,7 +1,7 @@
-//! Whether the container of a task or executor and its id make sense in themselves; its command and its checks are
-//! judged by [`meseta_proto::task_parts`].
+//! Validation of the container and the id of a task or executor by themselves; [`meseta_proto::task_parts`] validates
+//! the command and the checks.
 //!
-//! The rules and words are those of Mesos. Invariant: nothing here depends on the cluster.
+//! The rules and messages are those of Mesos. Invariant: no function here depends on the cluster.
 
 use meseta_proto::mesos::v1::{self, ContainerInfo, container_info, volume};
 use meseta_proto::{Invalid, invalid};
@@ -64,8 +64,7 @@ fn check_volume(volume: &v1::Volume) -> Result<(), Invalid> {
     Err(missing.into())
 }
 
-/// Whether a container keeps its tasks in its own control groups, as it does unless it says
-/// otherwise.
+/// Whether the tasks of a container share its cgroups, which is the default.
 pub(in crate::core) fn shares_groups(container: Option<&v1::ContainerInfo>) -> bool {
     container
         .and_then(|container| container.linux_info.as_ref())
@@ -73,7 +72,7 @@ pub(in crate::core) fn shares_groups(container: Option<&v1::ContainerInfo>) -> b
         .unwrap_or(true)
 }
 
-/// Mesos's words for an id that cannot be one.
+/// The message of Mesos for an invalid id.
 pub(super) fn id_text(error: &IdError) -> String {
     match error {
         IdError::Empty { .. } => "ID must not be empty".to_owned(),

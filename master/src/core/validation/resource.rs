@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1;
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::{Range, Resource, Resources, Value};
 
-/// Whole gpus, volumes once each, one role, and no name both revocable and not.
+/// Checks for whole gpus, unique volumes, one role, and no name both revocable and not.
 pub(super) fn check_resources(
     given: &[v1::Resource],
     resources: &Resources,
@@ -56,7 +56,7 @@ fn parsed(given: &[v1::Resource]) -> impl Iterator<Item = Resource> {
         .filter_map(|resource| convert::resource(resource).ok())
 }
 
-/// A volume's id is its own among those of its role; a shared volume may be named again.
+/// Checks that a volume's id is unique within its role; a shared volume may be repeated.
 fn check_unique<'a>(given: impl IntoIterator<Item = &'a [v1::Resource]>) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
     let mut shared: Vec<Resource> = Vec::new();
@@ -111,7 +111,7 @@ fn check_revocable<'a>(
     }
 }
 
-/// Whether two of these lists name the same port, or the same item of a set. Lists may have very many entries.
+/// Whether two of these lists have a common port, or a common item of a set. Lists may have very many entries.
 fn overlap(lists: &[Vec<Resource>]) -> bool {
     let mut items: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut ranges: BTreeMap<&str, Vec<(Range, usize)>> = BTreeMap::new();
@@ -136,10 +136,10 @@ fn overlap(lists: &[Vec<Resource>]) -> bool {
     ranges.into_values().any(meet)
 }
 
-/// Whether ranges of two lists have something in common.
+/// Whether ranges of two lists overlap.
 fn meet(mut ranges: Vec<(Range, usize)>) -> bool {
     ranges.sort_unstable_by_key(|(range, list)| (range.begin(), *list));
-    // How far the ranges so far go: the furthest, and the furthest of another list than that.
+    // The furthest end of the ranges so far, and the furthest end of another list.
     let mut furthest: Option<(u64, usize)> = None;
     let mut other: Option<(u64, usize)> = None;
     for (range, list) in ranges {
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Each was compared with each of all other lists.
+    /// The code used to compare each list with all others.
     #[test]
     fn very_many_resources_are_looked_at_once_each() {
         const MANY: u64 = 50_000;

@@ -15,8 +15,7 @@ use crate::core::state::agent::Agent;
 use crate::core::state::framework::Framework;
 use crate::core::wire::{allocated, for_agent};
 
-/// Tasks of one framework that are live, or ended and unacknowledged: the latter hold no resources
-/// that would bound them.
+/// The number of tasks of one framework that are live, or ended and unacknowledged: no resources limit the latter.
 const TASKS_PER_FRAMEWORK_MAX: usize = 1_000_000;
 
 /// The parsed parts of a task.
@@ -28,7 +27,7 @@ pub(in crate::core) struct Valid {
 }
 
 impl Valid {
-    /// All that the launch takes from the offer.
+    /// The resources that the launch takes from the offer.
     pub(in crate::core) fn total(&self) -> Resources {
         match &self.executor {
             Some(executor) if executor.is_new => &self.resources + &executor.resources,
@@ -37,7 +36,7 @@ impl Valid {
     }
 }
 
-/// Checks a task and puts its resources into the form that the agent gets.
+/// Checks a task and converts its resources to the form for the agent.
 pub(in crate::core) fn validate(
     framework: &Framework,
     agent: &Agent,
@@ -96,7 +95,7 @@ pub(in crate::core) fn validate(
     Ok(valid)
 }
 
-/// Old frameworks say what a health check does, and not of which type it is.
+/// Infers the type of a health check: old frameworks give its details without the type.
 fn infer_check_type(task: &mut TaskInfo) {
     use v1::health_check::Type;
     let Some(check) = &mut task.health_check else {
@@ -112,7 +111,7 @@ fn infer_check_type(task: &mut TaskInfo) {
     }
 }
 
-/// Checks all of a task but its executor; gives its id and its resources in the offer's role.
+/// Checks a task without its executor; returns its id and its resources in the offer's role.
 pub(super) fn validate_itself(
     framework: &Framework,
     agent: &Agent,

@@ -1,4 +1,4 @@
-//! A snapshot by framework: what belongs to each, found once for all who read the snapshot.
+//! A snapshot by framework: the objects of each, computed once for all readers of the snapshot.
 //!
 //! Entered through [`Snapshot::by_framework`]. Shares the records of the snapshot and copies none.
 
@@ -25,7 +25,7 @@ impl StateCounts {
         }
     }
 
-    /// In no particular order.
+    /// The counts, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (TaskState, u64)> {
         self.0.iter().copied()
     }
@@ -122,7 +122,7 @@ impl ByFramework {
     }
 
     fn add_agent(&mut self, agent: &AgentView) {
-        // In the order of frameworks, so that each is looked up once.
+        // Tasks come in the order of frameworks, so each framework is looked up once.
         let mut tasks = agent.tasks.iter().peekable();
         while let Some(((framework, _), _)) = tasks.peek().copied() {
             let entry = self.entry(framework);

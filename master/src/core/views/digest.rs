@@ -99,7 +99,7 @@ fn roles(agent: &AgentView) -> Vec<(Role, RoleAmounts)> {
     roles
 }
 
-/// There are a handful of roles on an agent.
+/// Finds or adds a role's entry; an agent has a handful of roles.
 fn entry<'a>(roles: &'a mut Vec<(Role, RoleAmounts)>, role: &Role) -> &'a mut RoleAmounts {
     let index = roles.iter().position(|(known, _)| known == role);
     let index = index.unwrap_or_else(|| {

@@ -10,7 +10,7 @@ use prost::Message as _;
 use super::snapshot::{AgentView, FrameworkView};
 use crate::core::state::task::TaskRecord;
 
-/// The user that a task names, if it names one; `None` if the task is not on the books.
+/// The user that a task names, if any; `None` if the task is unknown.
 pub type TaskUser = Option<Option<Arc<str>>>;
 
 /// A change of the cluster.

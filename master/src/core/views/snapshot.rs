@@ -35,12 +35,12 @@ use crate::core::state::task::{ExecutorRecord, TaskRecord, TaskTable};
 /// The state that readers see, at one step.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The reader's permissions; what they hide is left out.
+    /// The reader's rights; hidden objects are left out.
     pub viewer: Approver,
-    /// The core's step that this is the result of.
+    /// The core's step with this result.
     pub sequence: u64,
-    /// The last step that may have changed anything but counters: another snapshot of this master with the
-    /// same number shows the same.
+    /// The last step that may have changed anything except counters: another snapshot of this master with the same
+    /// number shows the same.
     pub changed: u64,
     pub epoch: u64,
     pub identity: Identity,
@@ -48,7 +48,7 @@ pub struct Snapshot {
     pub started: Duration,
     /// The time of this snapshot.
     pub taken: Duration,
-    /// In the order of their ids.
+    /// The agents, ordered by id.
     pub agents: Arc<Vec<Arc<AgentView>>>,
     /// Agents of the registry that have not come back.
     pub recovered_agents: Vec<(AgentId, Arc<AgentInfo>)>,
@@ -58,28 +58,28 @@ pub struct Snapshot {
     pub frameworks: Arc<Vec<Arc<FrameworkView>>>,
     pub completed_frameworks: Vec<Arc<FrameworkView>>,
     pub offers: Vec<Arc<Offer>>,
-    /// In the order of their ids.
+    /// The inverse offers, ordered by id.
     pub inverse_offers: Arc<Vec<Arc<InverseOffer>>>,
     pub weights: BTreeMap<Role, f64>,
     pub quotas: Arc<BTreeMap<Role, Quota>>,
     pub maintenance: Arc<Maintenance>,
     pub quota_semantics: QuotaSemantics,
-    /// Set while offers wait for agents after a restart.
+    /// The state of recovery mode while offers wait for agents after a restart.
     pub recovery_mode: Option<RecoveryMode>,
     pub whitelisted_roles: Option<BTreeSet<Role>>,
     pub counters: Counters,
-    /// Registry mutations that are not durable yet.
+    /// The number of registry mutations that are not durable yet.
     pub pending_mutations: usize,
-    /// Shared by snapshots of the same agents and offers.
+    /// The derived views, shared by snapshots of the same agents and offers.
     pub(crate) derived: Arc<DerivedViews>,
 }
 
-/// The agents that offers wait for after a restart, in numbers.
+/// The numbers of agents that offers wait for after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryMode {
-    /// Known agents that are not back.
+    /// The number of known agents that are not back.
     pub awaited: usize,
-    /// Known agents that still have to come back before offers are made.
+    /// The number of known agents that still have to come back before offers are made.
     pub missing: usize,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct DerivedViews {
 #[derive(Debug, Default)]
 pub(in crate::core) struct CachedSnapshots {
     pub(in crate::core) full: Option<Arc<Snapshot>>,
-    /// Without agents, frameworks and offers.
+    /// The snapshot without agents, frameworks and offers.
     pub(in crate::core) policies: Option<Arc<Snapshot>>,
     derived: Arc<DerivedViews>,
     derived_from: DerivedFrom,
@@ -110,7 +110,7 @@ struct DerivedFrom {
 }
 
 impl CachedSnapshots {
-    /// Drops the snapshots of a step that is over.
+    /// Drops the snapshots of the last step.
     pub(in crate::core) fn forget(&mut self) {
         (self.full, self.policies) = (None, None);
     }
@@ -157,24 +157,24 @@ impl Snapshot {
     }
 }
 
-/// An agent at that moment.
+/// An agent at the moment of the snapshot.
 #[derive(Clone, Debug)]
 pub struct AgentView {
     pub profile: Arc<AgentProfile>,
     pub connected: bool,
-    /// Set if an operator gives it no more work.
+    /// The deactivation, if an operator gives the agent no more work.
     pub deactivation: Option<Deactivation>,
     pub registered: Duration,
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
-    /// Resources that are allocated to roles.
+    /// The resources of tasks and executors, by framework.
     pub used: Arc<BTreeMap<FrameworkId, Resources>>,
     pub offered: Resources,
     /// The answers of frameworks to the agent's planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
-    /// Kept as long as this view is.
+    /// The sums of the agent, cached as long as this view exists.
     pub(crate) digest: AgentDigest,
 }
 
@@ -205,7 +205,7 @@ impl View for FrameworkView {
     }
 }
 
-/// A framework at that moment. Its tasks are found with the agents.
+/// A framework at the moment of the snapshot. The agents have its tasks.
 #[derive(Clone, Debug)]
 pub struct FrameworkView {
     pub id: FrameworkId,
@@ -276,7 +276,7 @@ pub(in crate::core) fn view(
 }
 
 impl config::Identity {
-    /// The name of this process in the form of Mesos.
+    /// The process id of this master in the form of Mesos.
     #[must_use]
     pub fn pid(&self) -> String {
         let address = HostPort::new(self.ip.to_string(), self.port);
@@ -289,8 +289,8 @@ impl config::Identity {
         HostPort::new(self.hostname.as_str(), self.port).to_string()
     }
 
-    /// The address as Mesos sends it: four bytes in network order, read as a number. No IPv6 address fits into them; 0
-    /// stands for it, so that no client connects to the address of another host.
+    /// The address in Mesos's format: four bytes in network order, read as a number. An IPv6 address does not fit; it
+    /// becomes 0, so that no client connects to another host's address.
     fn ip_number(&self) -> u32 {
         match self.ip {
             IpAddr::V4(ip) => u32::from_le_bytes(ip.octets()),

@@ -1,7 +1,7 @@
-//! Every route, every call, every method × nobody, a wrong secret, a reader, an administrator.
+//! Every route, call and method, each without credentials, with a wrong secret, as a reader and as an administrator.
 //!
-//! What there is comes from the routers' own tables and the schema: a route or call without an entry here does
-//! not compile or fails, whatever it does.
+//! The list comes from the routers' own tables and the schema: a route or call without an entry here does not compile
+//! or fails, whatever it does.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -68,7 +68,7 @@ fn acls() -> String {
     format!("{{{}}}", lists.join(","))
 }
 
-/// Without any file, and with no name asked for.
+/// Settings without any file, and without required authentication.
 fn settings() -> Settings {
     Settings {
         daemon: "master",
@@ -87,7 +87,7 @@ fn settings() -> Settings {
     }
 }
 
-/// `acls` is what the flag says.
+/// The authentication with the value `acls` of the flag.
 pub(super) fn authentication_with(dir: &TempDir, acls: &str) -> Authentication {
     let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
     let path = dir.path().join("people");
@@ -121,7 +121,7 @@ pub(super) fn begin(acls: &str) -> (TempDir, Router, Principals) {
     (dir, router, Principals::new())
 }
 
-/// A body that an endpoint understands, so that it is the permission that decides.
+/// A body that the endpoint understands, so that only the permission decides.
 fn body_for(route: &Route, method: &Method) -> &'static str {
     match (route.path, method) {
         ("/quota", &Method::POST) => {
@@ -163,7 +163,7 @@ pub(super) async fn ask(
 async fn every_route_is_authenticated_and_authorized() {
     let (_dir, router, principals) = begin(&acls());
     for route in ROUTES.list {
-        // What these need depends on the call.
+        // The required permission of these depends on the call.
         if ["/api/v1", "/api/v1/scheduler"].contains(&route.path) {
             continue;
         }
@@ -198,7 +198,7 @@ async fn every_route_is_authenticated_and_authorized() {
     }
 }
 
-/// The rest of a call's JSON, for it to be one that makes sense.
+/// The rest of a call's JSON that makes the call valid.
 fn body_of(kind: CallType) -> &'static str {
     match kind {
         CallType::Unknown
@@ -305,7 +305,7 @@ fn subscription(principal: Option<&str>) -> String {
     )
 }
 
-/// The id of a stream that has just begun, and of its framework.
+/// The ids of a newly begun stream, and of its framework.
 async fn subscribed(stream: &mut Response) -> (String, String) {
     let stream_id = stream.headers()["Mesos-Stream-Id"].to_str().unwrap();
     let stream_id = stream_id.to_owned();

@@ -82,7 +82,7 @@ async fn what_has_not_changed_is_not_sent_again() {
     );
 }
 
-/// A body as a client compresses it.
+/// A body compressed like a client's.
 fn gzip(plain: &[u8]) -> Vec<u8> {
     use std::io::Write as _;
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

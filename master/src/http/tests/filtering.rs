@@ -11,7 +11,7 @@ use super::access::{Principals, READER, RIGHT, ask, begin, context_with};
 use super::*;
 use crate::core::Answer;
 
-/// The bodies of calls that change something.
+/// The bodies of changing calls.
 const CHANGES: &str = r#""set_logging_level":{"level":3,"duration":{"nanoseconds":3600000000000}},
     "update_weights":{"weight_infos":[{"role":"ads","weight":2}]},
     "set_quota":{"quota_request":{"force":true,"role":"ads",
@@ -34,7 +34,7 @@ async fn a_call_does_what_its_type_says_and_nothing_else() {
         let answer = call(kind, &format!(",{CHANGES}")).await;
         assert_eq!(answer["type"], kind);
     }
-    // One change, with the bodies of all of them: this one is made.
+    // A single change, with the bodies of all of them: only this one is made.
     call("UPDATE_WEIGHTS", &format!(",{CHANGES}")).await;
     let level = call("GET_LOGGING_LEVEL", "").await;
     assert_eq!(level["get_logging_level"]["level"], 0);
@@ -142,7 +142,7 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
     assert_eq!(all.map_or(0, Vec::len), 2);
 }
 
-/// A message as gRPC sends it.
+/// A message in gRPC's framing.
 fn grpc_body(message: &impl prost::Message) -> Vec<u8> {
     let encoded = message.encode_to_vec();
     let length = u32::try_from(encoded.len()).unwrap();

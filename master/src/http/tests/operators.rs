@@ -37,7 +37,7 @@ async fn every_question_is_answered_in_both_encodings_and_no_other() {
             };
             assert_eq!(told.r#type().as_str_name(), kind);
             parts.push(match told.get_metrics {
-                // Values move on; the keys stay.
+                // The values change; the keys stay.
                 Some(metrics) => metrics.metrics.into_iter().map(|one| one.name).collect(),
                 None => vec![meseta_proto::json::to_string(&told)],
             });
@@ -113,7 +113,7 @@ async fn every_question_says_what_is_there() {
     assert_eq!(tasks["tasks"][0]["task_id"]["value"], "task-1");
     assert_eq!(tasks["tasks"][0]["state"], "TASK_RUNNING");
     assert_eq!(tasks["completed_tasks"], json!([]));
-    // The agent itself speaks for a command task.
+    // A command task has no executor of its own in the list.
     assert_eq!(ask("GET_EXECUTORS").await, json!({"executors": []}));
     assert_eq!(ask("GET_OPERATIONS").await, json!({}));
     let state = ask("GET_STATE").await;

@@ -10,14 +10,14 @@ use super::*;
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// A master with the least memory that it works with.
+/// A master with the smallest memory budget.
 fn small_master() -> (Router, Arc<Context>) {
     let open = Authentication::not_required("master");
     let context = context_of(open, Recovered::default(), &["--memory_budget=256MB"]);
     (router(context.clone()), context)
 }
 
-/// The id that the master gave an agent.
+/// The id that the master assigned to an agent.
 async fn id_of(frames: &events::Source<meseta::MasterFrame>) -> v1::AgentId {
     loop {
         let (_charge, frame) = frames.next().await.unwrap();
@@ -27,7 +27,7 @@ async fn id_of(frames: &events::Source<meseta::MasterFrame>) -> v1::AgentId {
     }
 }
 
-/// A message of a framework for an executor, with so much data.
+/// A message of a framework for an executor, with data of this size.
 fn message(framework: &str, agent: &v1::AgentId, bytes: usize) -> Vec<u8> {
     Call {
         framework_id: Some(v1::FrameworkId {
@@ -51,7 +51,7 @@ async fn post(router: &Router, stream: &str, body: impl Into<Body>) -> Response 
     send(router, "POST", "/api/v1/scheduler", &headers, body).await
 }
 
-/// An acknowledgement, which is not lost on its way to an agent.
+/// An acknowledgement, which may not be lost on its way to an agent.
 fn acknowledgement(framework: &str, agent: &v1::AgentId) -> Vec<u8> {
     Call {
         framework_id: Some(v1::FrameworkId {
@@ -105,7 +105,7 @@ async fn an_agent_that_does_not_read_is_given_up_and_gives_everything_back() {
     assert_eq!(budgets.unread_frames(), 0);
 }
 
-/// A body that begins with so many bytes and does not end before `end`.
+/// A body that begins with this many bytes and does not end before `end`.
 fn unfinished(bytes: usize, end: &CancellationToken) -> Body {
     begun(vec![Bytes::from(vec![b'x'; bytes])], end)
 }
@@ -169,7 +169,7 @@ async fn post_from(router: &Router, peer: Peer, to: (&str, &str), body: Body) ->
     router.clone().oneshot(request).await.unwrap()
 }
 
-/// A question of a user of this machine.
+/// A query of a user of this machine.
 async fn ask_as(router: &Router, uid: u32, body: Body) -> StatusCode {
     let owner = SocketOwner {
         uid,
@@ -181,7 +181,7 @@ async fn ask_as(router: &Router, uid: u32, body: Body) -> StatusCode {
     post_from(router, peer, to, body).await.status()
 }
 
-/// A question with so many bytes around it.
+/// A query with this many bytes of padding.
 fn padded(bytes: usize) -> Body {
     Body::from(r#"{"type":"GET_HEALTH"}"#.to_owned() + &" ".repeat(bytes))
 }
@@ -217,7 +217,7 @@ async fn unfinished_bodies_of_one_user_leave_room_to_others_of_the_machine() {
     assert_eq!(mallory.used(), 0);
 }
 
-/// A frame of an agent, of which so many bytes are sent, piece by piece.
+/// A frame of an agent, of which this many bytes are sent, in pieces.
 fn frame(agent: &meseta::AgentFrame, sent: usize) -> Vec<Bytes> {
     let length = u32::try_from(agent.encoded_len()).unwrap();
     let mut frame = [&[0][..], &length.to_be_bytes()].concat();
@@ -279,7 +279,7 @@ async fn a_small_body_that_would_become_huge_is_refused() {
         vec![task; 100_000].join(",")
     );
     let headers = [JSON, ("Mesos-Stream-Id", stream.as_str())];
-    // It never fits, whatever the others do.
+    // The body never fits, whatever the others do.
     let refused = call(&router, &headers, &body).await;
     assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
     let empty = v1::TaskInfo::default().encode_to_vec().len();
@@ -349,14 +349,14 @@ fn hold_thread() -> (
     (begun, end)
 }
 
-/// Lets everything else go on until it waits for the thread.
+/// Lets all other tasks run until they wait for the thread.
 async fn settle() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Leaves while this call is at one of its steps that are done on a thread of their own, the first or the second.
+/// Disconnects while this call is at one of its steps on a separate thread, the first or the second.
 async fn leave_at(step: usize, call: &'static str) {
     let (router, context) = small_master();
     let (begun, mut end) = hold_thread();
@@ -401,7 +401,8 @@ fn a_large_answer_counts_until_it_is_made_though_its_client_has_left() {
     }
 }
 
-/// Asks for a list again and again and leaves while it is looked for; how many are read and looked for then.
+/// Requests a list repeatedly and disconnects during the search; returns the numbers of answers being read and
+/// searched then.
 async fn leave_lists(path: &'static str) {
     let (router, context) = small_master();
     let (begun, end) = hold_thread();

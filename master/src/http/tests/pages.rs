@@ -1,4 +1,4 @@
-//! Pages for reading: where they are found, and what they show in Mesos's words.
+//! Pages for reading: their paths, and their content in the wording of Mesos.
 
 use super::*;
 

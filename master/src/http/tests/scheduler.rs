@@ -1,9 +1,9 @@
-//! The scheduler API: headers of calls, the stream, and what hostile clients send.
+//! The scheduler API: headers of calls, the stream, and input of hostile clients.
 
 use super::*;
 use bytes::Bytes;
 
-/// Beside what `tests/golden/scheduler-errors.jsonl` has recorded, which is sent again to a real master.
+/// In addition to the records in `tests/golden/scheduler-errors.jsonl`, which another test sends to a real master.
 #[tokio::test]
 async fn calls_are_taken_or_refused_for_their_headers() {
     let router = master();
@@ -15,7 +15,7 @@ async fn calls_are_taken_or_refused_for_their_headers() {
     let accept = "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'";
     for (headers, body, expected, text) in [
         (vec![PROTOBUF], "{}".to_owned(), 400, binary),
-        // Before the stream's id, which does not belong there.
+        // This check precedes that of the stream's id, which does not belong there.
         (
             vec![JSON, ("Accept", "text/html"), stream],
             SUBSCRIBE.to_owned(),
@@ -65,7 +65,7 @@ async fn a_stream_that_is_dropped_disconnects_its_framework() {
     let (response, stream_id, id) = subscribe(&router).await;
     drop(response);
     let body = format!(r#"{{"type":"REVIVE","framework_id":{{"value":"{id}"}}}}"#);
-    // The end of the stream travels to the core behind our back; ask until it has arrived.
+    // The end of the stream reaches the core in the background; ask until it has arrived.
     loop {
         let response = call(&router, &[JSON, ("Mesos-Stream-Id", &stream_id)], &body).await;
         if response.status() == StatusCode::FORBIDDEN {

@@ -1,6 +1,7 @@
-//! Making a registry of an image in a file.
+//! Creating a registry in a file from an image.
 //!
-//! Invariant: the records are there as a whole or not at all, for they are one transaction; what other records there are stays.
+//! Invariant: a single transaction writes all records, so they are present completely or not at all; other records
+//! stay.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use super::RECORDS;
 use super::marker::Marker;
 use super::opening::{is_empty, open_file, read_error};
 
-/// Fills the file, unless there is a registry in it or was one.
+/// Fills the file, unless it has or had a registry.
 pub(in crate::registry) fn fill(path: &Path, image: &Image) -> Result<(), OpenError> {
     let not_empty = || OpenError::NotEmpty {
         path: path.to_owned(),

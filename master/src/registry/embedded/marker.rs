@@ -1,7 +1,7 @@
-//! The marker beside a registry: that there is one, and its id.
+//! The marker beside a registry: the fact that it exists, and its id.
 //!
-//! Invariant: it is written once the registry with this id is durable, so a registry that is gone or empty beside a
-//! marker has been lost, and is not taken for one that never was.
+//! Invariant: the marker is written once the registry with this id is durable. A missing or empty registry beside a
+//! marker has therefore been lost, and is not mistaken for a new one.
 
 use meseta_daemon::work_dir;
 use std::io;
@@ -12,7 +12,7 @@ use super::super::OpenError;
 #[derive(Debug)]
 pub(super) struct Marker {
     pub(super) path: PathBuf,
-    /// The id of the registry beside it, if there was one.
+    /// The id of the registry beside the marker, if there was one.
     pub(super) id: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Marker {
         }
     }
 
-    /// Notes the id of the registry, which is durable.
+    /// Writes the id of the registry, which is durable already.
     pub(super) fn write(&self, id: &str) -> Result<(), OpenError> {
         if self.id.as_deref() == Some(id) {
             return Ok(());

@@ -60,7 +60,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     Ok(opened)
 }
 
-/// Whether there is a registry in the file. A file with nothing in it is never taken for a new one where there was one.
+/// Whether the file has a registry. An empty file never counts as a new registry if there was one before.
 fn is_there(path: &Path, marker: &Marker) -> Result<bool, OpenError> {
     let is_blank = database_file::is_blank(path).map_err(failed(path))?;
     if is_blank && marker.id.is_some() {
@@ -69,12 +69,12 @@ fn is_there(path: &Path, marker: &Marker) -> Result<bool, OpenError> {
     Ok(!is_blank)
 }
 
-/// Whether there is no registry, and none is known to have been.
+/// Whether there is no registry, and never was one.
 pub(in crate::registry) fn is_absent(path: &Path) -> Result<bool, OpenError> {
     Ok(!is_there(path, &Marker::beside(path)?)?)
 }
 
-/// Whether nothing was ever written to a file, also where a master was killed after it had made it.
+/// Whether nothing was ever written to a file, even if a master was killed after creating it.
 pub(super) fn is_empty(path: &Path) -> Result<bool, OpenError> {
     if database_file::is_blank(path).map_err(failed(path))? {
         return Ok(true);
@@ -97,7 +97,7 @@ pub(in crate::registry) fn inspect(path: &Path) -> Result<(Image, Option<OpenErr
     let checked = check_marker(meta.clone(), content, path, &marker);
     let damage = match checked {
         Ok(_) => None,
-        // Its records may mean something else.
+        // The records of a newer format may have another meaning.
         Err(error @ OpenError::Newer { .. }) => return Err(error),
         Err(error) => Some(error),
     };
@@ -215,7 +215,7 @@ fn check_marker(
         });
     }
     match &marker.id {
-        // An older master knew of no id, and dropped it.
+        // An older master knew no id, and dropped it.
         Some(id) if meta.id.is_empty() => meta.id.clone_from(id),
         Some(id) if *id != meta.id => {
             return Err(OpenError::Another {

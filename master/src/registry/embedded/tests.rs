@@ -199,7 +199,7 @@ fn a_copy_taken_at_any_report_holds_at_least_what_was_reported() {
             durable = persisted.recv().unwrap();
         }
         if lsn % 8 == 0 {
-            // What a power cut would leave: the file as it is now, never closed.
+            // The state after a power cut: the current file, never closed.
             let cut = dir.path().join(format!("cut-{lsn}.redb"));
             std::fs::copy(&path, &cut).unwrap();
             let id = dir.path().join(format!("cut-{lsn}.id"));
@@ -256,7 +256,7 @@ fn whoever_persists_never_waits_for_the_disk() {
     let (_dir, path) = place();
     let (go_on, held) = std::sync::mpsc::channel::<()>();
     let (sender, persisted) = std::sync::mpsc::channel();
-    // The first report is held back, and the writer with it.
+    // The test holds the first report back, and the writer with it.
     let report = Box::new(move |lsn| {
         let _closed = held.recv();
         let _unheard = sender.send(lsn);
@@ -279,7 +279,7 @@ fn whoever_persists_never_waits_for_the_disk() {
     assert_eq!(persisted.iter().last(), Some(Lsn(many)));
 }
 
-/// A registry of two hundred agents; as it lies there once it is closed, or while a master has it open.
+/// The file of a registry with two hundred agents, closed or still open in a master.
 fn filled(path: &Path, is_closed: bool) -> Vec<u8> {
     let (_, mut registry, persisted) = open(path);
     for lsn in 1..=200_u64 {
@@ -386,14 +386,14 @@ fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
         "{error}"
     );
     assert!(!path.exists(), "nothing is made in its place");
-    // Another cluster's file is not it either.
+    // The file of another cluster is refused as well.
     let other = dir.path().join("other/registry.redb");
     std::fs::create_dir(dir.path().join("other")).unwrap();
     filled(&other, true);
     std::fs::copy(&other, &path).unwrap();
     let error = refusal(&path);
     assert!(matches!(error, OpenError::Another { .. }), "{error}");
-    // The cures.
+    // The remedies.
     std::fs::rename(&away, &path).unwrap();
     let (recovered, registry, _persisted) = open(&path);
     assert_eq!(recovered.agents.len(), 200);
@@ -448,7 +448,7 @@ fn a_disk_that_is_full_or_fails_is_no_damage_of_a_registry() {
     }
 }
 
-/// Records without the sum that counts them are less than there were.
+/// Records without their checksum are incomplete.
 #[test]
 fn a_record_that_is_missing_is_noticed() {
     let (_dir, path) = place();
@@ -478,7 +478,7 @@ fn the_epoch_after_a_rise_is_above_it() {
     registry.close();
     let (mut image, _) = inspect(&path).unwrap();
     assert_eq!(image.epoch, 9);
-    // Where it is moved to as `migrate` does, the next master is above one that starts here by mistake.
+    // After a move with `migrate`, the next master's epoch exceeds that of one started here by mistake.
     image.epoch += 1;
     let (_other_dir, other) = place();
     fill(&other, &image).unwrap();
@@ -492,7 +492,7 @@ fn the_epoch_after_a_rise_is_above_it() {
     }
 }
 
-/// A registry of an older master, which knew neither ids nor sums, is taken over.
+/// A registry of an older master without ids and checksums is taken over.
 #[test]
 fn an_older_registry_is_taken_over() {
     let (_dir, path) = place();
@@ -534,12 +534,12 @@ fn what_is_inspected_is_left_as_it_is() {
         assert!(damage.is_none() && damaged.is_empty());
         assert_eq!(std::fs::read(&path).unwrap(), whole);
     }
-    // A master that runs has it to itself.
+    // A running master has exclusive access.
     let (_, registry, _persisted) = open(&path);
     let error = inspect(&path).unwrap_err();
     assert!(matches!(error, OpenError::InUse { .. }), "{error}");
     registry.close();
-    // One that a master would refuse is shown, and why.
+    // The inspection shows a registry that a master would refuse, with the reason.
     std::fs::write(path.with_extension("id"), "another\n").unwrap();
     let (image, damage) = inspect(&path).unwrap();
     assert!(matches!(damage, Some(OpenError::Another { .. })));
@@ -570,7 +570,7 @@ fn a_registry_is_filled_as_a_whole_and_only_where_there_is_none() {
     let error = fill(&other, &image).unwrap_err();
     assert!(matches!(error, OpenError::NotEmpty { .. }), "{error}");
     assert_eq!(std::fs::read(&other).unwrap(), whole);
-    // Where one was lost, the marker is in the way.
+    // If a registry was lost, the marker prevents filling.
     std::fs::remove_file(&other).unwrap();
     let error = fill(&other, &image).unwrap_err();
     assert!(matches!(error, OpenError::NotEmpty { .. }), "{error}");

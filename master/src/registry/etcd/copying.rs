@@ -85,7 +85,7 @@ pub(in crate::registry) async fn fill(
     let candidate = Candidate {
         client: client.clone(),
         key: keys.leader(),
-        // Nobody is sent to one without an address.
+        // Without an address, no client is redirected there.
         me: Leader {
             id: uuid::Uuid::new_v4().to_string(),
             hostname: rustix::system::uname()

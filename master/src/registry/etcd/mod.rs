@@ -1,6 +1,6 @@
 //! The registry of several masters: records in etcd ([`meseta_etcd::store`]), which only the leader writes.
 //!
-//! [`copying`] reads and fills one while no master has it.
+//! [`copying`] reads and fills a registry while no master uses it.
 
 pub(super) mod copying;
 

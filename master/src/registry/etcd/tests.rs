@@ -1,5 +1,5 @@
-//! A leader's registry on an etcd in memory, with answers that are lost, leaders that are deposed and changes that are
-//! interrupted, by the runtime's clock.
+//! A leader's registry on a simulated etcd, with lost answers, deposed leaders and interrupted changes, by the
+//! runtime's clock.
 
 mod copying;
 
@@ -17,7 +17,7 @@ use crate::core::AgentRecord;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Calls end after a while, and leases when a test says so.
+/// The timeout of calls; below, the life of a lease, which tests end themselves.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(3_600);
 
@@ -25,7 +25,7 @@ fn keys() -> Keys {
     Keys::new("/m")
 }
 
-/// A leader, or one that was.
+/// A current or former leader.
 struct Master {
     fence: Fence,
     registry: Etcd,
@@ -35,7 +35,7 @@ struct Master {
     next: u64,
 }
 
-/// Wins the lead once nobody has it, and takes the registry over.
+/// Wins the election once nobody leads, and takes over the registry.
 async fn lead(etcd: &FakeEtcd, id: &str) -> Result<Master, StoreError> {
     let candidate = Candidate {
         client: etcd.client(CALL_TIMEOUT),
@@ -50,7 +50,7 @@ async fn lead(etcd: &FakeEtcd, id: &str) -> Result<Master, StoreError> {
     let role = watch::Sender::new(Role::Following(None));
     let elected = candidate.campaign(&role).await;
     let fence = Fence::closed_by(BootTime::of_runtime);
-    // Tests say when it ends.
+    // The test ends the lease itself.
     fence.extend(BootTime::of_runtime().after(LEASE));
     let cluster = Cluster {
         name: "c".to_owned(),
@@ -229,7 +229,7 @@ async fn a_transaction_of_a_deposed_leader_takes_no_effect() {
     tokio::time::sleep(SECOND).await;
     let durable = first.depose(&etcd).await;
     assert_eq!(durable, Lsn(1));
-    // It has written nothing yet, so the number of the last transaction is still the deposed leader's.
+    // The new leader has written nothing yet, so the number of the last transaction is still the deposed leader's.
     let mut second = lead(&etcd, "2").await.unwrap();
     assert_eq!(info_of(&second.recovered, "a"), Some(&b"one"[..]));
     let before = etcd.all("/m");
@@ -388,14 +388,14 @@ async fn a_registry_that_is_compacted_while_it_is_read_is_read_again() {
     }
     first.until_durable(Lsn(1_200)).await;
     first.depose(&etcd).await;
-    // In the middle of the pages, more than once.
+    // A compaction in the middle of the pages, more than once.
     for skip in [0, 2, 3, 5] {
         etcd.inject(Call::Range, Fault::Compacted, skip, 2);
         let next = lead(&etcd, &format!("after {skip}")).await.unwrap();
         assert_eq!(next.recovered.agents.len(), 1_200, "{skip}");
         next.depose(&etcd).await;
     }
-    // One that never keeps a revision for as long as a page takes cannot be read.
+    // If etcd always compacts the revision before a page is read, reading fails.
     etcd.inject(Call::Range, Fault::Compacted, 2, usize::MAX);
     let error = lead(&etcd, "never").await.map(|_| ()).unwrap_err();
     let is_compacted = matches!(error, StoreError::Etcd(meseta_etcd::Error::Compacted));

@@ -126,7 +126,7 @@ fn what_only_an_agent_says_keeps_nobody_from_launching_elsewhere() {
         let error = states(&world.updates(&again)).contains(&TaskState::TaskError);
         assert_eq!(error, is_refused, "{}", node.id);
     }
-    // From now on it is the launched one that others may not claim.
+    // From now on the launched task is the one that no other agent may claim.
     let framework = FrameworkId::new(&again.id).unwrap();
     let next = TaskId::new("next").unwrap();
     let holders = world.core.frameworks[&framework].holders(&next);

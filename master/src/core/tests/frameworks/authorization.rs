@@ -47,7 +47,7 @@ fn a_framework_subscribes_with_the_roles_that_it_may_use() {
     let answer = world.call(&good, update(&["eng/build", "ads"]));
     assert!(matches!(answer, Answer::Forbidden(_)), "{answer:?}");
     world.call_done(&good, update(&["eng/test"]));
-    // The name that it has proven is the one it goes by.
+    // The framework's principal is the proven one.
     let info = world.core.snapshot().frameworks[0].info.clone();
     assert_eq!(info.principal.as_deref(), Some("ada"));
 }

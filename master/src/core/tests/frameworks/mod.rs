@@ -1,4 +1,4 @@
-//! Frameworks: streams and failover, whose ids are, and what they may do.
+//! Frameworks: streams and failover, the owners of ids, and rights.
 
 pub(super) mod authorization;
 mod ownership;

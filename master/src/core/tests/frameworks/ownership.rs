@@ -1,4 +1,4 @@
-//! To whom framework ids belong, across restarts of the master.
+//! The owners of framework ids, across restarts of the master.
 
 use meseta_access::{Acls, Authorizer};
 use meseta_daemon::authentication::LocalUser;
@@ -27,7 +27,7 @@ fn as_agents_know_it(scheduler: &Scheduler) -> v1::FrameworkInfo {
     World::with_id(owned("ada"), &scheduler.id)
 }
 
-/// The agent comes back with the task and the framework as it knows it.
+/// Reregisters the agent with the task, and the framework as the agent knows it.
 fn return_of(world: &mut World, node: &Node, scheduler: &Scheduler) -> Node {
     let tasks = vec![running(node, scheduler, "t", "cpus:1;mem:64", "dev")];
     world.reregister(node, tasks, vec![as_agents_know_it(scheduler)])
@@ -102,7 +102,7 @@ fn a_subscription_is_answered_when_the_registry_has_its_principal() {
     let told = kinds(&world.take_events(connection));
     assert_eq!(told[0], event::Type::Subscribed);
     assert!(is_registered_to_ada(&world));
-    // One that leaves before that leaves nothing behind.
+    // A scheduler that leaves before the write leaves no record.
     let connection = world.try_subscribe(owned("bob"));
     world.input(Input::SchedulerGone { connection });
     world.write();
@@ -112,7 +112,7 @@ fn a_subscription_is_answered_when_the_registry_has_its_principal() {
     assert_eq!(world.registry.frameworks.len(), 1);
 }
 
-/// The master restarts on a registry that an older one wrote, which knows no frameworks.
+/// Restarts the master on a registry of an older version, without framework records.
 fn upgraded(mut world: World) -> World {
     world.registry.frameworks.clear();
     world.registry.removed_frameworks.clear();
@@ -151,7 +151,7 @@ fn an_owner_that_the_registry_does_not_know_is_let_in_and_then_known() {
     assert!(world.registry.frameworks.is_empty());
     return_of(&mut world, &node, &scheduler);
     assert!(is_registered_to_ada(&world));
-    // So it is when nobody is left who could object.
+    // The same holds when no agent is left that could object.
     let (world, _, scheduler) = begin();
     let mut world = upgraded(world);
     world.subscribe(as_agents_know_it(&scheduler));
@@ -247,7 +247,7 @@ fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
     let mut world = World::with(config(), recovered);
     world.caller = local(1_000);
     let claimed = World::with_id(owned("ada"), "f");
-    // One that leaves before it is noted disowns nobody.
+    // A scheduler that leaves before the write takes nothing from the owner.
     world.writes_at_once = false;
     let connection = world.try_subscribe(claimed.clone());
     world.input(Input::SchedulerGone { connection });
@@ -272,7 +272,7 @@ fn many_frameworks_of_one_owner_do_not_bring_back_what_was_torn_down() {
         });
         (owner, scheduler.id)
     });
-    // More than are remembered, half of them before the master is restarted.
+    // More removals than are stored, half of them before a restart.
     for part in 0..2 {
         for number in 0..6_000 {
             let id = FrameworkId::new(&format!("f{part}-{number}")).unwrap();
@@ -384,7 +384,7 @@ fn what_is_forgotten_and_removed_again_in_one_write_is_remembered() {
 #[test]
 fn a_framework_that_comes_back_before_its_removal_is_written_stays_its_owners() {
     let mut world = World::new();
-    // The first removal is on its way; the second and that it is forgotten wait for it.
+    // The first removal is pending; the second and its displacement wait for it.
     for number in 0..=10_001 {
         let id = FrameworkId::new(&format!("f{number}")).unwrap();
         world.core.note_removal(&id, Identity::default(), false);
@@ -403,7 +403,7 @@ fn a_framework_that_comes_back_before_its_removal_is_written_stays_its_owners() 
     assert_eq!(world.subscribe(back).id, "f1");
 }
 
-/// Between the two a master may end.
+/// A master may end between the two writes.
 #[test]
 fn a_forgotten_framework_that_comes_back_is_not_among_the_removed_ones() {
     let removal = Mutation::EndFrameworks {
@@ -451,7 +451,7 @@ fn what_is_kept_of_frameworks_is_bounded() {
         !is_known("f4") && is_known("f5"),
         "the oldest are forgotten"
     );
-    // An owner that nobody has heard of for long.
+    // An owner without contact for a long time.
     let mut config = config();
     config.registry_gc_interval = 10 * SECOND;
     config.registry_max_agent_age = 60 * SECOND;
@@ -480,7 +480,7 @@ fn the_host_of_an_agent_is_known_while_it_is_unreachable() {
     assert_eq!(world.core.host_of(&id), Some("node.example"));
     let mut world = world.restart();
     assert_eq!(world.core.host_of(&id), Some("node.example"));
-    // One that was expected and did not come.
+    // An expected agent that never came.
     let expected = world.agent(5052, "cpus:1;mem:64");
     let id = expected.agent_id();
     let mut world = world.restart();

@@ -153,7 +153,7 @@ fn a_second_subscription_takes_over_from_the_first() {
         world.call(&first, Action::Revive { roles: Vec::new() }),
         Answer::BadRequest(_)
     ));
-    // The old stream's end says nothing about the new one.
+    // The end of the old stream does not affect the new one.
     world.lose_stream(&first);
     world.call_accepted(&second, Action::Revive { roles: Vec::new() });
 }
@@ -292,7 +292,7 @@ fn what_is_wrong_with_a_subscription_is_one_error_event() {
     assert!(world.core.frameworks.is_empty());
 }
 
-/// Whatever it names is looked for in every offer.
+/// Every offer is compared with all named resources.
 #[test]
 fn a_framework_that_asks_for_very_many_resources_in_each_offer_is_refused() {
     use v1::offer_filters::{MinAllocatableResources, ResourceQuantities};
@@ -428,7 +428,7 @@ fn a_teardown_is_answered_once_the_registry_has_it() {
     assert_eq!(answers(&world), [None, None, None]);
     world.write();
     assert_eq!(answers(&world), [Some(Answer::Done), None, None]);
-    // Those that came meanwhile are one mutation.
+    // The removals made meanwhile are one mutation.
     world.write();
     assert_eq!(
         answers(&world),

@@ -6,7 +6,7 @@ use super::*;
 use crate::core::tests::operator::maintenance::{down, node_machine, schedule, window};
 use meseta_allocator::InverseAnswer;
 
-/// An agent that is about to be maintained, and a framework that runs a task there.
+/// An agent with planned maintenance, and a framework with a task there.
 fn scheduled() -> (World, Node, Scheduler, v1::InverseOffer) {
     scheduled_with(config())
 }
@@ -86,10 +86,10 @@ fn who_runs_something_there_is_asked_to_leave_in_the_shape_of_mesos() {
     let planned = window(vec![node_machine()]).unavailability;
     assert_eq!(asked.unavailability, planned);
     assert!(asked.resources.is_empty());
-    // So operators are shown it.
+    // Operators see the same inverse offer.
     let shown = crate::operator_messages::frameworks(&world.core.snapshot());
     assert_eq!(shown.frameworks[0].inverse_offers, [asked]);
-    // Once is enough as long as it is not answered.
+    // An unanswered inverse offer is not repeated.
     world.live(Duration::from_secs(10), &[&node]);
     assert!(world.inverse_offers(&scheduler).is_empty());
     assert!(world.replies(&node).is_empty());
@@ -107,7 +107,7 @@ fn who_holds_only_an_offer_is_asked_too_and_who_holds_nothing_is_not() {
     assert!(offered.unwrap().offers[0].unavailability.is_some());
     assert!(events.iter().any(|event| event.inverse_offers.is_some()));
     assert!(world.inverse_offers(&other).is_empty());
-    // Operators are shown both, the holder's only.
+    // Operators see the offer and the inverse offer, both of the holder only.
     let snapshot = world.core.snapshot();
     let shown = crate::operator_messages::frameworks(&snapshot).frameworks;
     assert_eq!(shown[0].offers, offered.unwrap().offers);

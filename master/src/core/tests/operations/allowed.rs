@@ -16,7 +16,7 @@ const DESTROYS: &str = r#""destroy_volumes":[
 const RESIZES: &str = r#""resize_volumes":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
     {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]"#;
 
-/// Somebody's framework under these ACLs, with an offer of everything.
+/// A principal's framework under these ACLs, with an offer of the whole agent.
 fn begin_as(
     principal: &str,
     acls: &[&str],
@@ -141,7 +141,7 @@ fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
     refused(&mut world, &node, &scheduler, "c");
     world.assert_total(&node, parse("cpus:4;mem:1024;disk(dev):100"));
 
-    // One that ada made, by a framework of bob's of the same role.
+    // Ada's volume, and a framework of bob's with the same role.
     let (mut world, node, scheduler, offer) =
         begin_as("ada", &acls, "cpus:4;mem:1024;disk(dev):100");
     let hers = made_by(&parse("disk(dev):60"), "ada");
@@ -192,7 +192,7 @@ fn without_a_name_the_rule_for_anybody_counts() {
     }
 }
 
-/// The check that operators' endpoints ask too.
+/// The check is shared with operators' endpoints.
 #[test]
 fn one_operation_for_several_roles_needs_all_of_them() {
     let acls = r#"{"permissive":false,

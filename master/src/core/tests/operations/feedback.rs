@@ -23,7 +23,7 @@ fn feedback_reaches_the_framework_until_it_acknowledges() {
     let pending = world.operation_events(&scheduler).pop().unwrap();
     assert_eq!(pending.state(), OperationState::OperationPending);
     for _ in 0..2 {
-        // Repeated until acknowledged, and forwarded each time.
+        // The agent repeats the status until it is acknowledged; the master forwards it each time.
         world.tell(&node, &apply, OperationState::OperationFinished, 9);
         let status = world.operation_events(&scheduler).pop().unwrap();
         assert_eq!(status.state(), OperationState::OperationFinished);
@@ -81,7 +81,7 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
     world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
     let apply = world.applies(&node).pop().unwrap();
     world.lose_agent(&node);
-    // The agent never got it.
+    // The agent never got the operation.
     let connection = world.handshake(AgentMessage::Reregister(report(&node, vec![], vec![])));
     let node = Node { connection, ..node };
     let registered = world.registered(connection);
@@ -89,7 +89,7 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
         registered.unknown_operations,
         std::slice::from_ref(&apply.operation_uuid)
     );
-    // The agent's word counts.
+    // The agent's own total counts.
     world.assert_total(&node, parse("cpus:4;mem:1024"));
     world.take_events(scheduler.connection);
     world.tell(&node, &apply, OperationState::OperationDropped, 4);
@@ -218,7 +218,7 @@ fn very_many_operations_are_told_of_as_their_framework_reads() {
     assert_eq!(told, OPERATIONS);
 }
 
-/// A framework acknowledged the end of one operation and gave its name to another; the agent still holds both.
+/// A framework acknowledged the end of one operation and reused its id for another; the agent still reports both.
 #[test]
 fn reported_operations_of_one_name_stay_apart() {
     for old_first in [true, false] {

@@ -8,7 +8,7 @@ use crate::core::state::operation::{
 use crate::core::state::operation_memory::OperationMemory;
 use crate::core::state::operation_usage::OperationUsage;
 
-/// RESERVE of so many thousandths of a cpu, each named apart.
+/// A RESERVE of `count` thousandths of a cpu, each listed separately.
 fn reserve_pieces(count: usize) -> Message {
     let piece = list(&reserved(&parse("cpus:0.001"), "dev", None));
     convert::to_operation(&Operation::Reserve {
@@ -17,7 +17,7 @@ fn reserve_pieces(count: usize) -> Message {
     })
 }
 
-/// A thousandth of a cpu, reserved for a role under a label of its own.
+/// A thousandth of a cpu, reserved to a role under a label of its own.
 fn numbered(to: &str, number: usize) -> Resources {
     labelled(&parse("cpus:0.001"), to, &number.to_string())
 }
@@ -41,10 +41,10 @@ fn an_accept_has_so_many_operations_at_most() {
     let answer = world.call(&scheduler, all(OPERATIONS_PER_ACCEPT_MAX + 1));
     assert!(matches!(answer, Answer::BadRequest(_)), "{answer:?}");
     world.assert_total(&node, parse("cpus:4;mem:1024"));
-    // The offer is there still.
+    // The offer still exists.
     world.call_accepted(&scheduler, all(OPERATIONS_PER_ACCEPT_MAX));
     assert_eq!(world.applies(&node).len(), OPERATIONS_PER_ACCEPT_MAX);
-    // Launches are counted by their tasks.
+    // The limit of tasks covers launches.
     let offer = world.next_offer(&scheduler);
     let launches = vec![launch(Vec::new()); OPERATIONS_PER_ACCEPT_MAX + 1];
     world.call_accepted(&scheduler, with_operations(&[&offer], launches, 0.0));
@@ -143,8 +143,8 @@ fn operations_whose_end_nobody_acknowledges_take_so_many_bytes_at_most() {
     world.operate_accepted(&node, reserve(&small));
 }
 
-/// A master with so much memory for operations; a framework that is offered two agents, and one that is offered a third.
-/// Neither is offered more unless it revives.
+/// A master with this memory for operations; a framework with offers of two agents, and another with an offer of a
+/// third. Neither gets more unless it revives.
 fn with_memory_for_operations(bytes: usize) -> (World, [Node; 3], [Scheduler; 2]) {
     let mut config = config();
     config.memory.operations = bytes;
@@ -200,7 +200,7 @@ fn operations_on_all_agents_whose_end_a_framework_does_not_acknowledge_take_so_m
     assert!((1..8).contains(&taken), "{taken}");
     assert_eq!(last.state(), OperationState::OperationError);
     assert_says(last.message(), "acknowledge some first");
-    // Another framework has room, and an operator.
+    // Another framework has room, and so has an operator.
     let told = reserve_again_and_again(&mut world, &ops, (third, "ops"), 2);
     assert!(told.is_empty(), "{told:?}");
     let small = reserved(&parse("mem:1"), "dev", None);

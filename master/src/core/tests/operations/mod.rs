@@ -1,4 +1,4 @@
-//! Operations by frameworks: a cluster to try them on, and how they are written.
+//! Operations of frameworks: a cluster for them, and their messages.
 
 use std::borrow::Borrow;
 
@@ -53,7 +53,7 @@ pub(super) fn unreserve(resources: &Resources) -> Message {
     convert::to_operation(&Operation::Unreserve(list(resources)))
 }
 
-/// A volume on a disk, which must be one resource.
+/// A volume on a disk, which must be a single resource.
 pub(super) fn volume(disk: &Resources, id: &str, shared: bool) -> Resource {
     let disk = disk.iter().next().unwrap();
     Resource::new(ResourceParts {
@@ -138,7 +138,7 @@ pub(super) fn register_capable(port: i32, resources: &str) -> meseta::Register {
 }
 
 impl World {
-    /// A new master, and an agent that can do all.
+    /// A new master, and an agent with all capabilities.
     pub(super) fn with_capable_agent(resources: &str) -> (Self, Node) {
         let mut world = Self::new();
         let node = world.capable_agent(5051, resources);
@@ -153,7 +153,7 @@ impl World {
         self.call_accepted(scheduler, with_operations(&[offer], operations, 0.0));
     }
 
-    /// The operations that an agent was sent.
+    /// The operations sent to an agent.
     pub(super) fn applies(&mut self, node: &Node) -> Vec<meseta::ApplyOperation> {
         self.take_frames(node.connection)
             .into_iter()
@@ -181,7 +181,7 @@ impl World {
         );
     }
 
-    /// The agent does what it was sent; how many operations that were.
+    /// Lets the agent finish its operations; returns their number.
     pub(super) fn finish(&mut self, node: &Node) -> usize {
         let applies = self.applies(node);
         for apply in &applies {

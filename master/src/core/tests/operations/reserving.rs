@@ -14,7 +14,7 @@ fn reserve_then_unreserve() {
     let offer = world.next_offer(&scheduler);
     assert_eq!(total_of(&offer), parse("cpus:4;mem:2048") + &mine);
 
-    // A part first, then the rest.
+    // First a part, then the rest.
     let part = reserved(&parse("cpus:3"), "dev", None);
     world.do_all(&scheduler, &offer, vec![unreserve(&part)]);
     let offer = world.next_offer(&scheduler);
@@ -59,7 +59,7 @@ fn reserve_and_launch_in_one_accept_then_unreserve() {
     assert_eq!(order, [false, true], "the reservation goes before the task");
     let offer = world.next_offer(&scheduler);
     assert_eq!(total_of(&offer), parse("cpus:3;mem:960"));
-    // In use: it cannot be named, so it cannot be unreserved.
+    // A reservation in use is not part of the offer, so it cannot be unreserved.
     let before = world.agent_total(&node);
     world.do_all(&scheduler, &offer, vec![unreserve(&mine)]);
     world.assert_total(&node, &before);
@@ -107,7 +107,7 @@ fn reservations_survive_a_master_failover() {
     world.do_all(&scheduler, &offer, vec![named(reserve(&mine), "r")]);
     let apply = world.applies(&node).pop().unwrap();
     let mut world = world.restart();
-    // The agent has done it; nobody has acknowledged it.
+    // The agent has applied the operation, and nobody has acknowledged it.
     let mut report = report(&node, Vec::new(), Vec::new());
     report.register.checkpointed_resources = to_wire(&mine, Format::PostRefinement);
     let status = OperationStatus {
@@ -128,7 +128,7 @@ fn reservations_survive_a_master_failover() {
     let node = Node { connection, ..node };
     world.take_frames(connection);
     let info = info_of(&scheduler);
-    // Until its framework is back, or for ten minutes, nobody acknowledges for it.
+    // Nobody acknowledges on behalf of the framework until it is back, or for ten minutes.
     world.tell(&node, &apply, OperationState::OperationFinished, 3);
     assert!(world.take_frames(connection).is_empty());
     let scheduler = world.subscribe(info);
@@ -214,7 +214,7 @@ fn labels_keep_reservations_apart() {
     world.do_all(&scheduler, &offer, vec![reserve(&a), reserve(&b)]);
     let offer = world.next_offer(&scheduler);
     assert_eq!(offer.resources.len(), 4, "two cpus apart, cpus and mem");
-    // Without the right labels there is no such reservation.
+    // The reservation does not exist without its labels.
     let bare = reserved(&parse("cpus:1"), "dev", None);
     world.do_all(&scheduler, &offer, vec![unreserve(&bare), unreserve(&a)]);
     let offer = world.next_offer(&scheduler);
@@ -253,7 +253,7 @@ fn a_reservation_is_refined_and_given_back() {
             .max(),
         Some(2)
     );
-    // One that does not know refinement never sees it.
+    // A framework without reservation refinement never gets it.
     let mut old = framework("old", &["engineering/backend"]);
     old.capabilities.truncate(1);
     let old = world.subscribe(old);
@@ -272,7 +272,7 @@ fn a_reservation_is_refined_and_given_back() {
     let offers = world.offers(&child);
     let action = with_operations(&offers, vec![unreserve(&refined)], 0.0);
     world.call(&child, action);
-    // Popped, not freed.
+    // Only the refinement is undone; the reservation below stays.
     world.assert_total(&node, &all);
 }
 

@@ -12,7 +12,7 @@ fn a_volume_lives_and_dies() {
     let offer = world.next_offer(&scheduler);
     let with = parse("cpus:4;mem:1024;disk:900") + &Resources::from(data.clone());
     assert_eq!(total_of(&offer), with);
-    // Not while the volume is on it, nor a second of the same name.
+    // The disk cannot be unreserved while the volume is on it, and a second volume with the same id is refused.
     let operations = vec![
         named(unreserve(&disk), "u"),
         named(unreserve(&data.clone().into()), "w"),
@@ -196,11 +196,11 @@ fn several_tasks_share_a_volume() {
     let tasks = ["a", "b"].map(|id| on_volume(&node, id, &data)).to_vec();
     world.accept_all(&scheduler, vec![launch(tasks)]);
     assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 2);
-    // It is offered all the same, and goes on to a third.
+    // The volume is offered nevertheless, and a third task gets it.
     let third = launch(vec![on_volume(&node, "c", &data)]);
     world.accept_all(&scheduler, vec![third]);
     assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 3);
-    // In use: it stays.
+    // A volume in use stays.
     world.accept_all(&scheduler, vec![named(destroy([&data]), "d")]);
     let status = world.operation_events(&scheduler).pop().unwrap();
     assert_says(status.message(), "Persistent volumes in use");
@@ -291,7 +291,7 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
     world.take_frames(connection);
     let scheduler = world.subscribe(info);
     assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 2);
-    // Offered to a third, and not to be destroyed while one of them is left.
+    // The volume is offered to a third task, and cannot be destroyed while one of them runs.
     let offers = world.all_offers(&scheduler);
     assert!(total(&offers).contains_resource(&data));
     for (number, id) in [(1, "a"), (2, "b")] {
@@ -330,7 +330,7 @@ fn a_volume_goes_while_a_shared_one_is_in_use() {
     world.finish(&node);
     let tasks = ["a", "b"].map(|id| on_volume(&node, id, &shared)).to_vec();
     world.accept_all(&scheduler, vec![launch(tasks)]);
-    // Both in one call: the one in use stays, and the other goes.
+    // Both in one call: the volume in use stays, and the other goes.
     let destroyed = [named(destroy([&shared]), "s"), named(destroy([own]), "o")];
     world.accept_all(&scheduler, destroyed.to_vec());
     let status = world.operation_events(&scheduler).pop().unwrap();
@@ -348,7 +348,7 @@ fn refused_destroy_rescinds_no_offers() {
     world.accept_all(&scheduler, vec![task]);
     let mine = world.all_offers(&scheduler);
     world.call(&scheduler, decline(&mine, 600.0));
-    // A framework of the same role that is offered the agent without the volume.
+    // A framework with the same role, with an offer of the agent without the volume.
     let other = world.subscribe(framework("g", &["dev"]));
     let offers = world.all_offers(&other);
     assert!(!offers.is_empty() && !total(&offers).contains_resource(&data));

@@ -140,7 +140,7 @@ fn an_explanation_says_what_is_in_the_way() {
         ..ExplainQuery::default()
     };
     assert_eq!(ask(&world, of_role.clone()).unwrap(), answers);
-    // Whoever may see only some hears of these alone.
+    // A reader with limited rights gets only the events of visible objects.
     let roles = |names: &[&str]| names.iter().map(|name| Role::new(name).unwrap()).collect();
     let (own, dev) = (
         [FrameworkId::new(&scheduler.id).unwrap()].into(),

@@ -173,7 +173,7 @@ fn a_scheduled_agent_is_offered_with_its_window() {
     assert!(events.iter().any(|event| event.rescind.is_some()));
     let offers = &first(&events, |event| event.offers.as_ref()).offers;
     assert_eq!(offers[0].unavailability, Some(expected.unavailability));
-    // Called off, it is offered as before.
+    // After cancellation the agent is offered as before.
     world.administer(schedule(Vec::new()));
     let offers = world.offers(&scheduler);
     assert_eq!(offers[0].unavailability, None);
@@ -205,7 +205,7 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
     assert!(message.ends_with("is not in DRAINING mode and cannot be brought down"));
     let message = rejection(world.administer(schedule(Vec::new())));
     assert!(message.ends_with("is deactivated and cannot be removed from the schedule"));
-    // Whoever comes from there is sent away, also by the next master.
+    // Agents of that machine are refused, also by the next master.
     let mut world = world.restart();
     let connection = world.handshake(AgentMessage::Register(node.register.clone()));
     assert!(sent!(world, connection, Shutdown));
@@ -294,7 +294,7 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
         rejection(world.administer(reactivate(&node))),
         "Agent is still in the DRAINING state"
     );
-    // A master that starts meanwhile goes on with it.
+    // A master that starts meanwhile continues the drain.
     let mut world = world.restart();
     let info = info_of(&scheduler);
     let node = world.return_running(&node, &scheduler, vec![info.clone()]);
@@ -306,7 +306,7 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
     assert_eq!(drain_state(&mut world, &node), Some(true));
 }
 
-/// Nobody acknowledges for a framework that is away, as that of `meseta execute --detach`.
+/// Nobody acknowledges for a disconnected framework, such as that of `meseta execute --detach`.
 #[test]
 fn drain_ends_despite_unacknowledged_end() {
     for leaves_first in [false, true] {
@@ -393,7 +393,7 @@ fn an_agent_that_is_away_is_drained_when_it_is_back() {
     let (mut world, node) = drainable();
     world.lose_agent(&node);
     let mut world = world.restart();
-    // Expected, then unreachable.
+    // First expected, then unreachable.
     world.administer_done(drain(&node, false));
     world.advance(601 * SECOND);
     assert!(!world.core.unreachable_agents.is_empty());
@@ -426,7 +426,7 @@ fn a_deactivated_agent_keeps_its_tasks_and_gets_no_more() {
     world.live(3 * SECOND, &[&node]);
     assert!(world.offers(&scheduler).is_empty());
     assert_eq!(world.core.agents.values().next().unwrap().tasks.len(), 1);
-    // A new connection changes nothing about it.
+    // A new connection does not affect the drain.
     let node = world.return_running(&node, &scheduler, vec![info_of(&scheduler)]);
     world.live(3 * SECOND, &[&node]);
     assert!(world.offers(&scheduler).is_empty());
@@ -549,7 +549,7 @@ fn an_agent_that_is_being_marked_gone_is_not_marked_unreachable_as_well() {
     assert_eq!(world.registry.gone.len(), 1);
 }
 
-/// An agent that is deactivated and unreachable, in a cluster whose registry keeps no unreachable agents for long.
+/// A deactivated, unreachable agent in a cluster whose registry soon drops unreachable agents.
 fn deactivated_and_unreachable() -> (World, Node) {
     let mut world = World::with_config(|config| config.registry_max_agent_count = 0);
     let node = world.agent(5051, "cpus:4;mem:1024");
@@ -645,7 +645,7 @@ fn drain_and_maintenance_exclude_each_other_while_agent_is_away() {
     }
 }
 
-/// The address of an agent that is away is unknown, and so is that its machine is in the schedule.
+/// The master does not know the address of an absent agent, nor that its machine is scheduled.
 #[test]
 fn returning_draining_agent_gets_no_maintenance() {
     let (mut world, node) = drainable();

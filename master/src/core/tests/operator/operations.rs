@@ -108,7 +108,7 @@ fn labels_must_be_given_to_unreserve() {
     world.operate_accepted(&node, unreserve(&labelled("v")));
 }
 
-/// A cpu, reserved under a label of so many bytes.
+/// A cpu, reserved under a label of this size.
 fn with_label(bytes: usize) -> Resources {
     labelled(&parse("cpus:1"), "ads", &"v".repeat(bytes))
 }
@@ -242,7 +242,7 @@ fn the_principal_that_asks_must_be_the_reserver() {
     assert_says(text(&answer), "no principal set");
     let answer = world.operate_as(&node.id, reserve(&by(Some("alice"))), Some("alice"));
     assert_eq!(answer, Answer::Accepted);
-    // Anyone may unreserve, as long as no rule says otherwise.
+    // Anyone may unreserve, unless a rule forbids it.
     let answer = world.operate_as(&node.id, unreserve(&by(Some("alice"))), Some("bob"));
     assert_eq!(answer, Answer::Accepted);
 }
@@ -306,7 +306,7 @@ fn every_reservation_that_is_pushed_names_who_asks() {
     let own = reserved(&reserved(&plain, "ads", Some("eve")), "ads/x", Some("eve"));
     let answer = world.operate_as(&node.id, moved(&plain, &own), Some("eve"));
     assert_eq!(answer, Answer::Accepted);
-    // What stays as it is may be another's.
+    // An unchanged reservation may belong to another principal.
     let by_ops = reserved(&parse("cpus:1"), "web", Some("ops"));
     world.operate_accepted(&node, reserve(&by_ops));
     let further = reserved(&by_ops, "web/x", Some("eve"));
@@ -370,7 +370,7 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
     world.assert_total(&node, &total);
 }
 
-/// The right to destroy goes by the creator, so whoever could name another could destroy everything.
+/// The right to destroy depends on the creator, so a false creator would allow destroying everything.
 #[test]
 fn a_volume_is_its_creators_whoever_is_named() {
     let by = |creator: &str| {

@@ -1,4 +1,4 @@
-//! Quota: what operators may set, what it changes at once, and that it outlives the master.
+//! Quota: requests of operators, their immediate effects, and their survival of a restart.
 
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use meseta_proto::mesos::v1::value;
@@ -55,7 +55,7 @@ fn update(configs: Vec<QuotaConfig>, force: bool) -> Administration {
     Administration::UpdateQuota { force, configs }
 }
 
-/// A master whose quota means what it means in Mesos 1.12.
+/// A master with the quota semantics of Mesos 1.12.
 fn head() -> World {
     let config = Config {
         quota_semantics: QuotaSemantics::Head,
@@ -191,7 +191,7 @@ fn the_default_role_gets_quota_only_in_the_newer_semantics() {
     world.administer_done(set("*", &[("cpus", 1.0)]));
 }
 
-/// Agents that are disconnected count, and so does what only several have together.
+/// Disconnected agents count, and so do amounts spread over several agents.
 #[test]
 fn the_heuristic_refuses_more_than_all_agents_have_and_force_does_not() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");
@@ -234,7 +234,7 @@ fn quota_rescinds_as_much_as_asked_for_and_from_as_many_agents_as_there_are_fram
     assert_eq!(world.offers(&greedy).len(), 3);
     let first = world.subscribe(framework("first", &["r"]));
     let second = world.subscribe(framework("second", &["r"]));
-    // One agent would do for the amount; two are rescinded for two frameworks.
+    // One agent has the amount; the master rescinds offers of two agents for two frameworks.
     world.administer_done(set("r", &[("cpus", 1.0), ("mem", 512.0)]));
     assert_eq!(world.rescinded(&greedy), 2);
     let offered: Vec<_> = [&first, &second]
@@ -253,7 +253,7 @@ fn a_role_gets_nothing_above_its_quota_in_the_seeds_semantics() {
     let got = total(&offers);
     assert_eq!(got.cpus().unwrap().to_f64(), 1.0);
     assert_eq!(got.mem().unwrap().to_f64(), 256.0);
-    // Refused, the same is offered again and no more.
+    // A declined offer comes again unchanged.
     world.call(&scheduler, decline(&offers, 0.0));
     world.advance(2 * SECOND);
     assert_eq!(
@@ -282,7 +282,7 @@ fn several_quotas_are_updated_or_none() {
          'QuotaConfig.limits' { cpus: 2 }"
     );
     assert_eq!(roles_with_quota(&mut world), ["*", "r"]);
-    // An empty one removes.
+    // An empty quota removes the role's quota.
     let none = vec![quota_config("r", &[], &[])];
     world.administer_done(update(none, false));
     assert_eq!(roles_with_quota(&mut world), ["*"]);
@@ -394,7 +394,7 @@ fn a_restarted_master_without_agents_does_not_wait_for_any() {
     );
 }
 
-/// A new master with a quota, the five agents of the one before, and a framework.
+/// A new master with a quota, the five agents of the former one, and a framework.
 fn restarted_with_quota() -> (World, Vec<Node>, Scheduler) {
     let mut world = World::new();
     let agents = (1..=5).map(|port| world.agent(port, "cpus:4;mem:1024"));
@@ -585,7 +585,7 @@ fn failures_are_counted_by_role() {
     assert!(!failures[0].0.0.is_empty());
 }
 
-/// A quota of 0 is a limit, and is shown as it was set.
+/// A quota of 0 is a limit, and is shown unchanged.
 #[test]
 fn a_quota_of_nothing_is_shown_as_it_was_set() {
     let (mut world, _) = World::with_agent("cpus:4;mem:1024");

@@ -1,4 +1,4 @@
-//! Weights: what they may be, that they are kept, and that they move offers.
+//! Weights: valid values, storage, and their effect on offers.
 
 use super::*;
 

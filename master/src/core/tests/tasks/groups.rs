@@ -44,7 +44,7 @@ pub(in crate::core::tests) fn accept_all(
     })
 }
 
-/// Launches a task of its own under the executor `pod`.
+/// Launches a group of one task under the executor `pod`.
 fn launch_pod(world: &mut World, scheduler: &Scheduler, offer: &v1::Offer, task: &str) {
     let tasks = vec![task_on(&offer.agent_id.value, task, "cpus:1;mem:64")];
     let pod = group(executor(scheduler, "pod"), tasks);
@@ -96,7 +96,7 @@ fn a_group_is_sent_as_one_with_its_executor_in_every_task() {
         assert_eq!(record.executor_id.as_ref().unwrap().as_str(), "pod");
     }
 
-    // A second group under the same executor takes no more for it.
+    // A second group under the same executor adds no executor resources.
     world.live(7 * SECOND, &[&node]);
     let offer = world.offers(&scheduler).pop().unwrap();
     assert_eq!(offer.executor_ids[0].value, "pod");
@@ -288,7 +288,7 @@ fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
     let used = snapshot.agents[0].used_total().unallocate();
     assert_eq!(used, parse("cpus:1.1;mem:96;disk:8"));
 
-    // It is the same executor still: a group for it needs no new one.
+    // The same executor still runs: a group for it needs no new one.
     let node = Node {
         connection: back,
         ..node
@@ -298,7 +298,7 @@ fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
     let sent = taken!(world, back, RunTaskGroup).pop().unwrap();
     assert!(!sent.launch_executor);
 
-    // The agent comes back without it: what it held is free.
+    // The agent returns without the executor: its resources are free.
     world.reregister(&node, vec![reported], vec![info]);
     let snapshot = world.core.snapshot();
     assert!(snapshot.agents[0].executors.is_empty());

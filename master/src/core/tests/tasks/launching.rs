@@ -1,11 +1,11 @@
-//! Tasks: launching, updates, kills, what they hold.
+//! Tasks: launches, updates, kills, resources.
 
 use meseta_resources::work_counter::entries_counted;
 
 use super::groups::executor;
 use super::*;
 
-/// A framework, an agent, and everything the agent has on offer.
+/// A framework, an agent, and an offer of the whole agent.
 pub(in crate::core::tests) fn begin() -> (World, Node, Scheduler, v1::Offer) {
     let resources = "cpus:4;mem:1024;ports:[31000-31009]";
     World::with_offer(plain(), resources)
@@ -37,7 +37,7 @@ fn a_task_lives_from_accept_to_acknowledged_end() {
     let frames = world.take_frames(node.connection);
     assert!(matches!(&frames[0], MasterMessage::Acknowledge(ack) if ack.uuid == [1; 16]));
 
-    // Left over from the offer, once its filter has run out.
+    // The rest of the offer, after its filter has expired.
     world.live(7 * SECOND, &[&node]);
     let offers = world.offers(&scheduler);
     assert_eq!(total(&offers), parse("cpus:3;mem:960;ports:[31002-31009]"));
@@ -130,7 +130,7 @@ fn the_latest_state_frees_resources_before_its_update_is_forwarded() {
     );
 }
 
-/// The reason was repeated for each task: ten thousand of them with an offer id of 16 MB took 160 GB.
+/// Each task used to get the full reason: with ten thousand tasks and an offer id of 16 MB this took 160 GB.
 #[test]
 fn a_long_reason_is_told_of_each_task_in_short() {
     let (mut world, node, scheduler, mut offer) = begin();

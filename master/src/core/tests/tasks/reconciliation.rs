@@ -1,4 +1,4 @@
-//! Reconciliation: every row of the table, for frameworks that know of partitions and others.
+//! Reconciliation: every row of the table, for partition-aware and other frameworks.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn one(
     updates
 }
 
-/// A master after a restart, with agents in every condition.
+/// A restarted master with agents in every condition.
 fn world() -> (World, Node, Scheduler, Scheduler) {
     let record = |id: &str| agent_record(id, 1);
     let recovered = Recovered {
@@ -65,7 +65,7 @@ fn every_row_of_the_table() {
         let expected = (agent == "unreachable").then_some(1_799_000_000_000_000_000);
         assert_eq!(since, expected);
     }
-    // Only an agent that is still to come could know.
+    // Only an agent that is still expected could know.
     assert!(one(&mut world, &aware, "t", Some("recovered")).is_empty());
     assert!(one(&mut world, &aware, "t", None).is_empty());
 }
@@ -112,7 +112,7 @@ fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
     ]);
     assert_eq!(told, expected);
     assert_eq!(updates.len(), 3);
-    // An ended and acknowledged task is no longer the agent's.
+    // An ended and acknowledged task no longer belongs to the agent.
     assert_eq!(
         states(&one(&mut world, &scheduler, "done", Some(&node.id))),
         [TaskState::TaskLost]
@@ -180,7 +180,7 @@ fn a_known_task_is_told_with_what_is_known_of_it() {
         },
         None,
     );
-    // The agent named, another agent named, none named: the task is found by its own name.
+    // With the right agent, another agent, or none: the task's own id finds it.
     for agent in [Some(node.id.as_str()), Some("other"), None] {
         let updates = one(&mut world, &scheduler, "t", agent);
         assert_eq!(states(&updates), [TaskState::TaskRunning]);
@@ -191,14 +191,14 @@ fn a_known_task_is_told_with_what_is_known_of_it() {
     }
 }
 
-/// About so many tasks that nobody knows.
+/// A request for this many unknown tasks.
 fn questions(tasks: usize) -> Action {
     let names: Vec<String> = (0..tasks).map(|number| format!("task-{number}")).collect();
     let questions: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
     reconcile(&questions)
 }
 
-/// The longest that anybody else waits is one step, in which a bounded number of questions is answered.
+/// Others wait at most for one step, in which a limited number of requests is answered.
 #[test]
 fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_between() {
     let mut world = World::new();
@@ -294,7 +294,7 @@ fn what_one_framework_asks_and_does_not_read_is_bounded_in_bytes() {
         _ => None,
     });
     assert!(refused.is_some_and(|why| why.contains("read the answers")));
-    // Whoever reads is not held up by it.
+    // A reading framework is not delayed.
     let other = world.subscribe(framework("g", &["dev"]));
     let accepted = world.call(&other, questions(TASKS));
     assert!(matches!(accepted, Answer::Accepted), "{accepted:?}");

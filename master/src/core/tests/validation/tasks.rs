@@ -114,7 +114,7 @@ fn a_task_that_breaks_a_rule_is_told_which() {
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
 }
 
-/// Resources as a framework writes them.
+/// Resources as a framework sends them.
 fn given(json: &str) -> Vec<v1::Resource> {
     meseta_proto::json::many_from_slice(json.as_bytes()).unwrap()
 }
@@ -214,7 +214,7 @@ fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
         let message = status.message();
         assert!(message.contains(text), "{message:?} should say {text:?}");
     }
-    // Ports that only touch are fine.
+    // Adjacent ports are allowed.
     world.live(Duration::from_secs(10), &[&node]);
     let offer = world.offers(&scheduler).pop().unwrap();
     let good = with_executor(

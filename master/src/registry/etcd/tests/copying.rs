@@ -1,4 +1,4 @@
-//! Registries that are read and filled without a master.
+//! Reading and filling registries without a master.
 
 use super::*;
 use crate::registry::tools::ToolError;
@@ -54,7 +54,7 @@ async fn what_is_exported_fills_an_empty_registry_and_is_exported_again() {
     assert!(next.recovered == recovered);
 }
 
-/// That of a scheduler of jobs was checked as a sound registry without any agent.
+/// The registry of a job scheduler used to pass as a valid registry without agents.
 #[tokio::test(start_paused = true)]
 async fn records_of_which_none_is_a_masters_are_no_registry() {
     let of_scheduler = |text: &str| (text.to_owned(), vec![1]);
@@ -70,13 +70,13 @@ async fn records_of_which_none_is_a_masters_are_no_registry() {
     assert!(inspect(&etcd).await.unwrap().damage.is_none());
 }
 
-/// No backup was made while the first of several members was away.
+/// Every backup used to fail while the first of several members was unreachable.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_does_not_answer_keeps_no_registry_from_being_read() {
     let (etcd, _) = written().await;
     etcd.inject(Call::Txn, Fault::LostBefore, 0, 1);
     inspect(&etcd).await.unwrap();
-    // As often as there are members, and once more.
+    // Once for each member, and once more.
     etcd.inject(Call::Txn, Fault::LostBefore, 0, 2);
     inspect(&etcd).await.unwrap_err();
 }
@@ -121,7 +121,7 @@ async fn a_registry_is_filled_only_where_there_is_none_and_nobody_leads() {
     assert_eq!(from.all("/m"), before);
     let error = inspect(&FakeEtcd::start()).await.map(|_| ()).unwrap_err();
     assert!(matches!(error, ToolError::Absent { .. }), "{error}");
-    // A master that leads, on an etcd where there is nothing else yet.
+    // A leading master on an otherwise empty etcd.
     let led = FakeEtcd::start();
     led.put(
         &keys().leader(),
@@ -131,7 +131,7 @@ async fn a_registry_is_filled_only_where_there_is_none_and_nobody_leads() {
     let error = fill(&led, &image).await.unwrap_err().to_string();
     assert!(error.contains("the master h (h:5050) leads"), "{error}");
     assert_eq!(led.all("/m"), before);
-    // One of a newer format is neither read nor replaced.
+    // A registry of a newer format is neither read nor replaced.
     let newer = FakeEtcd::start();
     let meta = store::Meta {
         format: 99,
