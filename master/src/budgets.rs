@@ -52,7 +52,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Divides the total.
+    /// Divides the total into the parts.
     #[must_use]
     pub(crate) fn of(total_bytes: usize) -> Self {
         Self {

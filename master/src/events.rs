@@ -45,7 +45,7 @@ pub(crate) struct Sink<M> {
     queue: Weak<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
     /// The budget for messages in the queue, and on the way to the reader.
     budget: Budget,
-    /// The reader's connection.
+    /// The reader's connection, closed when the reader is dropped.
     connection: Option<Connection>,
     _ends: DropGuard,
 }

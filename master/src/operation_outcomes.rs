@@ -54,7 +54,7 @@ impl Readers {
     }
 }
 
-/// A pending operation.
+/// An operation without a final status yet.
 #[derive(Debug)]
 struct Pending {
     readers: Readers,

@@ -385,7 +385,6 @@ fn filter_agent(
 /// Decides about visibility; evaluates the ACLs once per user.
 struct ViewDecisions<'a> {
     approver: &'a Approver,
-    /// The visible frameworks.
     visible_frameworks: HashSet<&'a FrameworkId>,
     /// The users of frameworks, as which tasks without a user of their own run.
     users: HashMap<&'a FrameworkId, &'a str>,

@@ -19,7 +19,7 @@ const KEPT_MAX: usize = 16_384;
 /// An event with its number.
 pub(crate) type Numbered = (u64, Arc<StreamEvent>);
 
-/// The writing end.
+/// The writing end of the log, owned by the shell.
 #[derive(Debug)]
 pub(crate) struct Watchers {
     log: Arc<Mutex<EventLog>>,

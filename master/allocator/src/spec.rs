@@ -73,7 +73,7 @@ impl Default for Options {
     }
 }
 
-/// A fault domain.
+/// A fault domain: a region and a zone in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
     pub region: Arc<str>,

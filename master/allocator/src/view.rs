@@ -178,7 +178,7 @@ impl Allocator {
         }
     }
 
-    /// All quotas.
+    /// The quotas of all roles that have one.
     #[must_use]
     pub fn quotas(&self) -> BTreeMap<Role, Quota> {
         let with_quota = self.roles.iter().filter(|(_, node)| node.quota.is_some());

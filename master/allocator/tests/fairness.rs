@@ -134,7 +134,7 @@ fn the_papers_example() {
     assert_eq!(shares, [2.0 / 3.0, 2.0 / 3.0]);
 }
 
-/// The same example with twice the weight for B: B gets its third task first, and A gets the remainder.
+/// The paper's example with twice the weight for B: B gets its third task first, and A gets the remainder.
 #[test]
 fn the_papers_example_weighted() {
     let demands = [Demand { cpus: 1, mem: 4 }, Demand { cpus: 3, mem: 1 }];

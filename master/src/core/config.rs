@@ -157,7 +157,6 @@ pub struct Config {
     /// The weights that hold unless the registry has others.
     pub weights: BTreeMap<Role, f64>,
     pub quota_semantics: QuotaSemantics,
-    /// The allocator's settings.
     pub allocator: AllocatorConfig,
 }
 

@@ -83,7 +83,7 @@ pub struct MasterCore {
     pub(super) silent: BTreeSet<AgentId>,
     /// Whether so many agents are silent, or were recently, that this master may itself be cut off.
     pub(super) silence: Suspicion,
-    /// The same suspicion, counting also agents that have not come back.
+    /// The suspicion that also counts agents that have not come back.
     pub(super) absence: Suspicion,
     /// The time from which the next agent may be marked unreachable.
     pub(super) next_removal: Moment,
@@ -122,7 +122,7 @@ pub struct MasterCore {
 
     /// Messages sent in portions.
     pub(super) paced_messages: PacedMessages,
-    /// Unanswered reconciliation requests.
+    /// Reconciliation requests without a full answer yet.
     pub(super) pending_reconciles: VecDeque<PendingReconcile>,
     /// Reconciliation requests of frameworks that have not read earlier answers.
     pub(super) unread_reconciliations: UnreadReconciliations,

@@ -35,7 +35,7 @@ pub struct Image {
     pub records: BTreeMap<String, Vec<u8>>,
 }
 
-/// An unreadable record.
+/// The error of an unreadable record.
 #[derive(Debug, thiserror::Error)]
 #[error("the record {key:?} is damaged")]
 pub struct DamagedRecord {

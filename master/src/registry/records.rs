@@ -77,7 +77,7 @@ struct RaisedEpoch {
 
 #[derive(Clone, PartialEq, Message)]
 struct Agent {
-    /// An encoded `mesos.v1.AgentInfo`.
+    /// The agent's info, an encoded `mesos.v1.AgentInfo`.
     #[prost(bytes = "bytes", tag = "1")]
     info: bytes::Bytes,
 }

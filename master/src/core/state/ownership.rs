@@ -12,7 +12,7 @@ use super::removals::{RemovalGroup, Removals};
 use crate::core::answer::Answer;
 use crate::core::ids::{ConnectionId, ReplyId};
 
-/// A parsed subscription.
+/// A subscription with parsed and checked terms.
 #[derive(Debug)]
 pub(in crate::core) struct Subscription {
     pub(in crate::core) connection: ConnectionId,

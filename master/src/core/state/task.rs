@@ -231,7 +231,7 @@ pub(in crate::core) fn describe_reported(task: ReportedTask) -> Bytes {
     .into()
 }
 
-/// A framework's executor.
+/// The master's record of a framework's executor.
 #[derive(Clone, Debug)]
 pub struct ExecutorRecord {
     pub executor_id: ExecutorId,
@@ -240,7 +240,7 @@ pub struct ExecutorRecord {
     pub resources: Resources,
     /// The user named in the executor itself.
     pub user: Option<Arc<str>>,
-    /// An encoded `mesos.v1.ExecutorInfo`.
+    /// The executor's info, an encoded `mesos.v1.ExecutorInfo`.
     pub info: Bytes,
     /// The length of the description as [`bytes_without_resources`] computes it.
     pub compared_bytes: usize,

@@ -59,7 +59,7 @@ pub enum Action {
     Unknown,
 }
 
-/// A valid call.
+/// A valid call: a subscription, or an action of a subscribed framework.
 #[derive(Debug)]
 pub enum Checked {
     Subscribe(Box<Subscribe>),

@@ -17,7 +17,7 @@ use super::marker::Marker;
 use super::{CACHE_BYTES, RECORDS};
 use crate::core::Recovered;
 
-/// An open registry.
+/// An open registry with its recovered state.
 pub(super) struct Opened {
     pub(super) database: Database,
     pub(super) recovered: Recovered,

@@ -35,7 +35,7 @@ fn allocated_revocable(offers: &[v1::Offer]) -> Vec<f64> {
     offers.iter().map(of).filter(|cpus| *cpus > 0.0).collect()
 }
 
-/// From Mesos: RescindRevocableOfferWithIncreasedRevocable and its decreased twin.
+/// The test RescindRevocableOfferWithIncreasedRevocable of Mesos, and its decreased twin.
 #[test]
 fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
     for (old, new) in [(1.0, 3.0), (2.0, 1.0)] {
@@ -53,7 +53,7 @@ fn another_estimate_voids_offers_of_the_old_and_is_offered_whole() {
     }
 }
 
-/// From Mesos: UpdateAllocatorOnSchedulerFailover.
+/// The test UpdateAllocatorOnSchedulerFailover of Mesos.
 #[test]
 fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resources() {
     let (mut world, node, first) = World::with_framework(plain(), "cpus:4;mem:1024");
@@ -67,7 +67,7 @@ fn a_scheduler_that_fails_over_with_the_capability_is_offered_revocable_resource
     assert_eq!(allocated_revocable(&world.offers(&second)), [2.0]);
 }
 
-/// From Mesos: RemoveCapabilitiesOnSchedulerFailover.
+/// The test RemoveCapabilitiesOnSchedulerFailover of Mesos.
 #[test]
 fn a_scheduler_that_fails_over_without_the_capability_is_offered_no_more_of_it() {
     let (mut world, node) = World::with_agent("cpus:4;mem:1024");

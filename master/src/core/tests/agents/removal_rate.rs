@@ -101,7 +101,7 @@ fn with_twenty() -> (World, Vec<Node>) {
     (world, nodes)
 }
 
-/// The same cluster after a silence of all agents, and a minute in which the first twelve answered.
+/// The cluster of [`with_twenty`] after a silence of all agents, and a minute in which the first twelve answered.
 fn mended() -> (World, Vec<Node>) {
     let (mut world, nodes) = with_twenty();
     world.advance(600 * SECOND);
