@@ -1,7 +1,8 @@
-//! Tells the binary which commit it is built from, and when that was committed.
+//! The build script: passes the commit of the build, and its time, to the binary.
 //!
-//! `MESETA_COMMIT` and `SOURCE_DATE_EPOCH` (seconds since 1970) say it where there is no git, as in a package's build, and
-//! win where there is. What neither knows is left out. Only this crate is compiled again when the commit changes.
+//! `MESETA_COMMIT` and `SOURCE_DATE_EPOCH` (seconds since the Unix epoch) replace git in a build without it, as in a
+//! package's build; git takes precedence otherwise. Facts that neither provides are left out. Only this crate is compiled
+//! again when the commit changes.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +35,7 @@ fn main() {
     }
 }
 
-/// What git prints, if this is a checkout of this repository and not a copy inside another one.
+/// Returns the output of git, if this is a checkout of this repository and not a copy inside another one.
 fn git(arguments: &[&str]) -> Option<String> {
     let run = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;

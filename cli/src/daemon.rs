@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::memory::Relief;
 use crate::{flags, logging, memory, service_manager, terminal};
 
-/// Runs the master until it is told to stop.
+/// Runs the master until its shutdown.
 pub(crate) fn master(
     flags: meseta_master::Flags,
     flags_view: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub(crate) fn master(
     })
 }
 
-/// Runs the agent until it is told to stop; its tasks go on without it, unless SIGUSR1 has it leave its cluster.
+/// Runs the agent until its shutdown; its tasks continue without it, unless SIGUSR1 makes it leave its cluster.
 pub(crate) fn agent(
     flags: meseta_agent::Flags,
     flags_view: BTreeMap<String, String>,
@@ -68,7 +68,7 @@ pub(crate) fn agent(
     })
 }
 
-/// Runs the scheduler of jobs until it is told to stop; its tasks go on without it.
+/// Runs the scheduler of jobs until its shutdown; its tasks continue without it.
 pub(crate) fn scheduler(flags: meseta_jobs::Flags) -> anyhow::Result<ExitCode> {
     memory::few_arenas();
     prepare()?;
@@ -86,7 +86,8 @@ pub(crate) fn scheduler(flags: meseta_jobs::Flags) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// To be told that the daemon listens; what its start needed is given back a while later. `then` goes on from there.
+/// Returns a sender for the address once the daemon listens; some time later the memory of the start is released. Then
+/// `then` runs.
 fn tidy_when_started<F>(then: F) -> tokio::sync::oneshot::Sender<std::net::SocketAddr>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -115,7 +116,7 @@ async fn release_memory_regularly(budget: ByteSize) {
     tokio::join!(tidied, relieve_when_needed(pressure));
 }
 
-/// The master's heap, whenever what was freed of it may be much, and before it nears its budget.
+/// Trims the master's heap whenever much of it may be free, and before it nears its budget.
 async fn trim_regularly(budget: ByteSize) {
     tokio::join!(
         relieve_when_needed(memory::Trims::new()),
@@ -140,7 +141,7 @@ async fn relieve_when_needed<R: Relief>(mut relief: R) {
     }
 }
 
-/// `--check`: prints what was found.
+/// Runs `--check`: prints the findings.
 fn check(flags: &meseta_agent::Flags) -> ExitCode {
     let findings = meseta_agent::check(flags);
     for one in &findings {
@@ -161,7 +162,7 @@ fn prepare() -> anyhow::Result<Verbosity> {
     Ok(verbosity)
 }
 
-/// What a daemon knows of secrets and keys is not for a file; tasks may raise their own limit.
+/// Forbids core dumps: secrets and keys in a daemon's memory are not for a file. Tasks may raise their own limit.
 fn write_no_core() -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = Rlimit {
@@ -188,17 +189,17 @@ fn write_large_files() -> anyhow::Result<()> {
     setrlimit(Resource::Fsize, limit).context("failed to raise the limit on file sizes")
 }
 
-/// How long a thread for blocking work waits for more: those of a burst of launches, each with a stack and a heap's
-/// cache of its own, are gone soon after it; one that is needed every second stays.
+/// The time that an idle thread for blocking work waits for more. The threads of a burst of launches, each with a stack and
+/// a heap cache of its own, end soon after it; a thread that works every second stays.
 const BLOCKING_THREADS_IDLE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Threads that a daemon's start needs beside those of the runtime: for blocking work, and its own.
 const THREADS_MORE: usize = 4;
 
-/// How often a thread for blocking work is given nothing to do: before an idle one ends, so that one stays.
+/// The pause between two empty jobs for a thread for blocking work: shorter than its idle time, so that one thread stays.
 const BLOCKING_THREAD_INTERVAL: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// How long the end of a daemon waits for its threads.
+/// The time that the end of a daemon waits for its threads.
 const THREADS_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Runs a daemon. A thread that sleeps in a file system that does not answer does not keep the process from its end.
@@ -246,9 +247,10 @@ fn exit_on_panic<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Where no thread for blocking work is left and none can be made, whatever asks for one panics; where there is one, the
-/// work is queued until a thread is free. That one may be busy for good, as with the core of a scheduler: each request
-/// tries to make another, so it is not waited for. Each is a task of its own, which a panic ends.
+/// Keeps one thread for blocking work alive. If none is left and none can be created, every request for one panics; if
+/// there is one, the work is queued until a thread is free. That thread may be busy for good, as with the core of a
+/// scheduler: each request tries to create another, so this function does not wait for the result. Each request is a task
+/// of its own, which a panic ends.
 async fn keep_a_blocking_thread() {
     loop {
         tokio::time::sleep(BLOCKING_THREAD_INTERVAL).await;
@@ -268,7 +270,7 @@ fn try_threads(count: usize) -> std::io::Result<()> {
     })
 }
 
-/// The process that `meseta local` runs in, told to the daemons it starts.
+/// The variable with the process of `meseta local`, for the daemons that it starts.
 pub(crate) const PARENT_VARIABLE: &str = "MESETA_LOCAL_PARENT";
 
 /// A daemon of `meseta local` ends with it, also when that was killed and could tell nobody.
@@ -287,14 +289,14 @@ pub(crate) fn end_with_parent() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Cancelled at the first SIGUSR1, by which agents of Mesos are told to leave their cluster.
+/// Returns a token that is cancelled at the first SIGUSR1, the signal for agents of Mesos to leave their cluster.
 fn unregister_requested() -> anyhow::Result<CancellationToken> {
     let mut requested = signal(SignalKind::user_defined1()).context("failed to watch SIGUSR1")?;
     let token = CancellationToken::new();
     let told = token.clone();
     tokio::spawn(async move {
         requested.recv().await;
-        // systemd is not told: the tasks that end first may take longer than it lets a service stop.
+        // systemd gets no message: the tasks that end first may take longer than it lets a service stop.
         told.cancel();
     });
     Ok(token)

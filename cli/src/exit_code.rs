@@ -1,10 +1,11 @@
-//! What this process exits with after an error: 2 where a daemon was told what makes no sense, and a human must look; else 1.
+//! The exit code of this process after an error: 2 for an invalid configuration of a daemon, which a human must correct;
+//! else 1.
 //!
-//! Units of systemd try a daemon again for ever unless it exits with 2 ([`WRONG`]). Invariant: nothing that may pass by
-//! itself gives 2, such as an address that is not there yet, a name that is not known yet, a file system that is not
-//! mounted yet, or a certificate that is being exchanged: what stands in the command line, the environment and the file
-//! of `--config` is configuration, what stands in further files is not. With values that were read from such files nothing
-//! gives 2: they may be half written, and an empty one is understood.
+//! Units of systemd restart a daemon for ever unless it exits with 2 ([`WRONG`]). Invariant: a fault that may pass by
+//! itself never gives 2, such as an address that is not there yet, a name that is not known yet, a file system that is not
+//! mounted yet, or a certificate that is being replaced. The command line, the environment and the file of `--config` are
+//! configuration; further files are not. With values from such files no error gives 2: the files may be half written, and
+//! an empty file is valid.
 
 use std::io;
 use std::process::ExitCode;
@@ -26,11 +27,11 @@ const ABOUT_FILES: [&str; 3] = [
     "seccomp_profile_name",
 ];
 
-/// Flags that take a path, and of which nothing is said but that they need another flag: what is wrong with their files is
-/// said of `etcd_ca_file`.
+/// Flags that take a path, and whose only own error is that they need another flag: errors of their files concern
+/// `etcd_ca_file`.
 const NEED_ANOTHER: [&str; 2] = ["etcd_cert_file", "etcd_key_file"];
 
-/// Of any verb; `further_files` says whether values were read from files.
+/// Returns the exit code for a failed verb; `further_files` says whether values came from files.
 pub(crate) fn after(error: &anyhow::Error, further_files: bool) -> ExitCode {
     if !further_files && is_wrong_configuration(error) {
         return ExitCode::from(WRONG);
@@ -85,7 +86,7 @@ fn is_of_scheduler(error: &meseta_jobs::RunError) -> bool {
 
 fn is_of_agents_flags(error: &ConfigurationError) -> bool {
     match error {
-        // What an agent has and is called is found out, and may be more when all is mounted and known.
+        // The agent detects its resources and name, and may detect more once everything is mounted and known.
         ConfigurationError::Incompatible { what, .. } => !["resources", "hostname"].contains(what),
         ConfigurationError::Checkpointed { .. }
         | ConfigurationError::UnreadableRecord { .. }
@@ -99,7 +100,7 @@ fn is_of_flag(error: &FlagError) -> bool {
     !is_about_files(error.flag)
 }
 
-/// Whether what is wrong with this flag may be wrong with a file.
+/// Whether an error of this flag may come from a file.
 fn is_about_files(flag: &str) -> bool {
     let takes_path = flags::is_path_of_daemon(flag) && !NEED_ANOTHER.contains(&flag);
     takes_path || ABOUT_FILES.contains(&flag)

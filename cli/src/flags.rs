@@ -1,9 +1,9 @@
-//! Where a flag's value comes from: command line first, then environment, then configuration file.
+//! The source of a flag's value: command line first, then environment, then configuration file.
 //!
-//! The daemons declare their flags once, with clap; here they get the environment names
-//! (`MESETA_<FLAG>`), the Mesos spellings (`--no-flag`, `--flag=file:///path`) and the TOML file of
-//! `--config`; [`refusal`] says why they are not understood, and [`origin`] where a refused value stands. Invariant: an unknown flag or key is an error that names
-//! the near one; nothing is read silently from anywhere else.
+//! The daemons declare their flags once, with clap; here they get the environment names (`MESETA_<FLAG>`), the Mesos
+//! spellings (`--no-flag`, `--flag=file:///path`) and the TOML file of `--config`. [`refusal`] has the errors, and
+//! [`origin`] the place of a refused value. Invariant: an unknown flag or key is an error that suggests the nearest name;
+//! values come from no other place.
 
 mod absent;
 mod completions;
@@ -57,7 +57,7 @@ fn version() -> &'static str {
     &TEXT
 }
 
-/// The same with the commit and its date, as far as the build knew them.
+/// Returns the version with the commit and its date, as far as the build knew them.
 fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let build = build();
@@ -199,7 +199,7 @@ pub(crate) struct Parsed {
     pub(crate) verb: Verb,
     /// Each flag of a daemon with the value it runs with, for `/flags`.
     pub(crate) view: BTreeMap<String, String>,
-    /// Whether what a daemon is told stands in files beside that of `--config` too, which are read once.
+    /// Whether values of a daemon come from files beside that of `--config` too, which are read once.
     pub(crate) further_files: bool,
 }
 
@@ -404,7 +404,7 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
     Ok(replaced.map_or(arg, OsString::from))
 }
 
-/// `--work-dir=x` as `--work_dir=x`, where the latter is a flag and the former is none.
+/// Returns `--work-dir=x` as `--work_dir=x`, if only the latter is a flag.
 fn with_underscores(text: &str, daemon: &Command) -> Option<String> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let (dashes, flag) = match name.strip_prefix("--no-") {
@@ -579,14 +579,14 @@ mod tests {
         file
     }
 
-    /// What `/flags` of an agent shows that is started with these.
+    /// Returns the `/flags` view of an agent started with these flags.
     fn agent(flags: &[&str]) -> BTreeMap<String, String> {
         let line = ["meseta", "agent", "--master=h:1", "--work_dir=/x"];
         let parsed = parse(args(&[&line[..], flags].concat()));
         parsed.expect("understood").view
     }
 
-    /// Why an agent is not started with this, causes included.
+    /// Returns why an agent is not started with this flag, causes included.
     fn refusal(flag: &str) -> String {
         let refusal = parse(args(&["meseta", "agent", flag])).expect_err("refused");
         format!("{:#}", anyhow::Error::from(refusal))
@@ -684,7 +684,7 @@ mod tests {
         assert!(!typed.contains("the value is"), "{typed}");
     }
 
-    /// It was refused where MESETA_MASTER was a file, as agents take it, though no master is asked.
+    /// Regression: the verb was refused if MESETA_MASTER was a file, as agents accept it, though the verb calls no master.
     #[test]
     fn the_verbs_of_a_job_take_what_is_no_master() {
         let told = |line: &str| parse(args(&line.split(' ').collect::<Vec<_>>()));
@@ -748,7 +748,7 @@ mod tests {
         assert_eq!((&*view["port"], &*view["hostname"]), ("7051", "node1"));
     }
 
-    /// What stands in a file of secrets is neither taken for the flag's value nor shown.
+    /// The text of a secret file never replaces the flag's value, and is never shown.
     #[test]
     fn files_of_secrets_stay_files() {
         for (daemon, flag) in [

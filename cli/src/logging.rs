@@ -1,6 +1,6 @@
-//! The log of a daemon: where it goes, what is in it, and how operators get more of it for a while.
+//! The log of a daemon: its target, its contents, and temporary increases by operators.
 //!
-//! [`lines`] is the form of its lines, [`limiter`] the number of them.
+//! [`lines`] formats the lines, [`limiter`] limits their number.
 
 mod limiter;
 mod lines;
@@ -71,8 +71,8 @@ fn report_left_out(lines: Lines<fn(&[u8])>) -> std::io::Result<()> {
     thread.spawn(report).map(drop)
 }
 
-/// The message of a panic may hold text of others: it becomes a line of the log, before what the usual hook adds where a
-/// backtrace was asked for.
+/// Logs panics: the message may contain foreign text, so it becomes a log line, before the output of the default hook with
+/// its optional backtrace.
 fn log_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -89,8 +89,8 @@ fn log_panics() {
     }));
 }
 
-/// What a level means: 0 the filter as given, 1 our crates' debugging too, 2 their traces, 3 and above
-/// everything that is written at all.
+/// Returns the filter for a level: 0 the filter as given, 1 also debugging of our crates, 2 also their traces, 3 and above
+/// everything.
 fn directives(base: &str, level: u32) -> String {
     let word = match level {
         0 => return base.to_owned(),

@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     terminal::finish(code)
 }
 
-/// Of a verb that has nothing to tell but that it succeeded.
+/// Returns success for a verb without further results.
 fn done((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }

@@ -1,11 +1,11 @@
-//! What a daemon does to keep little memory.
+//! The memory savings of a daemon.
 //!
-//! [`give_back`] unmaps what only the start needed: a start runs through flag parsing, configuration, recovery,
-//! registration; of the binary's 30 MB of text and constants it touches little, but the kernel maps sixteen pages for
-//! each that is touched, so some 16 MB stay resident of which a daemon at work uses one. What is needed again is
-//! mapped again from the page cache, without a read. [`few_arenas`] and [`large_pieces_go_back`] keep freed memory from
-//! staying with the allocator, [`tidy`] does all that from time to time, and each [`Relief`] says when it is worth it.
-//! Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
+//! [`give_back`] unmaps pages that only the start needed: a start runs through flag parsing, configuration, recovery,
+//! registration. It touches little of the binary's 30 MB of text and constants, but the kernel maps sixteen pages for each
+//! touched page, so some 16 MB stay resident, of which a working daemon uses one. Pages that are needed again are mapped
+//! again from the page cache, without a read. [`few_arenas`] and [`large_pieces_go_back`] keep freed memory from staying
+//! with the allocator, [`tidy`] repeats all that from time to time, and each [`Relief`] decides when. Invariant: a mapping
+//! with a page of its own (data, relocated constants) stays untouched.
 
 #![expect(
     unsafe_code,
@@ -15,12 +15,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// From the moment a daemon listens until its start is surely over, registration included.
+/// The time from when a daemon listens until its start is surely over, including registration.
 pub(crate) const AFTER: Duration = Duration::from_secs(4);
 
-/// Between two looks for what is not needed any more.
+/// The pause between two looks for unneeded memory.
 pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(10);
-/// Of the program's pages, what a daemon at work needs again and again; more is given back.
+/// Bytes of the program's pages that a working daemon needs repeatedly; more are released.
 const PROGRAM_BYTES_MAX: u64 = 5 << 20;
 
 /// Arenas for all threads together; the C library's usual eight for each processor keep what hundreds of launches
@@ -32,7 +32,7 @@ const ARENAS: libc::c_int = 2;
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: libc::c_int = 128 << 10;
 
-/// Has the allocator keep little of what is freed. Before other threads allocate.
+/// Configures the allocator to keep little freed memory. Must run before other threads allocate.
 pub(crate) fn few_arenas() {
     #[cfg(target_env = "gnu")]
     for (setting, value) in [
@@ -61,9 +61,9 @@ pub(crate) fn large_pieces_go_back() {
     };
 }
 
-/// What decides when freed memory goes back to the kernel.
+/// The decision when freed memory goes back to the kernel.
 pub(crate) trait Relief: Send + 'static {
-    /// How long it is until the next look.
+    /// The pause between two looks.
     const INTERVAL: Duration;
     /// Whether to give back now; quick.
     fn is_needed(&mut self) -> bool;
@@ -78,7 +78,7 @@ const GROWTH_BYTES: u64 = 64 << 20;
 /// The longest pause between two trims that brought nothing: each holds up who allocates for some milliseconds.
 const TRIM_PAUSE_MAX: Duration = Duration::from_secs(300);
 
-/// When a heap that may be large is trimmed: soon after it grew or a trim was of use, and ever more seldom otherwise.
+/// The times to trim a heap that may be large: soon after it grew or a trim was useful, and more and more rarely otherwise.
 #[derive(Debug)]
 pub(crate) struct Trims {
     /// Bytes after the last trim.
@@ -96,7 +96,7 @@ impl Trims {
         }
     }
 
-    /// Whether to trim now, [`TRIM_INTERVAL`] after it was asked last, with so many bytes of heap.
+    /// Whether to trim now, [`TRIM_INTERVAL`] after the last call, with this number of heap bytes.
     fn is_due(&mut self, heap: u64) -> bool {
         self.waited += TRIM_INTERVAL;
         if heap > self.after.saturating_add(GROWTH_BYTES) {
@@ -134,13 +134,13 @@ impl Relief for Trims {
     }
 }
 
-/// When freed memory goes back before its usual time: with more than three eighths of the budget resident, as soon as
-/// that has grown by a thirty-second part. What is freed in small pieces, after a large call or answer, otherwise stays
-/// with the allocator for some seconds, and comes on top of what the next one needs.
+/// The rule for releasing freed memory before its usual time: with more than three eighths of the budget resident, as soon
+/// as that has grown by a thirty-second part. Memory freed in small pieces, after a large call or answer, otherwise stays
+/// with the allocator for some seconds, and adds to the needs of the next call.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     budget: u64,
-    /// How it gives back.
+    /// The function that releases memory.
     tidy: fn(),
     /// The least since the last trim, in bytes.
     least: u64,
@@ -193,7 +193,7 @@ fn resident(kind: &str) -> Option<u64> {
 /// Gives freed pages that the allocator still has to the kernel.
 pub(crate) fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes an integer and locks the allocator's own state; what is in use is not moved.
+    // SAFETY: takes an integer and locks the allocator's own state; memory in use is not moved.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -289,7 +289,7 @@ mod tests {
             trims.done(1_000 * MIB, 1_000 * MIB);
         }
         assert_eq!(after_looks, [2, 4, 8]);
-        // Then it grows, and then most of it has been freed.
+        // The heap grows, and then most of it has been freed.
         assert!(trims.is_due(1_100 * MIB));
         trims.done(1_100 * MIB, 300 * MIB);
         assert!(trims.is_due(300 * MIB));

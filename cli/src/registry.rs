@@ -94,7 +94,7 @@ struct Stores {
 impl Stores {
     fn store(&self, kind: &str) -> anyhow::Result<Store> {
         if kind == "embedded" {
-            // What a file is damaged by may be a defect of the store's reader, which is told as damage.
+            // A damaged file may reveal a defect of the store's reader; it is reported as damage.
             std::panic::set_hook(Box::new(|_| ()));
         }
         let (work_dir, cluster) = (self.work_dir.clone(), self.cluster.clone());
@@ -124,7 +124,7 @@ async fn check(location: &Location) -> anyhow::Result<()> {
     sound(found).map(drop)
 }
 
-/// What a master would start with; an error if it would not.
+/// Returns the image that a master would start with; fails if it would not start.
 fn sound(found: Inspected) -> anyhow::Result<Image> {
     if !found.damaged.is_empty() {
         anyhow::bail!(

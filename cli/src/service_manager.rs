@@ -14,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
-/// How often a daemon is asked how it is; more often where the watchdog wants it.
+/// The pause between two health checks of a daemon; shorter if the watchdog requires it.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// Pings within one period of the watchdog, so that a late one is no death.
 const PINGS_PER_PERIOD: u32 = 3;
 
 /// A daemon that can be asked how it is.
 pub(crate) trait Daemon: Send + 'static {
-    /// One line for people; `None` if it does not answer.
+    /// Returns a status line for people; `None` if the daemon does not answer.
     fn status(&self) -> impl Future<Output = Option<String>> + Send;
 }
 
@@ -45,7 +45,7 @@ impl Daemon for meseta_jobs::Health {
 
 /// The manager's socket, a path or an abstract name.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
-/// Pause before what must arrive is said again to a manager that does not read.
+/// The pause before an important message is repeated to a manager that does not read.
 const SAY_AGAIN: Duration = Duration::from_millis(100);
 
 /// A channel for the daemon to say that it has started; `None` where nobody wants to know.
@@ -68,7 +68,7 @@ pub(crate) fn stopping() {
     }
 }
 
-/// How long the manager waits for a sign of life, if it waits for this process at all.
+/// Returns the watchdog period of the manager, if it watches this process.
 fn watchdog(variable: impl Fn(&str) -> Option<String>) -> Option<Duration> {
     let whose = variable("WATCHDOG_PID");
     if whose.is_some_and(|pid| pid != std::process::id().to_string()) {

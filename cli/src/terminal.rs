@@ -61,7 +61,7 @@ thread_local! {
     static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Why standard output could not be written, the first time.
+/// The first error of writing standard output.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Prints one line of output.

@@ -74,7 +74,7 @@ fn a_daemon_that_is_told_nonsense_exits_with_2_and_with_1_where_that_may_pass() 
     let syntax = dir.path().join("syntax.toml");
     std::fs::write(&syntax, "port = = 1\n").expect("written");
     let syntax = format!("--config={}", syntax.display());
-    // What may be half written.
+    // These files may be half written.
     let modules = dir.path().join("modules");
     std::fs::create_dir(&modules).expect("made");
     std::fs::write(modules.join("a.json"), "{").expect("written");
@@ -111,7 +111,7 @@ fn a_daemon_that_is_told_nonsense_exits_with_2_and_with_1_where_that_may_pass() 
         (with(&budget), 1),
         (with(&modules), 1),
         (vec!["master", "--port=0", "--ip=127.0.0.1", &firewall], 1),
-        // No file makes a flag of it.
+        // No file makes it a valid flag.
         ([&with(&attributes)[..], &["--nosuch"]].concat(), 2),
     ] {
         let output = meseta(&[&line[..], &[&work_dir]].concat());

@@ -1,4 +1,4 @@
-//! One machine's course as SVG: what was used, what was foretold, what could be oversubscribed.
+//! The picture of one machine's course as SVG: usage, forecast, and oversubscribable resources.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 60.0;
 /// Points of one line: more than there are dots to draw them on are folded to their highest.
 const POINTS_MAX: usize = 1200;
-/// Who is drawn, and how.
+/// The drawn lines and their style.
 const DRAWN: [(&str, &str, &str); 3] = [
     ("**slack**, predictor", "slack: foretold peak", "#c0392b"),
     (

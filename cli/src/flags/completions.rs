@@ -1,7 +1,6 @@
-//! What shells complete: our command lines, and the ids and roles that a master knows.
+//! Shell completion: command lines, and the ids and roles of a master.
 //!
-//! The script for flags and verbs is generated; what is asked of a master when somebody completes an id is
-//! added for bash and fish.
+//! The script for flags and verbs is generated; for bash and fish it also queries a master for the completion of an id.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;

@@ -1,7 +1,8 @@
-//! Files in the values of daemons' flags: which flags take a path, and of which `file:///path` stands for the file's text.
+//! Files in the values of daemons' flags: the flags that take a path, and those for which `file:///path` means the file's
+//! text.
 //!
-//! Invariant: how a flag is declared decides it, once. One whose value is parsed as a path takes a path, so that what is in
-//! its file is neither on a command line nor in `/flags`.
+//! Invariant: only the declaration of a flag decides. A flag whose value is parsed as a path takes a path, so that the
+//! contents of its file are neither on a command line nor in `/flags`.
 
 use std::any::TypeId;
 use std::ffi::OsStr;
@@ -14,7 +15,7 @@ use super::refusal::Refusal;
 /// Before a path.
 const SCHEME: &str = "file://";
 
-/// What `file:///path` is to a flag.
+/// The meaning of `file:///path` for a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileValue {
     /// The flag takes a path: this one.
@@ -52,7 +53,7 @@ pub(crate) fn is_path_of_daemon(flag: &str) -> bool {
     })
 }
 
-/// What is to stand in place of `--flag=file:///path`, if anything is.
+/// Returns the replacement of `--flag=file:///path`, if any.
 pub(super) fn replaced(arg: &str, daemon: &Command) -> Result<Option<String>, Refusal> {
     let Some((flag, path, value)) = parts(arg, daemon) else {
         return Ok(None);
@@ -125,7 +126,7 @@ mod tests {
         }
     }
 
-    /// One that is declared as text would have its file's text, perhaps a secret, on the command line and in `/flags`.
+    /// A flag declared as text would put its file's text, perhaps a secret, on the command line and in `/flags`.
     #[test]
     fn every_flag_that_says_it_takes_a_path_is_declared_as_one() {
         let mut paths = 0;

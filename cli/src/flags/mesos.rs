@@ -1,5 +1,5 @@
-//! The flags of Mesos beside ours and the departures: none is missing in silence, and none that we have is
-//! said to be missing.
+//! The flags of Mesos against ours and the departures: every missing flag is listed, and no present flag is listed as
+//! missing.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -68,7 +68,7 @@ fn every_flag_of_mesos_is_here_or_declared() {
     }
 }
 
-/// Whoever types a flag that is not here is told what to use.
+/// A user who types a missing flag gets a replacement.
 #[test]
 fn every_absent_flag_has_a_replacement() {
     for daemon in ["master", "agent"] {

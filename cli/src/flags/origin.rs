@@ -1,4 +1,4 @@
-//! Where the value of a daemon's flag stands that was refused: clap names the flag as if it had been typed.
+//! The place of a refused value of a daemon's flag: clap's message names the flag as if the user had typed it.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! Why flags are refused, and what the process exits with then.
+//! The errors of flags, and the exit codes of the process after them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use super::absent;
 use crate::exit_code;
 use crate::terminal;
 
-/// Why a command line, environment or configuration file was not understood.
+/// The reason why a command line, environment or configuration file is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// clap's own message, or a request for help or the version.
@@ -17,7 +17,7 @@ pub(crate) enum Refusal {
     #[error("{error}{}", note(.place.as_deref()))]
     Value {
         error: clap::Error,
-        /// Where it stands, if that is elsewhere.
+        /// The place of the value, if it is outside the command line.
         place: Option<String>,
         /// Values were read from files, which may be others a moment later.
         is_from_file: bool,
@@ -66,8 +66,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What clap says of a daemon's flags: `place` is where the value stands that it is about, and `is_from_file` tells
-    /// whether values were read from files.
+    /// Converts clap's error about a daemon's flags: `place` is the place of the value, and `is_from_file` says whether
+    /// values came from files.
     pub(super) fn of_daemon(error: clap::Error, place: Option<String>, is_from_file: bool) -> Self {
         use clap::error::ErrorKind;
         match error.kind() {
@@ -90,7 +90,7 @@ impl Refusal {
     /// Prints the reason, with its causes, and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         if let Self::CommandLine(error) = self {
-            // Help and version go to standard output with code 0, what is wrong to standard error.
+            // Help and version go to standard output with code 0, errors to standard error.
             let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
             let printed = error.print();
             if error.use_stderr() {
@@ -136,7 +136,7 @@ impl Refusal {
     }
 }
 
-/// What is said after clap's own lines.
+/// Returns the text after clap's own lines.
 fn note(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!("{text}\n"))
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::file_names::ACLS;
 use super::names::{ADMIN, JOBS, NODE, PROMETHEUS, Principal};
 
-/// What a framework may do in its roles and in those below them.
+/// The actions of a framework in its roles and the roles below them.
 const BY_ROLE: [Action; 6] = [
     Action::RegisterFramework,
     Action::ReserveResources,
@@ -19,13 +19,13 @@ const BY_ROLE: [Action; 6] = [
     Action::GetQuota,
     Action::ViewRole,
 ];
-/// What it may do to what it made itself.
+/// The actions of a framework on objects that it created itself.
 const BY_OWNER: [Action; 3] = [
     Action::TeardownFramework,
     Action::UnreserveResources,
     Action::DestroyVolume,
 ];
-/// What it may do as its users, and to what runs as them.
+/// The actions of a framework as its users, and on tasks that run as them.
 const BY_USER: [Action; 15] = [
     Action::RunTask,
     Action::ViewFramework,
@@ -44,7 +44,7 @@ const BY_USER: [Action; 15] = [
     Action::ViewContainer,
 ];
 
-/// What whoever reads metrics may read.
+/// The endpoints for readers of metrics.
 const METRICS: [&str; 2] = ["/metrics", "/metrics/snapshot"];
 
 /// The rules of a fleet without frameworks of its own.
@@ -149,7 +149,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<Map<String, Value>> {
     serde_json::from_str(text).with_context(|| format!("{ACLS} is not JSON"))
 }
 
-/// One list a line or more, as people read it.
+/// Formats one list per line, or several lines for a long list, for people.
 pub(super) fn pretty(rules: &Map<String, Value>) -> anyhow::Result<String> {
     let mut lines = Vec::new();
     for (key, value) in rules {

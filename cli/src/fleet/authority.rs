@@ -18,7 +18,7 @@ use super::names::Machine;
 /// Certificates count from this long before they were made: not all clocks of a fleet agree.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
 
-/// From when and until when something is valid, since 1970.
+/// The begin and end of a validity, since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity {
     from: Duration,
@@ -61,7 +61,7 @@ pub(super) struct Pair {
     pub(super) key: String,
 }
 
-/// What signs.
+/// The key and certificate that sign others.
 pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -84,7 +84,7 @@ impl Authority {
         Ok((authority, text))
     }
 
-    /// One that [`Self::create`] made under this name.
+    /// Loads an authority that [`Self::create`] made under this name.
     pub(super) fn load(name: &str, certificate: &str, key: &str) -> anyhow::Result<Self> {
         let key = KeyPair::from_pem(key).context("the key is none in PEM form")?;
         ensure!(
@@ -97,7 +97,7 @@ impl Authority {
         })
     }
 
-    /// Its own certificate in PEM form.
+    /// Returns the authority's own certificate in PEM form.
     pub(super) fn pem(&self) -> &str {
         &self.pem
     }
@@ -163,7 +163,7 @@ fn called(name: &str) -> DistinguishedName {
     called
 }
 
-/// Of an authority that signs for machines and for no further authority.
+/// Returns the parameters of an authority that signs for machines and for no further authority.
 fn params(name: &str) -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = called(name);

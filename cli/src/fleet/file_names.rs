@@ -1,10 +1,11 @@
-//! What the files and folders of a fleet are called, in its own folder and on its machines.
+//! The names of the files and folders of a fleet, in its own folder and on its machines.
 //!
-//! Invariant: in this module the names stand here alone; [`layout`](super::layout) says which of them there are, and what is in them.
+//! Invariant: within this module only this file contains the names; [`layout`](super::layout) decides which of them exist,
+//! and their contents.
 
 use std::path::{Path, PathBuf};
 
-/// Who is in the fleet, in its folder alone.
+/// The members of the fleet, in its folder alone.
 pub(super) const FLEET: &str = "fleet.json";
 /// The rules, in the fleet's folder and in that of every daemon.
 pub(super) const ACLS: &str = "acls.json";
@@ -15,7 +16,7 @@ pub(super) const CREDENTIALS: &str = "credentials";
 pub(super) const AUTHORITY: &str = "authority/ca.pem";
 pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
 
-/// Of daemons and principals: whom to believe, and their own certificate.
+/// The trusted authority of daemons and principals, beside their own certificate.
 pub(super) const CA: &str = "ca.pem";
 pub(super) const CERTIFICATE: &str = "cert.pem";
 pub(super) const KEY: &str = "key.pem";
@@ -34,9 +35,9 @@ pub(super) const MASTER: &str = "master";
 pub(super) const AGENT: &str = "agent";
 pub(super) const SCHEDULER: &str = "scheduler";
 
-/// What a machine's folder becomes there.
+/// The target of a machine's folder on the machine.
 pub(super) const ETC: &str = "/etc/meseta";
-/// How the name of a file of configuration ends.
+/// The extension of configuration files.
 const CONFIGURATION: &str = "toml";
 
 /// A daemon's configuration file.
@@ -48,7 +49,7 @@ pub(super) fn is_configuration(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == CONFIGURATION)
 }
 
-/// What goes to [`ETC`] of this machine.
+/// Returns the folder with the contents of [`ETC`] on this machine.
 pub(super) fn machine_dir(name: &str) -> PathBuf {
     Path::new(MACHINES).join(name)
 }
@@ -66,7 +67,7 @@ pub(super) fn secret(principal: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// They stood in four files, of which one wrote what another one named.
+    /// Regression: the names stood in four files, and one file wrote a name that another file spelled differently.
     #[test]
     fn names_of_files_stand_here_alone() {
         // Those that are like no word of a flag or of a rule.

@@ -15,15 +15,15 @@ use super::file_names::{FLEET, MACHINES};
 use super::layout::{self, File, Fleet};
 
 const DIR_MODE: u32 = 0o700;
-/// Of `/etc/meseta`: configuration is read by everybody, what is below is not.
+/// The mode of `/etc/meseta`: everybody reads configuration, but not the folders below.
 const MACHINE_MODE: u32 = 0o755;
 
 /// The folder, or what will become it.
 #[derive(Debug)]
 pub(super) struct Folder {
-    /// Where it is written.
+    /// The path where the folder is written.
     path: PathBuf,
-    /// Where it will be.
+    /// The final path of the folder.
     place: PathBuf,
     is_kept: bool,
 }
@@ -55,7 +55,7 @@ impl Folder {
         })
     }
 
-    /// One that `init` made.
+    /// Opens a folder that `init` made.
     pub(super) fn open(dir: &Path) -> anyhow::Result<Self> {
         let place =
             std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
@@ -72,7 +72,7 @@ impl Folder {
         })
     }
 
-    /// Where it is, or will be once it is kept.
+    /// Returns the present or future path of the folder.
     pub(super) fn final_path(&self) -> &Path {
         &self.place
     }

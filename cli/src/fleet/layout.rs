@@ -1,15 +1,15 @@
-//! Which files a fleet has, and what stands in them: values to values.
+//! The files of a fleet and their contents: values to values.
 //!
 //! ```text
-//! fleet.json            who is in the fleet
-//! acls.json             the rules, as every daemon gets them
-//! credentials           principals with hashes of their secrets, as every daemon gets it
+//! fleet.json            the members of the fleet
+//! acls.json             the rules, the same for every daemon
+//! credentials           principals with hashes of their secrets, the same for every daemon
 //! authority/            the authority's certificate, and its key: of no use to any machine
-//! principals/NAME/      what a person or framework needs: secret, ca.pem, cert.pem, key.pem, env
-//! machines/NAME/        what goes to /etc/meseta of that machine
+//! principals/NAME/      the files of a person or framework: secret, ca.pem, cert.pem, key.pem, env
+//! machines/NAME/        the contents of /etc/meseta on that machine
 //! ```
 //!
-//! Invariant: the authority's key is in no machine's folder, and a principal's secret in no other's, but for that of
+//! Invariant: the authority's key is in no machine's folder, and a principal's secret in no other's, except for that of
 //! agents.
 
 use std::net::SocketAddr;
@@ -25,20 +25,20 @@ use super::file_names::{
 };
 use super::names::{ADMIN, JOBS, Machine, NODE, PROMETHEUS, Principal};
 
-/// Of `fleet.json`.
+/// The format number of `fleet.json`.
 pub(super) const FORMAT: u32 = 1;
 const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
 const SCHEDULER_PORT: u16 = 5070;
 
-/// Who is in a fleet.
+/// The members of a fleet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fleet {
     pub(super) format: u32,
     /// The authority's name, by which its certificates name it.
     pub(super) authority: String,
-    /// When the authority ends, in seconds since 1970.
+    /// The end of the authority's certificate, in seconds since the Unix epoch.
     pub(super) authority_ends: u64,
     pub(super) master: Machine,
     pub(super) agents: Vec<Machine>,
@@ -100,13 +100,13 @@ impl Fleet {
     }
 }
 
-/// What every daemon is told.
+/// The data that every daemon shares.
 pub(super) struct Shared {
     /// The authority's certificate.
     pub(super) authority: String,
     pub(super) credentials: String,
     pub(super) acls: String,
-    /// What agents join by.
+    /// The secret with which agents join.
     pub(super) node_secret: String,
 }
 
@@ -117,8 +117,8 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Who may read it: its owner alone, but for configuration, which holds no secret and is read by daemons of other
-    /// users than root.
+    /// Returns the mode of a file: readable by its owner alone, except for configuration, which contains no secret and is
+    /// read by daemons of other users than root.
     pub(super) fn mode(&self) -> u32 {
         if file_names::is_configuration(&self.path) {
             0o644
@@ -139,7 +139,7 @@ fn machine_dir(machine: &Machine) -> PathBuf {
     file_names::machine_dir(&machine.name)
 }
 
-/// What `add` reads again, and what copies are made of.
+/// Returns the files that `add` reads again, and that copies are made of.
 pub(super) fn sources(fleet: &Fleet, shared: &Shared) -> anyhow::Result<Vec<File>> {
     let text = serde_json::to_string_pretty(fleet)? + "\n";
     Ok(vec![
@@ -201,7 +201,7 @@ fn pair_in(dir: &Path, pair: &Pair) -> Vec<File> {
     ]
 }
 
-/// What a daemon shares with all others.
+/// Returns the files that a daemon shares with all others.
 fn shared_files(machine: &Machine, daemon: &str, shared: &Shared) -> Vec<File> {
     let dir = machine_dir(machine).join(daemon);
     vec![
@@ -211,7 +211,7 @@ fn shared_files(machine: &Machine, daemon: &str, shared: &Shared) -> Vec<File> {
     ]
 }
 
-/// What the master needs.
+/// Returns the files of the master.
 pub(super) fn master(fleet: &Fleet, own: &Pair, shared: &Shared) -> Vec<File> {
     let machine = &fleet.master;
     let mut files = pair(machine, MASTER, own);
@@ -237,14 +237,14 @@ pub(super) fn master_shared(fleet: &Fleet, shared: &Shared) -> Vec<File> {
     shared_files(&fleet.master, MASTER, shared)
 }
 
-/// What every agent shares.
+/// Returns the files that every agent shares.
 pub(super) fn agents(fleet: &Fleet, shared: &Shared) -> Vec<File> {
     let all = fleet.agents.iter();
     all.flat_map(|agent| shared_files(agent, AGENT, shared))
         .collect()
 }
 
-/// What one agent needs for itself.
+/// Returns the files of one agent alone.
 pub(super) fn agent(fleet: &Fleet, machine: &Machine, own: &Pair, node_secret: &str) -> Vec<File> {
     let runtime_dir = ("runtime_dir", quoted("/run/meseta/agent"));
     let secret = format!("{NODE} {node_secret}\n");
@@ -263,7 +263,7 @@ pub(super) fn scheduler_shared(fleet: &Fleet, shared: &Shared) -> Vec<File> {
     machine.map_or_else(Vec::new, |machine| shared_files(machine, SCHEDULER, shared))
 }
 
-/// What the scheduler of jobs needs for itself; tasks whose job names no user run as this one.
+/// Returns the files of the scheduler of jobs; tasks whose job names no user run as `user`.
 pub(super) fn scheduler(
     fleet: &Fleet,
     machine: &Machine,
@@ -319,8 +319,8 @@ fn path_of(daemon: &str, name: &str) -> String {
     quoted(&format!("{ETC}/{daemon}/{name}"))
 }
 
-/// A daemon's configuration file. What is the default elsewhere is written out: the cluster stays shut on whatever
-/// address it listens.
+/// Returns a daemon's configuration file. It states the defaults explicitly: the cluster requires authentication on any
+/// address.
 fn configuration(
     daemon: &str,
     machine: &Machine,
@@ -349,7 +349,7 @@ fn configuration(
     format!("# {ETC}/{name}: flags of `meseta {daemon}`, made by `meseta tls`.\n{lines}")
 }
 
-/// How scp(1) names a machine.
+/// Returns the name of a machine for scp(1).
 fn host(machine: &Machine) -> String {
     match machine.address() {
         std::net::IpAddr::V6(address) => format!("root@[{address}]"),
@@ -363,7 +363,7 @@ fn first_copy(dir: &str, machine: &Machine) -> String {
     format!("  scp -rp {dir}/{MACHINES}/{name}/. {host}:{ETC}/\n")
 }
 
-/// The same for one daemon that is new on a machine with others.
+/// Returns the command for the first copy of one daemon to a machine that has others.
 fn first_copy_of(dir: &str, machine: &Machine, daemon: &str) -> String {
     let (own, host) = (format!("{dir}/{MACHINES}/{}", machine.name), host(machine));
     let configuration = file_names::configuration(daemon);
@@ -417,7 +417,7 @@ fn agent_starts(agents: &[Machine]) -> String {
     agents.iter().map(line).collect()
 }
 
-/// What to do after `init`.
+/// Returns the next steps after `init`.
 pub(super) fn after_init(fleet: &Fleet, dir: &str, validity: Validity) -> String {
     let mut text = format!(
         "{dir}: certificates of \"{}\", valid until {}; `meseta tls renew --dir={dir}` makes new ones\n\n\
@@ -452,7 +452,7 @@ fn handed_out(dir: &str, principals: &[Principal]) -> String {
     text
 }
 
-/// What `add` adds.
+/// The additions of an `add` command.
 pub(super) struct Additions<'a> {
     pub(super) agents: &'a [Machine],
     pub(super) principals: &'a [Principal],
@@ -469,7 +469,7 @@ impl Additions<'_> {
     }
 }
 
-/// What to do after `add`.
+/// Returns the next steps after `add`.
 pub(super) fn after_add(fleet: &Fleet, dir: &str, added: &Additions<'_>) -> String {
     let mut text = String::from("Next:\n\n");
     let has_new_principals = !added.principals.is_empty() || added.scheduler.is_some();
@@ -512,7 +512,7 @@ pub(super) fn after_add(fleet: &Fleet, dir: &str, added: &Additions<'_>) -> Stri
     text
 }
 
-/// What to do after `renew`.
+/// Returns the next steps after `renew`.
 pub(super) fn after_renew(
     fleet: &Fleet,
     dir: &str,

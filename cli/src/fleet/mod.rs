@@ -1,9 +1,10 @@
-//! `meseta tls`: the certificates, credentials, ACLs and configuration of a small fleet, in one folder.
+//! The `meseta tls` verb: the certificates, credentials, ACLs and configuration of a small fleet, in one folder.
 //!
-//! [`names`] reads who is in the fleet, [`authority`] signs, [`acls`] says who may do what, [`layout`] decides
-//! which files there are, [`file_names`] what they are called, [`folder`] reads and writes them. Invariant: nothing that exists is overwritten but by
-//! `renew` and by what `add` adds to; secrets and keys are in files that only their owner reads, and on no
-//! command line and in no output.
+//! - [`names`]: the members of the fleet; [`authority`]: signatures; [`acls`]: permissions.
+//! - [`layout`]: the files; [`file_names`]: their names; [`folder`]: reading and writing them.
+//!
+//! Invariant: an existing file is only overwritten by `renew`, and by `add` for the files that it extends; secrets and keys
+//! are in files that only their owner reads, and on no command line and in no output.
 
 mod acls;
 mod authority;
@@ -215,7 +216,7 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
     Ok(layout::after_init(&fleet, &dir, validity))
 }
 
-/// Who is added to a fleet.
+/// The members that join a fleet.
 struct Grown<'a> {
     authority: &'a Authority,
     validity: Validity,
@@ -223,7 +224,7 @@ struct Grown<'a> {
     principals: &'a [Principal],
     scheduler: Option<&'a Machine>,
     job_users: &'a [String],
-    /// Where the folder is, or will be.
+    /// The present or future path of the folder.
     place: &'a Path,
 }
 
@@ -324,7 +325,7 @@ impl Grown<'_> {
                     .into_iter()
                     .find(|address| first.contains(address))
             };
-            // Of another daemon of one machine the files go elsewhere, whatever that machine is called there.
+            // The files of another daemon on the machine go to another folder, whatever its name there.
             let mut same = known.iter().chain(&given[..at]);
             let same = same.find_map(|(other_daemon, other)| {
                 let is_another = other_daemon == daemon && other.name != machine.name;
@@ -337,7 +338,7 @@ impl Grown<'_> {
                     machine.name
                 );
             }
-            // That there is such an agent already is said elsewhere.
+            // Another check reports an existing agent of this name.
             let known = known.iter().filter(|(other, _)| other != daemon);
             let mut others = known.chain(&given[..at]);
             let other =
@@ -352,8 +353,8 @@ impl Grown<'_> {
         Ok(())
     }
 
-    /// Refuses a machine that is called as a principal is: a client that shows a certificate and no secret is
-    /// the principal of that name.
+    /// Refuses a machine with the name of a principal: a client with a certificate and no secret is the principal of that
+    /// name.
     fn check_names(&self, fleet: &Fleet) -> anyhow::Result<()> {
         let scheduler = self.scheduler.or(fleet.scheduler.as_ref());
         let given = || {

@@ -1,4 +1,4 @@
-//! Who is in a fleet, as the command line names them: machines and principals.
+//! The members of a fleet, as the command line names them: machines and principals.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,13 +7,13 @@ use meseta_access::credentials::{is_principal, may_begin_line};
 use meseta_resources::Role;
 use serde::{Deserialize, Serialize};
 
-/// Who may do everything.
+/// The principal that may do everything.
 pub(super) const ADMIN: &str = "admin";
-/// What agents join as.
+/// The principal of joining agents.
 pub(super) const NODE: &str = "node";
-/// Who may read metrics.
+/// The principal that may read metrics.
 pub(super) const PROMETHEUS: &str = "prometheus";
-/// What the scheduler of jobs is to the master, in a fleet that has one.
+/// The principal of the job scheduler, in a fleet that has one.
 pub(super) const JOBS: &str = "jobs";
 /// Principals of every fleet.
 pub(super) const BUILT_IN: [&str; 3] = [ADMIN, NODE, PROMETHEUS];
@@ -32,7 +32,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Where its daemons listen.
+    /// Returns the address that its daemons listen on.
     pub(super) fn address(&self) -> IpAddr {
         let nowhere = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
         self.addresses.first().copied().unwrap_or(nowhere)
@@ -40,7 +40,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// As [`machine`] reads it.
+    /// Writes the form that [`machine`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
         write!(f, "{}={}", self.name, addresses.join(","))

@@ -1,4 +1,4 @@
-//! The folder that is made: what is in it, for whom, and what it is not overwritten by.
+//! The generated folder: its files, their owners, and its protection from overwriting.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -207,7 +207,7 @@ fn what_exists_is_not_overwritten() {
     let error = error.expect_err("refused").to_string();
     assert!(error.contains("meseta tls renew"), "{error}");
     assert_eq!(tree(&fleet), before);
-    // Nothing is left of what was refused.
+    // A refused command leaves nothing behind.
     assert_eq!(std::fs::read_dir(dir.path()).expect("a folder").count(), 1);
     let error = add_to(&dir.path().join("none"), &["a=10.0.0.9"], &[]);
     let error = error.expect_err("refused").to_string();
@@ -548,7 +548,7 @@ fn a_scheduler_of_jobs_can_be_added_and_renewed() {
     assert!(said.contains("chown -R meseta-scheduler:"), "{said}");
 }
 
-/// What was printed to be copied to the new machine replaced the files of the other one.
+/// Regression: the printed commands for the new machine replaced the files of the other one.
 #[test]
 fn an_address_is_of_one_agent() {
     let dir = tempfile::tempdir().expect("a folder");

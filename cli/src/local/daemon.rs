@@ -1,4 +1,4 @@
-//! One process of `meseta local`: started, waited for, started again, ended.
+//! A process of `meseta local`: start, wait, restart and end.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -11,27 +11,27 @@ use tokio::time::Instant;
 use crate::daemon::PARENT_VARIABLE;
 use crate::terminal;
 
-/// How long a daemon may take from its start until its port answers.
+/// The time from the start of a daemon until its port must answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long an agent may take to end its tasks and remove their groups; then it is killed.
+/// The time that an agent has to end its tasks and remove their cgroups; then it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 /// Pause between two looks for a daemon's endpoint file.
 const ENDPOINT_POLL: Duration = Duration::from_millis(10);
 /// Pause before a daemon that may end is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
 
-/// What the end of a daemon means for the cluster.
+/// The consequence of a daemon's end for the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtItsEnd {
-    /// It is all over: there is no other of its kind.
+    /// The cluster ends: there is no other daemon of this kind.
     Fail,
-    /// An agent whose master told it to end is started again, until it may stay.
+    /// The agent is started again after success: its master told it to end, until it may stay.
     AgainAfterSuccess,
-    /// It is started again however it ended: others go on meanwhile.
+    /// The daemon is started again after any end: others continue meanwhile.
     Again,
 }
 
-/// One running daemon.
+/// A running daemon of the cluster.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) name: String,
@@ -41,19 +41,19 @@ pub(super) struct Daemon {
     /// The verb and its flags.
     arguments: Vec<String>,
     child: Child,
-    /// When one that has ended is started again.
+    /// The time of the next start of an ended daemon.
     again_at: Option<Instant>,
 }
 
-/// What a look at a daemon found.
+/// The state of a daemon at a look.
 #[derive(Debug)]
 pub(super) enum Found {
     Running,
     /// An agent ended because its master said so, and is started again by later looks.
     ToldToEnd,
-    /// It has ended, and is started again by later looks.
+    /// The daemon has ended; a later look starts it again.
     Ended(ExitStatus),
-    /// It has ended for good.
+    /// The daemon has ended for good.
     Failed(ExitStatus),
 }
 
@@ -90,7 +90,7 @@ impl Daemon {
         })
     }
 
-    /// From now on it has this port, also when it is started again.
+    /// Fixes the present port, also for later starts.
     pub(super) fn keep_port(&mut self) {
         let Some((_, port)) = self.url.rsplit_once(':') else {
             return;
@@ -160,7 +160,7 @@ impl Daemon {
         }
     }
 
-    /// Waits for the end of one that was asked to end, and kills it if it takes too long.
+    /// Waits for the end of a daemon after the request to end, and kills it if it takes too long.
     pub(super) async fn wait(&mut self) {
         if tokio::time::timeout(STOP_LIMIT, self.child.wait())
             .await

@@ -1,7 +1,8 @@
-//! `meseta local --demo`: two teams with shares, a service, and a batch job on what the service does not use.
+//! The demonstration of `meseta local --demo`: two teams with shares, a service, and a batch job on resources that the
+//! service does not use.
 //!
-//! What is done is [`commands`], which are printed before they are run, so that a reader can type the like. Invariant:
-//! nothing here is known to the daemons; it is all flags and verbs.
+//! [`commands`] are printed before they run, so that a reader can type similar ones. Invariant: the demonstration consists
+//! of flags and verbs alone; the daemons know nothing of it.
 
 use std::process::Stdio;
 
@@ -15,8 +16,8 @@ pub(super) const AGENTS: u16 = 3;
 /// Resources of each, unless they are given: the same on every machine, so that the shares below fit.
 pub(super) const RESOURCES: &str = "cpus:2;mem:1024;disk:1024";
 
-/// Flags by which an agent oversubscribes what is not used. The estimator believes a task after seconds, where
-/// a real fleet waits for minutes.
+/// Returns the flags of an agent that oversubscribes unused resources. The estimator trusts a task after seconds, where a
+/// real fleet waits for minutes.
 pub(super) fn oversubscription() -> Vec<String> {
     let parameters = [
         ("min_age", "10secs"),
@@ -73,8 +74,8 @@ pub(super) fn commands() -> Vec<Vec<&'static str>> {
     ]
 }
 
-/// Runs the commands, each of which is printed. The last waits until something is oversubscribed: it goes on, and ends with what is
-/// returned.
+/// Prints and runs the commands. The last one waits until resources are oversubscribed: it is still running when this
+/// returns its process.
 pub(super) async fn run(
     masters: &str,
     (me, master_flag): (&str, &str),

@@ -13,9 +13,9 @@ use meseta_daemon::advertised::usual_loopback;
 use super::daemon::{AtItsEnd, Daemon};
 use crate::daemon::end_with_parent;
 
-/// What the program is called.
+/// The name of the program.
 const PROGRAM: &str = "etcd";
-/// What a look at its port may take.
+/// The time limit for a look at its port.
 const CONNECT_LIMIT: Duration = Duration::from_millis(100);
 
 /// Flags of the hidden verb under which `meseta local` runs etcd.
@@ -71,7 +71,7 @@ fn flags(dir: &Path, client: SocketAddr, peer: SocketAddr) -> Vec<String> {
     ]
 }
 
-/// Where the program is.
+/// Returns the path of the program.
 fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut candidates = std::env::split_paths(&path).map(|dir| dir.join(PROGRAM));

@@ -37,12 +37,12 @@ use crate::terminal;
 const AGENTS_MAX: u16 = 64;
 /// More masters than this help nobody.
 const MASTERS_MAX: u16 = 7;
-/// The master's port unless told, and the scheduler's beside it.
+/// The default port of the master; the scheduler's is beside it.
 const USUAL_PORT: u16 = 5050;
 const SCHEDULER_PORT: u16 = 5070;
-/// How long several masters may take to elect one.
+/// The time limit for the election of one of several masters.
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);
-/// Pause between two looks at what has ended, or at who leads.
+/// The pause between two looks for ended daemons or for the leader.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Flags of `meseta local`.
@@ -305,7 +305,7 @@ impl Cluster {
         masters.join(",")
     }
 
-    /// What verbs need to be told to find the masters; nothing where those are at the usual address.
+    /// Returns the flag with which verbs find the masters; empty if they are at the usual address.
     fn master_flag(&self) -> String {
         match self.addresses() {
             only if only == usual_master() => String::new(),
@@ -353,7 +353,7 @@ impl Cluster {
         lines
     }
 
-    /// How a first job is run.
+    /// Returns the hint for a first job.
     fn job_hint(&self, me: &str) -> String {
         let Some(scheduler) = &self.scheduler else {
             return String::new();
@@ -370,7 +370,7 @@ impl Cluster {
         )
     }
 
-    /// What several masters are there for.
+    /// Returns the hint for several masters.
     fn failover_hint(&self) -> &'static str {
         if self.masters.len() > 1 {
             "\nKill the master that leads with `kill -9`: another one leads within ten seconds, and tasks go on. \
@@ -426,7 +426,7 @@ impl Cluster {
     }
 }
 
-/// How tasks are kept apart on this machine.
+/// Returns the isolation of tasks on this machine.
 fn isolation() -> String {
     match meseta_agent::weak_isolation() {
         None => "isolated by cgroups, namespaces, capabilities and a system call filter".to_owned(),
@@ -462,7 +462,7 @@ fn agent_flags(
         format!("--port={port}"),
         format!("--master={masters}"),
         format!("--runtime_dir={}", dir.join("run").display()),
-        // Whoever tries it out is told, and needs no flag.
+        // The output warns the user, who needs no flag.
         "--allow_weak_isolation".to_owned(),
         "--shutdown_tasks_on_exit".to_owned(),
     ];
@@ -483,7 +483,7 @@ fn agent_flags(
     Ok(flags)
 }
 
-/// What was given, and a rack where there are several agents and none was named.
+/// Returns the given attributes, and a rack if there are several agents and none is given.
 fn attributes(options: &Options, index: u16) -> Option<String> {
     let given = options.attributes.as_deref();
     let names_rack = given.is_some_and(|text| text.split(';').any(|one| one.starts_with("rack:")));
@@ -494,7 +494,7 @@ fn attributes(options: &Options, index: u16) -> Option<String> {
     Some(given.map_or(rack.clone(), |given| format!("{given};{rack}")))
 }
 
-/// How the user named this program, shortened to what can be pasted from here.
+/// Returns the user's name for this program, shortened to a form that can be pasted here.
 fn invoked_as() -> String {
     let Ok(exe) = std::env::current_exe() else {
         return "meseta".to_owned();

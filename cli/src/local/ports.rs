@@ -1,19 +1,19 @@
-//! Which ports of loopback `meseta local` takes, and free ones to offer instead where those are taken.
+//! The loopback ports of `meseta local`, and free ones to suggest where they are taken.
 //!
-//! Entered through [`refuse_taken`], before any daemon is started. Deciding is pure, over a function that says whether a
-//! port is free. Invariant: what is offered was free, for all daemons at once.
+//! Entered through [`refuse_taken`], before any daemon is started. The decision is pure, over a function that says whether
+//! a port is free. Invariant: suggested ports were free, for all daemons at once.
 
 use std::net::TcpListener;
 
 use anyhow::{Context as _, bail};
 use meseta_daemon::advertised::{usual_address, usual_loopback};
 
-/// How far the ports that are offered are from those that were asked for, and from each other.
+/// The distance of suggested ports from the requested ones, and from each other.
 const STEP: u16 = 10;
 /// Offers that are tried before none is made.
 const OFFERS_MAX: u16 = 100;
 
-/// The ports of all daemons, by what was asked for; 0 stands for any free one.
+/// The requested ports of all daemons; 0 stands for any free port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ports {
     /// The first master's; the others take those below it.
@@ -22,7 +22,7 @@ pub(super) struct Ports {
     /// The first agent's; the others take those above it.
     pub(super) agent: u16,
     pub(super) agents: u16,
-    /// The scheduler's, if one was asked for by number.
+    /// The scheduler's port, if requested by number.
     pub(super) scheduler: u16,
 }
 
@@ -45,7 +45,7 @@ impl Ports {
         port.context("--agent_port leaves no room above it")
     }
 
-    /// All that are asked for by number.
+    /// Returns all ports requested by number.
     fn fixed(&self) -> anyhow::Result<Vec<u16>> {
         let masters = (0..self.masters).map(|index| self.of_master(index));
         let agents = (0..self.agents).map(|index| self.of_agent(index));
@@ -54,7 +54,7 @@ impl Ports {
         Ok(all?.into_iter().filter(|port| *port != 0).collect())
     }
 
-    /// The same number of ports elsewhere, all of them free.
+    /// Returns the same number of ports elsewhere, all of them free.
     fn elsewhere(&self, is_free: &impl Fn(u16) -> bool) -> Option<Self> {
         let moved = |port: u16, by: u16| match port {
             0 => Some(0),
@@ -74,7 +74,7 @@ impl Ports {
         })
     }
 
-    /// The scheduler's port: what was asked for, or else `usual` if it is free and no other daemon's, or else any.
+    /// Returns the scheduler's port: the requested one, or else `usual` if it is free and no other daemon's, or else any.
     pub(super) fn of_scheduler(&self, usual: u16) -> anyhow::Result<u16> {
         self.of_scheduler_among(usual, &is_free)
     }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::terminal;
 
-/// Where the state is, and whether it goes away at the end.
+/// The place of the state, and whether it is removed at the end.
 #[derive(Debug)]
 pub(super) struct StateDir {
     pub(super) path: PathBuf,

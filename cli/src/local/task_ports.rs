@@ -1,20 +1,20 @@
-//! Which ports each of several agents offers: they are of one machine, and no port is to be offered twice.
+//! The ports that each of several agents offers: they share a machine, and no port may be offered twice.
 //!
-//! Invariant: an agent never offers fewer than when its directory was made, as it would not start with them. Those of
-//! directories that were made for another number of agents may therefore be offered twice.
+//! Invariant: an agent never offers fewer ports than when its directory was made, as it would not start with them.
+//! Directories made for another number of agents may therefore offer a port twice.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
-/// Those that an agent offers by itself.
+/// The first port that an agent offers by default.
 const FIRST: u16 = 31_000;
 const COUNT: u16 = 1_001;
 /// The file in an agent's directory that says which it was given.
 const RECORD: &str = "task_ports";
 
-/// What an agent is given with `--resources`, its ports among them. `inherited` is what its environment says, which such a
-/// flag replaces.
+/// Returns the `--resources` of an agent, including its ports. `inherited` is the value in its environment, which the flag
+/// replaces.
 pub(super) fn resources_of_agent(
     which: (u16, u16),
     given: Option<&str>,
@@ -29,8 +29,8 @@ pub(super) fn resources_of_agent(
     })
 }
 
-/// The ports of one agent of so many, as `--resources` names them; nothing where what is given does, or where it is alone.
-/// One whose directory was made without keeps what it has.
+/// Returns the ports of one agent among `agents` for `--resources`; `None` if the given resources name ports, or if there
+/// is one agent. An agent whose directory was made without the flag keeps its ports.
 fn of_agent(
     (index, agents): (u16, u16),
     given: Option<&str>,

@@ -1,9 +1,9 @@
-//! How many lines of the same cause a log takes, and how many it left out.
+//! The limit on log lines of the same cause, and the count of omitted lines.
 //!
-//! A cause is the place in the program that writes the line, and the client that the line is about, where the line names one.
-//! Each client has a limit of its own, so that one client cannot silence the lines about others; all clients together have a
-//! limit too, so that many clients cannot fill the disk. Invariant: every line that is left out is counted and reported once.
-//! The limiter reads no clock.
+//! A cause is the place in the program that writes the line, and the client that the line is about, if the line names one.
+//! Each client has a limit of its own, so that one client cannot silence the lines about others; all clients together have
+//! a limit too, so that many clients cannot fill the disk. Invariant: every omitted line is counted and reported once. The
+//! limiter reads no clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

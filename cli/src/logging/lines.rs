@@ -161,7 +161,7 @@ impl Fields {
             _ => TEXT_BYTES_MAX,
         };
         let mut excerpt = Excerpt::new(bytes_max);
-        // A type that cannot be formatted has told what it could.
+        // If formatting fails, the text so far remains.
         let _ = excerpt.write_fmt(value);
         let text = excerpt.into_text();
         match name {

@@ -4,9 +4,9 @@ use meseta_resources::HostPort;
 
 use super::identity;
 
-/// Where masters listen unless they are told otherwise.
+/// The default port of masters.
 pub(super) const MASTER_PORT: u16 = 5050;
-/// Where agents listen unless they are told otherwise.
+/// The default port of agents.
 pub(super) const AGENT_PORT: u16 = 5051;
 
 /// An address without a port is one of a master.
@@ -15,7 +15,7 @@ pub(super) fn url(address: &str, path: &str) -> String {
     format!("{scheme}://{address}{path}")
 }
 
-/// The same, by this scheme if the address names none.
+/// Returns the URL, with this scheme if the address has none.
 pub(super) fn url_with(scheme: &str, address: &str, path: &str) -> String {
     match address.contains("://") {
         true => url(address, path),
@@ -47,12 +47,12 @@ fn known_scheme(scheme: &str) -> Option<&'static str> {
     known.find(|known| known.eq_ignore_ascii_case(scheme))
 }
 
-/// Without what stands before the address where a master tells its own, as agents take it too.
+/// Removes the prefix of an address in a master's own form, which agents accept too.
 fn without_pid(address: &str) -> &str {
     address.strip_prefix("master@").unwrap_or(address)
 }
 
-/// Refuses what cannot be the address of a master, with what is wrong with it.
+/// Refuses an invalid address of a master, with the reason.
 pub(super) fn check(address: &str) -> Result<(), String> {
     let address = address.trim();
     let rest = match address.split_once("://") {
@@ -98,7 +98,7 @@ pub(super) fn check(address: &str) -> Result<(), String> {
 }
 
 pub(super) fn has_port(address: &str) -> bool {
-    // The colons of an IPv6 address are none before a port, unless it stands in brackets.
+    // The colons of an IPv6 address precede no port, unless it stands in brackets.
     let is_bare_v6 = address.parse::<std::net::Ipv6Addr>().is_ok();
     let port = address.rsplit_once(':').map(|(_, port)| port);
     !is_bare_v6 && port.is_some_and(|port| port.parse::<u16>().is_ok())

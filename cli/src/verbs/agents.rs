@@ -1,4 +1,4 @@
-//! `meseta agents`: who is registered, where, and how full.
+//! The `meseta agents` verb: the registered agents, their addresses, and their allocation.
 
 use anyhow::bail;
 use meseta_daemon::calendar;
@@ -48,7 +48,7 @@ fn show_once(options: &ListOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The id of the agent that is meant by an id or a part of it, or by a host name that no other agent has.
+/// Returns the id of the agent with this id or a unique part of it, or with this host name if no other agent has it.
 pub(super) fn find<'a>(
     agents: impl Iterator<Item = &'a Value> + Clone,
     query: &str,
@@ -86,7 +86,7 @@ pub(super) fn find_anywhere(listed: &Value, query: &str) -> anyhow::Result<Optio
     }
 }
 
-/// Why the agent of this whole id is not here, if it is one that `/slaves` lists as such.
+/// Returns why the agent with this whole id is absent, if `/slaves` lists it as absent.
 pub(super) fn absence(listed: &Value, id: &str) -> Option<&'static str> {
     let lists = [
         ("recovered_slaves", "awaited since the master began to lead"),
@@ -129,7 +129,7 @@ fn row(agent: &Value, state: &str) -> Vec<String> {
     ]
 }
 
-/// Of an agent that is not here nothing is known but where it was, and since when it is away.
+/// Returns the row of an absent agent: only its place, and the time since when it is away, are known.
 fn lost_row(agent: &Value) -> Vec<String> {
     let mut row = vec!["-".to_owned(); 8];
     for (at, key) in [(0, "id"), (1, "hostname"), (3, "state")] {

@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1::scheduler::{Call, Event};
 use meseta_proto::recordio;
 use serde_json::{Value, json};
 
-/// Where nothing listens, nor comes to: the kernel gives that port to nobody who asks for any.
+/// Returns an address without a listener: the kernel never assigns port 1 to a socket without a fixed port.
 pub(super) fn nobody() -> String {
     "127.0.0.1:1".to_owned()
 }
@@ -117,7 +117,7 @@ pub(super) fn agent_of(
     address
 }
 
-/// Answers one request for each connection; tells what was asked.
+/// Answers one request per connection, and returns the received requests.
 pub(super) fn server_with(
     answers: &[(&'static str, u16, Value)],
 ) -> (String, mpsc::Receiver<(String, String)>) {

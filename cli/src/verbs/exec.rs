@@ -16,7 +16,7 @@ use super::{MasterFlag, items, server, task, text};
 
 /// The agent's API.
 const PATH: &str = "/api/v1";
-/// What shells add to the number of the signal that ended a command.
+/// The number that shells add to the signal that ended a command.
 const EXIT_SIGNALLED: i32 = 128;
 
 /// Ends the session with its command.
@@ -36,7 +36,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Of a task whose id is known.
+    /// Returns the options for a task with a known id.
     pub(super) fn of(task: &str, arguments: &[String], master: &MasterFlag) -> Self {
         Self {
             task: task.to_owned(),
@@ -80,7 +80,7 @@ fn without_input(words: &[String]) -> String {
     format!("{} </dev/null", quoted(words))
 }
 
-/// The container that a task has told of last.
+/// Returns the container in the task's last status that has one.
 fn container(task: &Value) -> Option<ContainerId> {
     let statuses = items(task, "statuses").iter().rev();
     let mut ids = statuses.filter_map(|status| status.pointer("/container_status/container_id"));
@@ -142,7 +142,7 @@ async fn session(
     ))
 }
 
-/// Of a status as `wait` gives it.
+/// Returns the exit code of a status of `wait`.
 fn exit_code(status: i32) -> u8 {
     let code = match status & 0x7f {
         0 => status >> 8,

@@ -31,16 +31,16 @@ mod launched;
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
 /// An offer that does not fit is not wanted again for this long.
 const REFUSE_SECONDS: f64 = 2.0;
-/// Without a fitting offer for this long, say what is being waited for.
+/// The time without a fitting offer before the command names its obstacle.
 const HINT_AFTER: Duration = Duration::from_secs(3);
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
-/// Until a task's end is asked for again that the master did not take.
+/// The pause before a kill that the master refused is repeated.
 const KILL_PAUSE: Duration = Duration::from_millis(500);
-/// What coreutils' `timeout` exits with.
+/// The exit code of coreutils' `timeout`.
 pub(super) const EXIT_TIMED_OUT: u8 = 124;
-/// What `timeout` and `docker run` exit with when it is they that failed.
+/// The exit code of `timeout` and `docker run` for their own failure.
 const EXIT_FAILED_ITSELF: u8 = 125;
-/// How long the last of a task's output is tried to be read: an agent that restarts is back by then.
+/// The time limit for reading the last output of a task: a restarting agent is back by then.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -90,7 +90,7 @@ struct Job {
     master: String,
     scheduler: Scheduler,
     launched: Option<LaunchedTask>,
-    /// What to ask about the task when its updates may have been lost.
+    /// The queries about the task when its updates may have been lost.
     reconciler: Reconciler,
     /// The origin of the reconciler's time.
     started: Instant,
@@ -98,18 +98,18 @@ struct Job {
     largest: Option<Resources>,
     last: Option<mesos::TaskState>,
     output_lost: bool,
-    /// Who read the output has gone away.
+    /// The reader of the output has gone away.
     is_unread: bool,
     /// Says only what went wrong.
     is_quiet: bool,
     /// The task runs, and goes on when this command has ended.
     is_left: bool,
-    /// The master has told something of the task. One that leads since a moment may not know its agent yet, and then answers
-    /// neither the question nor the kill.
+    /// The master has reported something about the task. A new leader may not know its agent yet, and then answers neither
+    /// the query nor the kill.
     is_heard: bool,
     /// The master has taken the last kill.
     is_kill_taken: bool,
-    /// Once the task's end has been asked for: when it is asked for again, since the agent may not have heard of it.
+    /// The time of the next kill, once the first was sent: the agent may not have received it.
     kill_at: Option<Instant>,
     /// While the task is to end and its agent is away, or the master takes no kill: when it is left there.
     leave_at: Option<Instant>,
@@ -220,7 +220,7 @@ impl Job {
             self.scheduler.suppress().await;
         }
         if self.is_ending() {
-            // The master that heard it may have told nobody.
+            // The previous master may not have passed the kill on.
             self.kill().await;
         }
         Ok(None)
@@ -267,7 +267,7 @@ impl Job {
         Some(self.started + due.saturating_since(Moment::ORIGIN))
     }
 
-    /// Asks what is to be asked now.
+    /// Sends the queries that are due.
     async fn reconcile(&mut self) {
         while let Some(request) = self.reconciler.poll(self.now()) {
             self.scheduler.reconcile(request).await;
@@ -300,7 +300,7 @@ impl Job {
         self.kill_at.is_some()
     }
 
-    /// Of a task that is left behind the id alone is printed, for `$(meseta execute -d ...)`.
+    /// Whether output is shown. For a detached task the command prints the id alone, for `$(meseta execute -d ...)`.
     fn shows_output(&self) -> bool {
         self.launched.is_some() && !self.request.detach && !self.is_unread
     }
@@ -325,7 +325,7 @@ impl Job {
             let resources = convert::resources(&offer.resources)
                 .context("an offer with resources that make no sense")?
                 .unallocate();
-            // What is reserved to the role is used before what anybody could have.
+            // Resources reserved to the role are used before unreserved ones.
             let cover = self.request.cover(&resources);
             if self.launched.is_none()
                 && let Some(cover) = cover
@@ -388,7 +388,7 @@ impl Job {
 
     async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
         if self.reconciler.observe(self.now(), &status) == Observation::Untracked {
-            // What is not acknowledged is told again.
+            // Unacknowledged updates come again.
             let agent = status.agent_id.as_ref();
             if self.scheduler.kill(&status.task_id, agent).await {
                 self.scheduler.acknowledge(&status).await;
@@ -445,8 +445,8 @@ impl Job {
         Ok(code)
     }
 
-    /// Copies what a task that has ended has written; false if that cannot be had, or not all of it is written here, also
-    /// because a signal has come.
+    /// Copies the remaining output of an ended task. Returns false if the output is unavailable, or if not all of it was
+    /// written here, also because of a signal.
     async fn show_the_rest(&mut self) -> bool {
         let mut end = Instant::now() + OUTPUT_TIMEOUT;
         loop {
@@ -472,8 +472,8 @@ impl Job {
         }
     }
 
-    /// Whether there may be more to copy. That output cannot be had is said once, and is no reason to lose the task's end:
-    /// an agent that restarts is back in a moment.
+    /// Whether there may be more to copy. Unavailable output is reported once, and is no reason to lose the task's end: a
+    /// restarting agent is back in a moment.
     fn note_copied(&mut self, copied: anyhow::Result<Copied>) -> bool {
         match copied {
             Ok(copied) => {
@@ -490,7 +490,7 @@ impl Job {
         }
     }
 
-    /// Says what the task needs and what is in the way.
+    /// Prints the needs of the task and the obstacle.
     async fn explain_waiting(&self) {
         let (requested, role) = (&self.request.resources, &self.request.role);
         let offered = match &self.largest {
@@ -558,7 +558,7 @@ mod tests {
     /// Soon: a call that nobody gives up waits for 30 seconds.
     const IN_TIME: Duration = Duration::from_secs(20);
 
-    /// What a command that has some time for its task ends with.
+    /// Returns the exit code of a command whose task has a time limit.
     async fn ended(master: &str, patience: Patience) -> ExitCode {
         let mut options = options(master);
         options.timeout = Some(Duration::from_millis(500));
@@ -647,7 +647,7 @@ mod tests {
         assert_eq!(code, ExitCode::from(3));
     }
 
-    /// An offer that is taken back is waited for again, unless the task's end has been asked for: there is none to come.
+    /// The command waits again after a rescinded offer, unless it has already sent a kill: then no offer is to come.
     #[tokio::test]
     async fn an_offer_that_is_taken_back_ends_a_command_that_is_ending() {
         let taken_back = || {
@@ -692,7 +692,7 @@ mod tests {
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
-    /// A command whose task has been sent off, and what it is told of it then.
+    /// Returns a master that answers the kills of a launched task like this.
     fn master_that_answers_kills(
         mut answer: impl FnMut(&call::Kill) -> Vec<Event> + Send + 'static,
     ) -> String {
@@ -765,7 +765,7 @@ mod tests {
         assert_eq!(code, Some(ExitCode::from(EXIT_TIMED_OUT)));
     }
 
-    /// What the command ends with soon after its time, if it does.
+    /// Returns the exit code of the command soon after its time limit, if it ends.
     async fn timed_out(master: &str, patience: Patience) -> Option<ExitCode> {
         let code = tokio::time::timeout(IN_TIME, ended(master, patience)).await;
         code.ok()
@@ -773,7 +773,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_a_new_master_knows_is_waited_for() {
-        // A machine that stands still takes from the command the time that it has for its task, or for the word of it.
+        // A pause of the test machine takes time from the command's task, or from its status updates.
         for _ in 0..20 {
             if kills_of_a_known_task().await == 2 {
                 return;
@@ -782,7 +782,7 @@ mod tests {
         panic!("it is never waited for by the task's end");
     }
 
-    /// How often a command kills a task that only the second KILL ends.
+    /// Returns how often a command kills a task that only the second KILL ends.
     async fn kills_of_a_known_task() -> u32 {
         let kills = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&kills);

@@ -11,7 +11,7 @@ use crate::terminal;
 /// The number of frameworks listed when none was given.
 const LISTED_MAX: usize = 10;
 
-/// Nothing else is in the way before this is mended.
+/// The text for a cluster without agents: no other obstacle counts before this one.
 pub(super) const NO_AGENTS: &str = "the cluster has no agents, so nothing can be offered: start agents with `meseta agent` \
                                     and this master in --master; `meseta agents` shows those that are away";
 
@@ -110,7 +110,8 @@ fn note_missing(body: &mut Value, needed: &ResourceQuantities) {
     }
 }
 
-/// What is needed beyond what could be had; none if all of it could, or if amounts are not what it is about.
+/// Returns the amounts needed beyond the available ones; `None` if nothing is missing, or if the explanation is not about
+/// amounts.
 fn missing(explanation: &Value, needed: &ResourceQuantities) -> Option<ResourceQuantities> {
     let available: ResourceQuantities = explanation.get("available")?.as_str()?.parse().ok()?;
     Some(needed - &available).filter(|missing| !missing.is_empty())

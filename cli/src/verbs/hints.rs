@@ -1,4 +1,4 @@
-//! What to do after a refusal, in the words of this command line: the master speaks of its API.
+//! Hints after a refusal, in the terms of this command line: the master's message uses the terms of its API.
 
 use http::StatusCode;
 
@@ -8,10 +8,10 @@ const FRAMEWORKS: &str = "`meseta frameworks` lists those that are subscribed";
 const ANOTHER_DAEMON: &str = "another kind of daemon, or of server, seems to answer there: --master (MESETA_MASTER) names a \
     master, --scheduler (MESETA_SCHEDULER) the scheduler of jobs, and agents listen on ports of their own";
 
-/// What a daemon says to those who speak in the clear, and should not.
+/// The text of a daemon's answer to clients that wrongly use no TLS.
 pub(super) const SPEAKS_TLS: &str = "speaks TLS";
 
-/// What the master's words are known by, and what helps then.
+/// The texts that identify a master's message, and the hints for them.
 const BY_WORDS: &[(&str, &str)] = &[
     (
         "use 'force'",
@@ -84,7 +84,7 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What helps, if anything is known to.
+/// Returns the hint, if there is one.
 pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
     let by_words = BY_WORDS.iter().find(|(known, _)| words.contains(known));
     if let Some((_, hint)) = by_words {
@@ -118,7 +118,7 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
     })
 }
 
-/// What helps where the other side's certificate was not believed; nothing if that is not what is wrong.
+/// Returns the hint for an untrusted certificate of the other side; `None` for other errors.
 pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     let words = meseta_daemon::error_chain::chain(error);
     if !words.contains("invalid peer certificate") {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(after(StatusCode::INTERNAL_SERVER_ERROR, ""), None);
     }
 
-    /// Whatever was wrong but its name or its end was said to be the authority.
+    /// Regression: every fault besides the name or the end was blamed on the authority.
     #[test]
     fn what_is_wrong_with_a_certificate_is_told_apart() {
         for (words, part) in [

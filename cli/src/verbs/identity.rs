@@ -1,4 +1,4 @@
-//! Who a verb says it is, and whom it believes: the same for all requests of one process.
+//! The identity of a verb, and the authority that it trusts: the same for all requests of one process.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -71,7 +71,7 @@ impl IdentityFlags {
     }
 }
 
-/// What was being done when its files could not be used.
+/// The context of an error about unusable certificate files.
 const UNUSABLE: &str = "the certificates of --ca, --cert and --key cannot be used";
 
 static IDENTITY: OnceLock<IdentityFlags> = OnceLock::new();
@@ -138,8 +138,9 @@ pub(super) fn client(kind: DaemonKind, is_encrypted: bool) -> anyhow::Result<Cli
     Ok(Client::with(Options::default(), encryption, authorization))
 }
 
-/// The same for an agent, whose address was told by the master: it may show a certificate for its `hostname` too. It is
-/// not sent the secret, unless the user wants so: the agent may be another owner's machine, which could use the secret elsewhere.
+/// Returns a client for an agent whose address came from the master: the agent may show a certificate for its `hostname`
+/// too. The client does not send the secret unless the user wants that: the agent may be another owner's machine, which
+/// could use the secret elsewhere.
 pub(super) fn client_of_agent(is_encrypted: bool, hostname: &str) -> anyhow::Result<Client> {
     let flags = flags();
     let authorization = if flags.secret_to_agents {
@@ -192,8 +193,8 @@ fn in_the_clear(authorization: Option<HeaderValue>) -> Client {
     }
 }
 
-/// How often a server that says nothing is asked whether it is there, and for how long it may leave that unanswered: some
-/// answers come when something has ended, however late that is.
+/// The pause between two probes of a silent server, and the time limit for its answer: some answers wait for an event,
+/// however late.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,12 +1,12 @@
-//! Ids as people type them: whole, or the part that is told apart from all others.
+//! Ids as people type them: whole, or a unique part.
 
 use anyhow::bail;
 
-/// How many of those that could be meant are named.
+/// The number of candidates that an error names.
 const NAMED_MAX: usize = 5;
 
-/// Whether `query` could mean this id: it is the same, or begins or, behind a hyphen, ends so. What ends within one of
-/// the numbers by which ids of one kind are told apart is no beginning: `m1-S1` is not `m1-S10`.
+/// Whether `query` could mean this id: it equals the id, or its beginning, or its end behind a hyphen. A prefix that ends
+/// within one of the numbers of ids does not count: `m1-S1` is not `m1-S10`.
 pub(super) fn is_like(id: &str, query: &str) -> bool {
     let is_end = id
         .strip_suffix(query)
@@ -29,8 +29,8 @@ fn splits_number(id: &str, length: usize) -> bool {
     is_within && ends && (is_last || before.ends_with('.') || before.ends_with("-S"))
 }
 
-/// The id that is meant: one that is the same, or else the only one that is like it. Nothing if there is none. `what`
-/// says what it is an id of.
+/// Returns the id that `query` means: an equal one, or else the only similar one. Returns `None` if there is none. `what`
+/// names the kind of id.
 pub(super) fn resolve<'a>(
     ids: impl Iterator<Item = &'a str> + Clone,
     query: &str,

@@ -34,14 +34,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, DurationError> {
 
 /// Resources that are measured in MB.
 const IN_MB: [&str; 2] = ["mem", "disk"];
-/// What a MB is of these, as a factor of binary thousands.
+/// The number of MB in each unit, as a factor of binary thousands.
 const SIZES: [(&str, f64); 4] = [
     ("K", 1.0 / 1024.0),
     ("M", 1.0),
     ("G", 1024.0),
     ("T", 1024.0 * 1024.0),
 ];
-/// Resources that every agent has, and what they are called by mistake.
+/// Resources that every agent has, and their common wrong names.
 const MISTAKEN: [(&str, &str); 11] = [
     ("cpu", "cpus"),
     ("core", "cpus"),
@@ -56,10 +56,11 @@ const MISTAKEN: [(&str, &str); 11] = [
     ("gpu", "gpus"),
 ];
 
-/// `name:value;...` with sizes in MB, given by this flag.
+/// Parses `name:value;...` with sizes in MB, given by this flag.
 ///
 /// # Errors
-/// For what is not resources, and for none at all.
+///
+/// For invalid resources, and for none at all.
 pub(super) fn some_resources(flag: &str, text: &str) -> anyhow::Result<Resources> {
     let plain = resources(flag, text)?;
     let given = convert::parse_resources(&plain, &Role::star());
@@ -97,7 +98,7 @@ fn resources(flag: &str, text: &str) -> anyhow::Result<String> {
     Ok(parts.join(";"))
 }
 
-/// A size with a unit as a number of MB; nothing for what has no unit.
+/// Returns a size with a unit as a number of MB; `None` for a value without a unit.
 fn in_mb(name: &str, value: &str) -> Option<f64> {
     if !IN_MB.contains(&name) {
         return None;

@@ -13,7 +13,7 @@ use super::task::executor_of;
 use super::{MasterFlag, items, server, text};
 use crate::terminal;
 
-/// How often a file that is followed is looked at.
+/// The pause between two looks at a followed file.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Of a task whose id is known.
+    /// Returns the options for a task with a known id.
     pub(super) fn of(task: &str, file: &str, follow: bool, master: &MasterFlag) -> Self {
         Self {
             task: task.to_owned(),
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// What to say where there is no such file.
+/// Returns the message for a missing file.
 async fn absent(options: &Options, tail: &mut Tail) -> anyhow::Result<String> {
     let (file, task) = (&options.file, &options.task);
     Ok(match tail.names().await? {

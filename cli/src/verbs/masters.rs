@@ -1,8 +1,8 @@
-//! Finding the master that leads among those of `--master`, for all that one verb asks.
+//! The search for the leading master among those of `--master`, for all requests of one verb.
 //!
-//! Entered through [`at_leader`]. A master alone is asked as it is; of a list each is asked who leads. One that sends
-//! elsewhere is followed, one that is away is left for the next, and where nobody leads at the moment that is waited for.
-//! Invariant: what is asked again was not done, or changes nothing: a master that follows does nothing.
+//! Entered through [`at_leader`]. A single master is queried directly; of a list the first that leads. A redirect is
+//! followed, an absent master is skipped, and while no master leads the search waits. Invariant: a repeated request was not
+//! executed, or changes nothing: a following master executes nothing.
 
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, PoisonError};
@@ -17,24 +17,24 @@ use tokio::time::Instant;
 use super::{address, identity};
 use crate::terminal;
 
-/// How long a leader is waited for: somewhat longer than the next one takes after a crash.
+/// The wait for a leader: somewhat longer than an election takes after a crash.
 const LEADER_WAIT: Duration = Duration::from_secs(15);
 
-/// What was asked for, or that it is to be asked of another master.
+/// The answer, or the need to ask another master.
 pub(super) enum Asked<T> {
     Answered(T),
-    /// Another master leads, or none does; the error is what is said if none is found.
+    /// Another master leads, or none does; the error is reported if none is found.
     Elsewhere(anyhow::Error),
     /// No answer came.
     Unanswered {
         error: anyhow::Error,
-        /// It was not asked, or what it was asked changes nothing.
+        /// The master did not receive the request, or the request changes nothing.
         may_ask_again: bool,
     },
 }
 
 impl<T> Asked<T> {
-    /// The same with what is made of the answer.
+    /// Converts the answer.
     pub(super) fn and_then<U>(
         self,
         read: impl FnOnce(T) -> anyhow::Result<U>,
@@ -53,7 +53,7 @@ impl<T> Asked<T> {
     }
 }
 
-/// A list and the master of it that was found to lead.
+/// A list of masters, and its member that was found to lead.
 static FOUND: Mutex<Option<(String, String)>> = Mutex::new(None);
 
 fn found(masters: &str) -> Option<String> {
@@ -67,7 +67,7 @@ fn note(masters: &str, leader: &str) {
     *found = Some((masters.to_owned(), leader.to_owned()));
 }
 
-/// Asks again who leads before these masters are asked anything else.
+/// Forgets the leader of these masters, so that the next request looks for it again.
 pub(super) fn forget(masters: &str) {
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     found.take_if(|(list, _)| list == masters);
@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Waits a while, which is said at a terminal.
+    /// Pauses for a while, and prints that on a terminal.
     async fn pause(&mut self) {
         if !std::mem::replace(&mut self.was_told, true) && std::io::stderr().is_terminal() {
             let seconds = LEADER_WAIT.as_secs();
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(state.expect("the next one's"), json!({"who": "next"}));
         let leader = found(&masters).expect("found");
         assert_eq!(leader, format!("http://{next}"));
-        // What may have been done is not done twice, but the next request goes elsewhere.
+        // A request that may have been executed is not repeated, but the next request goes to another master.
         let lost = at_leader(&masters, async |address| {
             Ok(Asked::<()>::Unanswered {
                 error: anyhow!("{address} has not answered"),

@@ -1,4 +1,4 @@
-//! What operators and newcomers type: each verb speaks to the daemons over their public APIs.
+//! The verbs for operators and newcomers: each uses the daemons' public APIs.
 
 mod address;
 pub(crate) mod agents;
@@ -66,7 +66,7 @@ pub(crate) struct MasterFlag {
 }
 
 impl MasterFlag {
-    /// Who asks, and is named where the reserver or creator of something has to be.
+    /// Returns the principal of the user, for fields that name a reserver or creator.
     fn principal(&self) -> Option<&str> {
         self.identity.principal()
     }
@@ -98,7 +98,7 @@ fn show(
     })
 }
 
-/// Prints what was asked for, as a table or as JSON.
+/// Prints the objects, as a table or as JSON.
 fn list_all(
     is_json: bool,
     headings: &[&str],
@@ -133,7 +133,7 @@ fn items<'a>(body: &'a Value, key: &str) -> &'a [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// The text under `key`, or a dash where there is none.
+/// Returns the text under `key`, or a dash if there is none.
 fn text(body: &Value, key: &str) -> String {
     match body.get(key) {
         Some(Value::String(text)) if !text.is_empty() => text.clone(),
@@ -149,7 +149,7 @@ fn number(body: &Value, group: &str, key: &str) -> f64 {
     value.and_then(Value::as_f64).unwrap_or(0.0)
 }
 
-/// The same in its shortest form.
+/// Returns the amount in its shortest form.
 fn amount(body: &Value, group: &str, key: &str) -> String {
     number(body, group, key).to_string()
 }

@@ -15,7 +15,7 @@ use super::execute::EXIT_TIMED_OUT;
 use super::{MasterFlag, agent_id, agents, call_of, items, lenient, server, table, text};
 use crate::terminal;
 
-/// How often the state of a draining agent is asked for.
+/// The pause between two queries for the state of a draining agent.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One agent.
@@ -53,23 +53,23 @@ fn find(options: &AgentOptions) -> anyhow::Result<String> {
     Ok(found.unwrap_or_else(|| options.agent.clone()))
 }
 
-/// How far the draining of an agent is.
+/// The progress of draining an agent.
 #[derive(Debug, PartialEq)]
 enum DrainProgress {
     Draining,
-    /// It has not come back to the master that leads now, which knows nothing of its tasks before it does.
+    /// The agent has not come back to the present leader, which knows nothing of its tasks before that.
     Awaited,
     Ended,
-    /// What can be ended only if it comes back.
+    /// The rest can end only if the agent comes back.
     Unreachable {
         since: String,
     },
-    /// It is not drained and will not be.
+    /// The agent is not drained and will not be.
     GivenUp(&'static str),
 }
 
 impl DrainProgress {
-    /// Of one agent in `/slaves`, which is drained to be marked gone or not.
+    /// Returns the progress of one agent in `/slaves`; `mark_gone` if draining also marks it gone.
     fn of(listed: &Value, id: &str, mark_gone: bool) -> Self {
         let find = |list| items(listed, list).iter().find(|one| text(one, "id") == id);
         if let Some(agent) = find("slaves") {
@@ -174,7 +174,8 @@ fn wait_until_drained(options: &DrainOptions, id: &str) -> anyhow::Result<ExitCo
 /// Tasks that are named of one framework, when they keep an agent from being drained.
 const TASKS_NAMED_MAX: usize = 5;
 
-/// What an agent's draining waits for: tasks that have not ended, and ends that their frameworks have not acknowledged.
+/// Returns the obstacles of an agent's draining: tasks that have not ended, and ends that their frameworks have not
+/// acknowledged.
 fn obstacles(frameworks: &Value, agent: &str) -> Vec<String> {
     const ENDED: [&str; 8] = [
         "TASK_FINISHED",
@@ -248,7 +249,7 @@ pub(crate) fn mark_gone(options: &AgentOptions) -> anyhow::Result<()> {
     })
 }
 
-/// Makes a call about one agent, and says of it what that did.
+/// Makes a call about one agent, and prints its effect.
 fn operate(
     options: &AgentOptions,
     said: &str,
@@ -412,7 +413,7 @@ fn show_schedule(options: &MaintenanceOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When a machine's window of the schedule opens, and for how long.
+/// Returns the begin and duration of a machine's window in the schedule.
 fn window(schedule: &Value, id: &Value) -> (String, String) {
     let same = |machine: &Value, key| machine.get(key) == id.get(key);
     let is_machine = |machine: &Value| same(machine, "hostname") && same(machine, "ip");
@@ -436,7 +437,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// An agent that became unreachable while it drained was called drained.
+    /// Regression: an agent that became unreachable while it drained was shown as drained.
     #[test]
     fn only_an_agent_that_is_drained_is_called_so() {
         let agent = |drain_info: Value| json!({"slaves": [{"id": "S1", "drain_info": drain_info}]});

@@ -1,7 +1,7 @@
-//! Operations on an agent's resources: taken by the master, then awaited until the agent has its say.
+//! Operations on an agent's resources: accepted by the master, then awaited until the agent's answer.
 //!
-//! Over gRPC, where an operation has a name by which its outcome can be asked for; Mesos's own endpoints
-//! answer before the agent has heard of it.
+//! The verbs use gRPC, where an operation has an id for queries of its outcome; Mesos's own endpoints answer before the
+//! agent has received it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::masters::{Asked, at_leader};
 use super::{address, hints, identity, server};
 use crate::terminal;
 
-/// Without a word of the agent for so long, say what is being waited for.
+/// The time without an answer of the agent before the command prints the reason of its wait.
 const HINT_AFTER: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]

@@ -1,10 +1,10 @@
-//! How a task ended, for people and for shells: one line, and a code to exit with.
+//! The end of a task, for people and for shells: a line, and an exit code.
 
 use meseta_proto::mesos::v1 as mesos;
 
 use crate::terminal;
 
-/// A state in one line, with the reason and the first line of what the agent says of it.
+/// Returns a state in one line, with the reason and the first line of the agent's message.
 pub(super) fn describe(status: &mesos::TaskStatus) -> String {
     let state = status.state().as_str_name();
     // An answer to our own question says no more than the state.
@@ -33,7 +33,7 @@ pub(super) fn describe(status: &mesos::TaskStatus) -> String {
     terminal::one_line(&told).into_owned()
 }
 
-/// What to exit with after a final state; `None` while the task lives.
+/// Returns the exit code for a final state; `None` while the task lives.
 pub(super) fn exit_code(status: &mesos::TaskStatus) -> Option<u8> {
     use mesos::TaskState as S;
     match status.state() {
@@ -52,7 +52,7 @@ pub(super) fn exit_code(status: &mesos::TaskStatus) -> Option<u8> {
     }
 }
 
-/// What shells and Docker report for a command that was killed for its memory.
+/// The exit code that shells and Docker use for a command killed for its memory.
 const EXIT_OUT_OF_MEMORY: u8 = 128 + 9;
 
 fn failure_code(status: &mesos::TaskStatus) -> u8 {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What shells report for a command whose output nobody reads any more, as behind `| head`.
+/// The exit code that shells use for a command whose output has no reader left, as behind `| head`.
 pub(super) const EXIT_UNREAD: u8 = 141;
 
 /// Whether it is written, and somebody may read it.

@@ -1,4 +1,4 @@
-//! `meseta quota`: what roles are guaranteed and limited to, and how much of it they use.
+//! The `meseta quota` verb: the guarantees and limits of roles, and their consumption.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         None => list(options)?,
         Some(Action::Set(set)) => {
             let call = set.call()?;
-            // Who may not see the roles may set a quota all the same.
+            // A user who may not view the roles may still set a quota.
             let roles = server::get_json(master, "/roles").unwrap_or_default();
             server::operate(master, &call)?;
             terminal::say(&format!("quota of role '{}' set", set.role));
@@ -94,7 +94,7 @@ fn overcommitment(roles: &[Value], config: &QuotaConfig, agents: &[Value]) -> Op
         agents.iter().filter_map(amount).sum()
     };
     let others = |name: &str| -> f64 {
-        // A role below another has its guarantee out of that one's.
+        // A nested role takes its guarantee from its parent's.
         let is_top = |role: &&Value| !super::text(role, "name").contains('/');
         let others = roles.iter().filter(is_top);
         let others = others.filter(|role| super::text(role, "name") != config.role);
@@ -134,7 +134,7 @@ fn overuse(role: &Value, config: &QuotaConfig) -> Option<String> {
     })
 }
 
-/// What no task can do without, if a guarantee names the other one alone.
+/// Returns the resource that every task needs, if the guarantee names only the other one.
 fn unusable(guarantees: &BTreeMap<String, Scalar>) -> Option<&'static str> {
     let names = |name| guarantees.contains_key(name);
     match (names("cpus"), names("mem")) {
@@ -233,7 +233,7 @@ fn amounts(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, Scalar>> {
     Ok(amounts)
 }
 
-/// What a text forbids wholly, as `gpus:0` does: of resources nothing is left of an amount of 0.
+/// Returns the amounts that a text sets to zero, as `gpus:0`: a parsed amount of 0 leaves no resource.
 fn zeroes(text: &str) -> impl Iterator<Item = (String, Scalar)> + '_ {
     let amounts = text.split(';').filter_map(|one| one.split_once(':'));
     let amounts = amounts.filter(|(_, amount)| amount.trim().parse() == Ok(0.0));
@@ -270,7 +270,7 @@ fn list(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One row for each resource that is guaranteed or limited.
+/// Returns one row for each resource with a guarantee or limit.
 fn rows(role: &Value) -> Vec<Vec<String>> {
     let amount = |path: &str, name: &str| {
         role.pointer(path)
@@ -351,7 +351,8 @@ mod tests {
         assert!(warning.contains("1001 cpus of 4"), "{warning}");
         assert_eq!(overuse(&roles[0], config), None);
         let listed = serde_json::json!({"roles": roles});
-        // Nobody listens there: what the cluster has is unknown, and the change is told all the same.
+        // Port 1 has no listener: the resources of the cluster are unknown, and the note about the change comes
+        // nevertheless.
         let notes = Set {
             force: false,
             ..set

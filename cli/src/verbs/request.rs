@@ -1,4 +1,4 @@
-//! What `meseta execute` asks for: its flags, and of them a framework, a task and its resources, as messages.
+//! The request of `meseta execute`: its flags, converted to the messages of a framework, a task and its resources.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use meseta_resources::{Resources, Role};
 
 use super::{MasterFlag, lenient};
 
-/// How long the master keeps the task when this command's stream ends, and how long this command
-/// tries to come back.
+/// The failover timeout of the framework when this command's stream ends, and the time that this command tries to come
+/// back.
 pub(super) const FAILOVER_SECONDS: f64 = 15.0;
-/// How the name of each framework of this command begins.
+/// The prefix of the name of each framework of this command.
 pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
-/// What can be had revocable.
+/// The only resource that can be revocable.
 const CPUS: &str = "cpus";
 /// Agents with these are offered to frameworks alone that opt in.
 const GPUS: &str = "gpus";
 
-/// For how long the master keeps a task that was left behind: a week.
+/// The failover timeout for a detached task: a week.
 const DETACHED_SECONDS: f64 = 604_800.0;
 
 /// Flags of `meseta execute`.
@@ -77,7 +77,7 @@ pub(crate) struct Options {
     pub(super) timeout: Option<Duration>,
 }
 
-/// What is asked for, checked.
+/// The validated request of the command.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) name: String,

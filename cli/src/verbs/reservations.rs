@@ -91,7 +91,7 @@ fn parse_label(text: &str) -> Result<Label, String> {
 }
 
 impl ReserverFlag {
-    /// What is asked for, as it lies reserved to `role`.
+    /// Returns the requested resource, as reserved to `role`.
     pub(super) fn reserved(
         &self,
         requested: &Resource,

@@ -1,5 +1,4 @@
-//! What is reserved on an agent and whose it is, as the master tells it; so that nobody has to type what is
-//! known.
+//! The reservations of an agent and their owners, from the master, so that users need not type known facts.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ pub(super) struct Reserver<'a> {
     pub(super) labels: Option<Labels>,
 }
 
-/// One agent, as `/slaves` shows it.
+/// An agent, as `/slaves` shows it.
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) id: String,
@@ -50,16 +49,16 @@ impl Holder {
         Ok(Self { id, reserved })
     }
 
-    /// What is reserved to the role and is no volume.
+    /// Returns the resources reserved to the role that are no volumes.
     fn of<'a>(&'a self, role: &'a Role) -> impl Iterator<Item = &'a Resource> {
         self.reserved
             .iter()
             .filter(move |one| !one.is_persistent_volume() && one.is_reserved_to(role))
     }
 
-    /// The reservations on which `requested` lies when it is reserved to `role`: those of the named principal, else those
-    /// of who asks if there are some, else the only ones. Of the same principal, labels tell them apart: the named ones,
-    /// else none if there is a reservation without labels. None if there are none.
+    /// Returns the reservations for `requested` with `role`: those of the named principal, else those of the user if there
+    /// are any, else the only ones. Labels distinguish reservations of the same principal: the named labels, else a
+    /// reservation without labels if there is one. Returns `None` if there are no reservations.
     pub(super) fn reservations(
         &self,
         requested: &Resource,
@@ -83,7 +82,7 @@ impl Holder {
             let top = stack.last().and_then(|top| top.principal.as_deref());
             top == Some(name)
         };
-        // Who has no name owns what has none and was made at run time.
+        // A user without a principal owns the dynamic reservations without a principal.
         let is_own = |stack: &&[Reservation]| {
             let made = stack
                 .last()
@@ -143,7 +142,7 @@ impl Holder {
         }
     }
 
-    /// What the role has there, in words.
+    /// Returns the role's reservations on the agent, in words.
     pub(super) fn describe(&self, role: &Role) -> String {
         let parts = self.of(role).map(|one| {
             let reserver = one

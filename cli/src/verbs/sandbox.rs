@@ -8,18 +8,18 @@ use super::server::{self, AgentAddress};
 
 type FileChunk = api::response::ReadFile;
 
-/// What one call asks for; the agent may give less.
+/// Bytes that one call requests; the agent may return less.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
 /// Files of one log that are looked through for the one that was read last: more than any agent keeps.
 const FILES_MAX: u32 = 1000;
 /// A file is missing for a moment while it is renamed; so many in a row are the end of the log.
 const GAP_MAX: u32 = 2;
-/// How often the file that was read last is looked for before it is taken for gone.
+/// The number of searches for the last file before it counts as gone.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// One file of a sandbox, read from where the last read ended, also when it was renamed since because
-/// it was full (to `<file>.1`, and then to `<file>.2`, and so on), however often.
+/// A file of a sandbox, read from the end of the last read, also after any number of rotations because it was full (to
+/// `<file>.1`, and then to `<file>.2`, and so on).
 #[derive(Debug)]
 pub(super) struct Tail {
     /// Made at the first look.
@@ -31,7 +31,7 @@ pub(super) struct Tail {
     offset: u64,
     /// The file that was read last; `None` before the first read.
     file_id: Option<u64>,
-    /// How many files were begun after that one, when it was last seen.
+    /// The number of files begun after this one, when it was last seen.
     newer: u32,
 }
 
@@ -68,7 +68,7 @@ impl Tail {
         Ok(self.chunk(0, from).await?.map(|chunk| chunk.data))
     }
 
-    /// What is in the sandbox; nothing if there is no sandbox.
+    /// Returns the names in the sandbox; `None` if there is no sandbox.
     pub(super) async fn names(&mut self) -> anyhow::Result<Option<Vec<String>>> {
         let call = api::Call {
             r#type: Some(api::call::Type::ListFiles.into()),
@@ -103,7 +103,7 @@ impl Tail {
         }
     }
 
-    /// What has been written since the last read; empty when there is nothing new, or no file yet.
+    /// Returns the bytes written since the last read; empty if there is nothing new, or no file yet.
     pub(super) async fn read(&mut self) -> anyhow::Result<Vec<u8>> {
         loop {
             let found = match self.file_id {
@@ -142,7 +142,7 @@ impl Tail {
         }))
     }
 
-    /// What follows in the file of this id, which may have been renamed since.
+    /// Returns the following bytes of the file with this id, which may have been renamed since.
     async fn next_of(&mut self, id: u64) -> anyhow::Result<Option<FileChunk>> {
         for _ in 0..ATTEMPTS_MAX {
             let mut gap = 0;
@@ -165,13 +165,13 @@ impl Tail {
                 }
             }
         }
-        // It was the oldest one, and is gone: what came after it is all there is.
+        // The file was the oldest and is gone: only later files remain.
         self.file_id = None;
         self.first().await
     }
 
-    /// From a file that was read to its end and has been renamed to the one begun after it. Files may be
-    /// renamed between any two looks: a second look at the one before tells whether they were.
+    /// Moves from a finished file that was renamed to its successor. Files may be renamed between any two looks: a second
+    /// look at the finished file shows whether they were.
     async fn go_to_successor(&mut self) -> anyhow::Result<()> {
         let Some(next) = self.chunk(self.newer - 1, 0).await? else {
             return Ok(());
@@ -187,7 +187,7 @@ impl Tail {
         Ok(())
     }
 
-    /// What follows an offset in the log's file after which so many were begun.
+    /// Returns the bytes at an offset in the file after which `newer` files were begun.
     async fn chunk(&mut self, newer: u32, offset: u64) -> anyhow::Result<Option<FileChunk>> {
         let client = self.client()?;
         let path = match newer {

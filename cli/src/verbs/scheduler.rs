@@ -35,7 +35,7 @@ pub(super) struct Scheduler {
     master: String,
     stream_id: String,
     framework_id: mesos::FrameworkId,
-    /// How long a call that comes up again is waited for.
+    /// The time limit for a call that comes up again.
     call_timeout: Duration,
     /// The last one says why the stream ended.
     events: mpsc::Receiver<anyhow::Result<Event>>,
@@ -139,7 +139,7 @@ impl Scheduler {
         self.attempt(of(call::Type::Revive)).await;
     }
 
-    /// Asks for a task's end; false if the master did not take it. One that is told the agent can say what became of a task
+    /// Sends a kill; returns false if the master refused it. With the agent's id, the master can report the state of a task
     /// that it does not know.
     pub(super) async fn kill(
         &self,
@@ -184,8 +184,8 @@ impl Scheduler {
         self.send(of(call::Type::Teardown)).await
     }
 
-    /// Makes a call that can fail without loss, because what it answers or asks comes up again: the
-    /// master may die in the middle of it, stand still, or refuse it for a moment. Why it failed is said; false if it did.
+    /// Makes a call that can fail without loss, because its cause comes up again: the master may die in the middle of it,
+    /// stand still, or refuse it for a moment. Prints the reason of a failure, and returns false.
     async fn attempt(&self, call: Call) -> bool {
         let kind = call.r#type().as_str_name();
         let sent = tokio::time::timeout(self.call_timeout, self.send(call)).await;
@@ -216,8 +216,9 @@ impl Scheduler {
     }
 }
 
-/// Reads the events of a stream to its end, which comes too when the master is silent for long: one that stands still or
-/// is cut off keeps its connections. A task of its own, so that the silence goes on however often an event is asked for.
+/// Reads the events of a stream to its end, or until the master is silent for long: a master that stands still or is cut
+/// off keeps its connections. Runs as a task of its own, so that the silence continues however often the caller requests an
+/// event.
 async fn read(
     mut stream: EventStream<Event>,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! One request to a daemon and what came of it, with errors that say what to do next.
+//! A request to a daemon and its result, with errors that name the next step.
 
 use std::io::IsTerminal as _;
 use std::pin::pin;
@@ -23,10 +23,10 @@ use crate::terminal;
 /// Verbs speak protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
-/// How long an answer is waited for before that is said at a terminal.
+/// The wait for an answer before a message appears on a terminal.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// What may stand in a query as it is.
+/// The characters that a query contains without escapes.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -50,14 +50,14 @@ fn is_encrypted(address: &str) -> bool {
 /// An agent, as the master says where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AgentAddress {
-    /// `address:port`: what is connected to, since it need not have a name that is known here.
+    /// The address to connect to, as `address:port`: the agent's name may be unknown here.
     pub(super) address: String,
-    /// What its certificate is for, at the least: the master has seen to that.
+    /// The name on its certificate, at the least: the master has checked that.
     pub(super) hostname: String,
 }
 
 impl AgentAddress {
-    /// Of one that `/slaves` lists.
+    /// Returns the address of an agent in `/slaves`.
     pub(super) fn of(agent: &Value) -> Option<Self> {
         let text = |key| agent.get(key).and_then(Value::as_str);
         let (_, address) = text("pid")?.rsplit_once('@')?;
@@ -119,7 +119,7 @@ pub(super) fn nothing_answers(address: &str) -> String {
     format!("nothing answers at {address}; is it running (`meseta local`), is --master right?")
 }
 
-/// What runs a verb that asks one thing after another.
+/// Returns the runtime of a verb that makes one request after another.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -132,7 +132,7 @@ pub(super) fn get_json(masters: &str, path: &str) -> anyhow::Result<Value> {
     runtime()?.block_on(fetch_json(masters, path))
 }
 
-/// The same, for those who have a runtime.
+/// Fetches JSON from the leader within a runtime.
 pub(super) async fn fetch_json(masters: &str, path: &str) -> anyhow::Result<Value> {
     at_leader(masters, async |address| {
         let reply = match fetch(&client(address)?, address, path).await {
@@ -148,7 +148,7 @@ async fn fetch(client: &Client, address: &str, path: &str) -> Result<Reply, Erro
     awaited(address, client.get(&url(address, path))).await
 }
 
-/// What can be done where no answer came: what did not arrive, or only reads, may be asked of another master.
+/// Returns the consequence of a missing answer: a request that did not arrive, or only reads, may go to another master.
 fn unanswered<T>(address: &str, error: Error, is_read: bool) -> Asked<T> {
     let may_ask_again = match &error {
         Error::Connect { source, .. } => is_read || source.is_connect(),
@@ -191,7 +191,7 @@ pub(super) fn post_json<T: WireMessage>(
     runtime()?.block_on(asked)
 }
 
-/// Sends what changes something, so that no other master is asked once it may have arrived.
+/// Sends a changing request, which goes to no other master once it may have arrived.
 async fn request_change(address: &str, call: Call) -> anyhow::Result<Asked<Reply>> {
     match awaited(address, client(address)?.request(call)).await {
         Ok(reply) => of_leader(address, reply),
@@ -209,7 +209,7 @@ fn of_leader(address: &str, reply: Reply) -> anyhow::Result<Asked<Reply>> {
     refuse_failure(address, reply).map(Asked::Answered)
 }
 
-/// What is said of a master that does not lead, where another one cannot be asked.
+/// Returns the error about a master that does not lead, where no other can be queried.
 fn refuse_follower(address: &str, reply: &Reply) -> anyhow::Error {
     if reply.status != StatusCode::TEMPORARY_REDIRECT {
         return refusal(address, reply.status, &reply.text());
@@ -251,7 +251,7 @@ pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow:
     refusal_with(address, status, words, hint)
 }
 
-/// The same, where more is known than the daemon's words.
+/// Returns the error about a refusal, with a hint from the caller.
 pub(super) fn refusal_with(
     address: &str,
     status: StatusCode,
@@ -275,7 +275,7 @@ pub(super) fn refusal_with(
     Refused { status, text }.into()
 }
 
-/// A refusal as it is told.
+/// A refusal in the form that the user sees.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 struct Refused {

@@ -1,10 +1,10 @@
 //! Aligned tables on standard output.
 //!
-//! On a terminal a table is as wide as that and no wider: what all ids have in common is left out, then what all states
-//! begin with, then columns that say nothing; then the widest columns are cut, the first one last, which is what other
-//! verbs are given. Elsewhere, for programs, every cell is whole. Widths are those that a terminal gives: two columns for most
-//! letters of East Asia, none for what combines with the letter before. Invariant: no control character of a cell reaches the
-//! terminal: names and messages are tenants' own, and could forge a row or change what was printed before.
+//! On a terminal a table is at most as wide as the terminal: first the common part of all ids is left out, then the common
+//! prefix of all states, then empty columns; then the widest columns are cut, the first column last, which is the argument
+//! of other verbs. Elsewhere, for programs, every cell is whole. Widths are those of a terminal: two columns for most
+//! letters of East Asia, zero for combining characters. Invariant: no control character of a cell reaches the terminal:
+//! names and messages belong to tenants, and could forge a row or change earlier output.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -22,9 +22,9 @@ const COLUMN_MIN: usize = 6;
 const WRAPPED_MIN: usize = 24;
 /// A cell that says nothing.
 const NOTHING: &str = "-";
-/// What Mesos's names of states and reasons begin with.
+/// The common prefixes of Mesos's states and reasons.
 const BEGINNINGS: [&str; 2] = ["TASK_", "REASON_"];
-/// Stands for what was cut.
+/// The mark in place of omitted text.
 const CUT: char = '…';
 
 /// Prints a table without frames; its headings alone when there are no rows.
@@ -34,7 +34,7 @@ pub(super) fn print(headings: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-/// The same, with the last column in as many lines as its text takes: what it says is what was asked for.
+/// Prints a table whose last column takes as many lines as its text needs: that column is what the user wants to read.
 pub(super) fn print_wrapped(headings: &[&str], rows: Vec<Vec<String>>) {
     for line in wrapped_lines(headings, rows, width()) {
         put(&line);
@@ -84,7 +84,7 @@ fn measured(
     (rows, widths)
 }
 
-/// The same, with the text of the last column divided at words instead of cut.
+/// Returns the lines of a table whose last column is divided at words instead of cut.
 fn wrapped_lines(headings: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
     let (rows, mut widths) = measured(headings, rows, width);
     let Some((last, others)) = widths.split_last_mut() else {
@@ -218,8 +218,7 @@ fn line(row: &[String], widths: &[usize]) -> String {
     cells.join(GAP).trim_end().to_owned()
 }
 
-/// Leaves out what ids of one master have in common, where they are told apart without it: `S3` and `0007` are taken
-/// for ids wherever an id is.
+/// Leaves out the common part of one master's ids, if they differ without it: every verb accepts `S3` and `0007` as ids.
 fn shorten_ids(rows: &mut [Vec<String>], column: usize) {
     let whole: BTreeSet<String> = rows
         .iter()
@@ -251,7 +250,7 @@ fn shorten_beginnings(rows: &mut [Vec<String>], column: usize) {
     }
 }
 
-/// What is behind the master's own part of an id: `<uuid>-S3` and `<uuid>-0007` are its agents and frameworks.
+/// Returns the part of an id behind the master's own id: `<uuid>-S3` and `<uuid>-0007` are its agents and frameworks.
 fn short_id(id: &str) -> &str {
     const UUID_BYTES: usize = 36;
     let Some((uuid, rest)) = id.split_at_checked(UUID_BYTES) else {
@@ -328,7 +327,7 @@ mod tests {
         assert_eq!(wrapped_lines(&["NAME"], rows, Some(200)), expected);
     }
 
-    /// What `meseta tasks` shows of many tasks at the least width of a terminal.
+    /// The output of `meseta tasks` for many tasks at the minimum width of a terminal.
     #[test]
     fn tasks_are_told_apart_in_eighty_columns() {
         use super::super::tasks::HEADINGS as TASKS;

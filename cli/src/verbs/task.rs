@@ -29,18 +29,18 @@ pub(crate) struct Options {
     watch: super::watch::WatchFlag,
 }
 
-/// What its agent says of a task.
+/// The agent's data about a task.
 #[derive(Default)]
 struct OnAgent {
     use_now: Option<Value>,
     output: Vec<(&'static str, String)>,
-    /// Why what it uses is not known, and why its output is not.
+    /// The reasons why its usage, and its output, are unknown.
     use_trouble: Option<String>,
     output_trouble: Option<String>,
 }
 
 impl OnAgent {
-    /// Nothing, for this reason.
+    /// Returns empty data with this reason.
     fn unknown(why: &str) -> Self {
         Self {
             use_trouble: Some(why.to_owned()),
@@ -49,7 +49,7 @@ impl OnAgent {
         }
     }
 
-    /// What could not be read, each reason once.
+    /// Returns the missing parts, each reason once.
     fn troubles(&self) -> Vec<String> {
         let line = |what, why: &String| format!("--- {what} cannot be read: {why}");
         match (&self.output_trouble, &self.use_trouble) {
@@ -135,7 +135,7 @@ fn last_lines(bytes: &[u8], count: u16) -> String {
     lines.get(from..).unwrap_or_default().join("\n")
 }
 
-/// The exit code of a task that has ended, where the agent told one.
+/// Returns the exit code of an ended task, if the agent reported one.
 fn exit_code(task: &Value, standings: &[Standing]) -> Option<u8> {
     match text(task, "state").as_str() {
         "TASK_FINISHED" => Some(0),
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(exit_code(&task("TASK_FAILED"), &[]), None);
     }
 
-    /// Output that stood right above was said not to be readable, since what the task uses was not.
+    /// Regression: output shown right above was reported as unreadable, since the task's usage was unreadable.
     #[test]
     fn what_cannot_be_read_is_told_apart() {
         let lines = |use_trouble: Option<&str>, output_trouble: Option<&str>| {

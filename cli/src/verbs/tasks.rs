@@ -1,4 +1,4 @@
-//! `meseta tasks`: what runs and what has ended, newest first.
+//! The `meseta tasks` verb: running and ended tasks, newest first.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,13 +31,13 @@ pub(crate) struct Options {
     watch: super::watch::WatchFlag,
 }
 
-/// What the names of all states begin with.
+/// The common prefix of all states.
 const STATES: &str = "TASK_";
 
 /// A task among all: its framework and its own id.
 type Key = (String, String);
 
-/// What is known of how a task stands, which `/tasks` does not tell.
+/// The details of a task's state that `/tasks` does not show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) reason: Option<&'static str>,
@@ -190,7 +190,7 @@ fn is_in(body: &Value, lists: &[&str], requested: &str) -> bool {
     lists.any(|list| has_like(items(body, list), "id", requested))
 }
 
-/// What a task has of a resource, whether it is its own or oversubscribed.
+/// Returns a task's amount of a resource, regular and oversubscribed together.
 pub(super) fn both(task: &Value, name: &str) -> String {
     let oversubscribed = number(task, "resources", &format!("{name}_revocable"));
     (number(task, "resources", name) + oversubscribed.max(0.0)).to_string()
@@ -215,7 +215,7 @@ fn row(task: &Value, now: Duration) -> Vec<String> {
     ]
 }
 
-/// How long ago that was, since 1970, in the largest unit that it fills.
+/// Returns the time since `since`, a Unix time, in the largest unit that it fills.
 pub(super) fn age(now: Duration, since: f64) -> String {
     let past = (now.as_secs_f64() - since).max(0.0);
     let (length, unit) = [(86_400.0, "d"), (3_600.0, "h"), (60.0, "m")]
@@ -256,7 +256,7 @@ mod tests {
         assert!(!error.contains("task_"), "{error}");
     }
 
-    /// It was an empty table, as of one that has no task.
+    /// Regression: the table was empty, as for a framework without tasks.
     #[test]
     fn a_framework_or_agent_that_is_not_there_is_told() {
         use super::super::canned;

@@ -1,6 +1,6 @@
-//! `meseta top`: allocated, used, slack and revocable cpus and memory, by agent and executor.
+//! The `meseta top` verb: allocated, used, slack and revocable cpus and memory, by agent and executor.
 //!
-//! The agents are asked themselves, twice within a second: what is used is what came in between.
+//! The verb queries the agents themselves, twice within a second: the usage is the difference.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use super::server::AgentAddress;
 use super::{MasterFlag, items, lenient, number, server, table, text};
 use crate::terminal;
 
-/// Agents that are asked, one after the other; of the rest it is said how many they are.
+/// Agents that are queried, one after the other; the others are counted in the output.
 const AGENTS_MAX: usize = 100;
 const BYTES_PER_MB: f64 = 1024.0 * 1024.0;
 
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     agent: String,
@@ -90,7 +90,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The agents that are asked, of those in `/slaves`, and how many are not.
+/// Returns the agents of `/slaves` to query, and the number of the others.
 fn asked(listed: &Value) -> (Vec<(String, AgentAddress)>, usize) {
     let all = items(listed, "slaves");
     let asked = all.iter().take(AGENTS_MAX);
@@ -98,7 +98,7 @@ fn asked(listed: &Value) -> (Vec<(String, AgentAddress)>, usize) {
     (asked.collect(), all.len().saturating_sub(AGENTS_MAX))
 }
 
-/// The statistics of each agent that tells them; why one does not is noted.
+/// Returns the statistics of each agent that answers, and notes the errors of the others.
 fn sample(
     agents: &[(String, AgentAddress)],
     troubles: &mut BTreeMap<String, anyhow::Error>,
@@ -162,7 +162,7 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
     rows
 }
 
-/// What an agent's statistics say of one executor.
+/// Returns one executor's part of an agent's statistics.
 pub(super) fn statistics(all: &Value, framework: &str, executor: &str) -> Option<Value> {
     let is_it = |one: &&Value| {
         text(one, "framework_id") == framework && text(one, "executor_id") == executor

@@ -23,8 +23,8 @@ pub(crate) struct WatchFlag {
 }
 
 impl WatchFlag {
-    /// Shows it once, or until whoever reads has left. Once it was shown, an answer that cannot be had is told in its
-    /// place, and asked for again.
+    /// Shows the output once, or repeatedly until the reader has left. After the first success, an error appears in place
+    /// of an answer, and the request is repeated.
     pub(super) fn run(self, show: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let Some(interval) = self.watch else {
             return show();
@@ -49,7 +49,7 @@ impl WatchFlag {
     }
 }
 
-/// On a terminal in place of what is there, elsewhere after it with an empty line between.
+/// Prints the text: on a terminal in place of the present one, elsewhere after it with an empty line between.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if out.is_terminal() {
@@ -61,7 +61,8 @@ fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// As many lines as a terminal of so many rows has room for, with how many are left out; all where it has none.
+/// Returns as many lines as a terminal with this number of rows can show, with the number of omitted lines; all lines if it
+/// has no rows.
 fn fitting(text: &str, rows: usize) -> String {
     let count = text.lines().count();
     // The cursor stands in the row below.

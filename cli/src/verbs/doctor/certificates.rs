@@ -1,5 +1,4 @@
-//! How long certificates are valid: those in files, of this machine's daemons and of who asks the masters, and those that
-//! masters show.
+//! The validity of certificates: those in files, of this machine's daemons and of the user, and those that masters show.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use meseta_daemon::tls::{self, END_WARNING, TlsError};
 const RENEW: &str = "`meseta tls renew` makes new ones of its own, another authority signs its own: before that day, for then \
                      nobody believes it";
 
-/// What the certificates in a file are there for.
+/// The purpose of the certificates in a file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// The first is shown, and the others are its way to an authority.
@@ -83,7 +82,7 @@ fn evaluate(
     }
 }
 
-/// Of a certificate that ends then.
+/// Returns the finding for a certificate with this end.
 fn judge(what: &str, end: Duration, now: Duration) -> Finding {
     let (day, _) = day_and_time(end.as_secs());
     match end.checked_sub(now) {

@@ -1,5 +1,5 @@
-//! What `meseta doctor` finds about one master: whether it answers, is believed, has the same time and a like version; and which
-//! certificate it shows.
+//! The findings of `meseta doctor` about one master: whether it answers and is trusted, its time and version, and its
+//! certificate.
 //!
 //! [`ask`] reads, [`evaluate`] decides and is pure.
 
@@ -18,32 +18,32 @@ use crate::verbs::{address, hints, identity};
 const SKEW_WARNING: Duration = Duration::from_secs(5);
 /// By more than this, certificates that were just made are not valid yet.
 const SKEW_PROBLEM: Duration = Duration::from_secs(300);
-/// The master tells its time in whole seconds.
+/// The precision of the master's time in its answer: whole seconds.
 const DATE_PRECISION: Duration = Duration::from_secs(1);
 
-/// What to do where something else answers.
+/// The remedy if another server answers.
 pub(super) const NO_MASTER: &str = "give the address of a master with --master; they listen on port 5050 unless they are told otherwise";
 
-/// A master's answer, and what was seen on the way.
+/// A master's answer, and the facts about the connection.
 pub(super) struct Asked {
     pub(super) answer: Answer,
-    /// When the certificate ends that it has shown, believed or not, since 1970.
+    /// The end of the certificate that the master has shown, trusted or not, since the Unix epoch.
     pub(super) certificate_end: Option<Duration>,
 }
 
-/// What came of asking a master.
+/// The result of a query to a master.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It told its version, and perhaps the time.
+    /// The master returned its version, and perhaps its time.
     Answered {
         version: Option<String>,
         skew: Option<Skew>,
-        /// Why it may not act, if it leads and may not.
+        /// The reason why a leader may not act, if it may not.
         suspended: Option<String>,
     },
-    /// Nothing listens, or nothing came back.
+    /// Nothing listens, or no answer came.
     Silent(String),
-    /// Its certificate is not believed, or it speaks no TLS.
+    /// Its certificate is not trusted, or it speaks no TLS.
     NotTrusted { why: String, hint: &'static str },
     /// Something that is no master answered.
     Strange(String),
@@ -61,7 +61,7 @@ impl Answer {
     }
 }
 
-/// How far the master's clock is ahead of ours, or behind.
+/// The difference between the master's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Skew {
     pub(super) is_ahead: bool,
@@ -70,7 +70,7 @@ pub(super) struct Skew {
 }
 
 impl Skew {
-    /// Of a time that was told between two readings of our clock.
+    /// Returns the skew of a time that was read between two readings of our clock.
     fn between(told: SystemTime, asked: SystemTime, answered: SystemTime) -> Self {
         let ahead = told.duration_since(answered).unwrap_or_default();
         // Cut to whole seconds: it was up to one later.
@@ -83,8 +83,8 @@ impl Skew {
     }
 }
 
-/// Asks a master for its version, which it tells to everybody. `trusted` is the authority that is believed unless the
-/// verb was given one.
+/// Queries a master for its version, which needs no permission. `trusted` is the authority that is trusted unless the verb
+/// has another.
 pub(super) async fn ask(address: &str, trusted: Option<&Path>) -> Asked {
     let url = address::url_with(identity::scheme_trusting(trusted), address, "/version");
     let client = identity::client_trusting(address, trusted, url.starts_with("https://"));
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// What is worst of an answer.
+    /// Returns the worst finding about an answer.
     fn worst(answer: &Answer) -> (Severity, String) {
         let findings = evaluate("m:5050", answer, OWN).into_iter();
         let worst = findings.max_by_key(|one| one.severity).expect("a finding");
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(skew(90), behind);
     }
 
-    /// Nothing told of it but the master's own metric and log.
+    /// Regression: only the master's own metric and log showed the end of its certificate.
     #[tokio::test]
     async fn the_certificate_that_a_master_shows_is_seen_believed_or_not() {
         use std::os::unix::fs::PermissionsExt as _;
@@ -386,7 +386,7 @@ mod tests {
                 CancellationToken::new(),
             ));
         }
-        // The last one is what is believed, and signs itself.
+        // The last certificate is the trusted one, and signs itself.
         let ended = ask(&urls[0], Some(&own.0)).await;
         assert!(matches!(ended.answer, Answer::NotTrusted { .. }));
         // 2021-01-01.

@@ -1,7 +1,9 @@
-//! `meseta doctor`: what keeps this machine from being a node, and what is wrong with the way to the masters.
+//! The `meseta doctor` verb: the obstacles that keep this machine from being a node, and the faults on the way to the
+//! masters.
 //!
-//! The machine is judged by what `meseta agent --check` finds ([`meseta_agent::check_machine`]), the masters by
-//! [`masters`], certificates by [`certificates`], and whether masters accept the agent and who asks by [`rights`]. Invariant: nothing is changed, and each finding that is not well says what to do.
+//! The machine is checked as by `meseta agent --check` ([`meseta_agent::check_machine`]), the masters by [`masters`],
+//! certificates by [`certificates`], and whether masters accept the agent and the user by [`rights`]. Invariant: nothing is
+//! changed, and each finding other than fine names a remedy.
 
 mod certificates;
 mod masters;
@@ -80,7 +82,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The files of certificates of the agent, and of who asks.
+/// Returns the certificate files of the agent, and of the user.
 fn files(options: &Options, agent: &meseta_agent::Flags) -> Vec<(PathBuf, Kind)> {
     let access = &agent.access;
     let of_agent = [
@@ -124,7 +126,7 @@ fn check_daemon(daemon: &str, config: &Path, known: &[(PathBuf, Kind)]) -> Vec<F
         .collect()
 }
 
-/// What to do about a configuration that is not understood.
+/// Returns the remedy for an invalid configuration.
 fn mend_of_config(error: &anyhow::Error, config: &Path) -> String {
     let is_denied = error.chain().any(|cause| {
         let cause = cause.downcast_ref::<std::io::Error>();
@@ -179,7 +181,7 @@ fn parse_masters(text: &str) -> Result<String, String> {
     }
 }
 
-/// What an agent on this machine would be started with.
+/// Returns the flags that an agent on this machine would start with.
 fn agent_flags(options: &Options) -> anyhow::Result<meseta_agent::Flags> {
     let mut line: Vec<OsString> = ["meseta", "agent", "--check"].map(OsString::from).into();
     let usual = Some(Path::new(CONFIG)).filter(|path| path.exists());
@@ -333,7 +335,7 @@ mod tests {
         assert!(none.expect("nothing to look at").is_empty());
     }
 
-    /// What an agent was started with in the same environment was refused.
+    /// Regression: values that an agent accepted in the same environment were refused.
     #[test]
     fn masters_may_be_in_a_file_as_those_of_agents() {
         use clap::Parser as _;
@@ -360,7 +362,7 @@ mod tests {
         std::io::ErrorKind::PermissionDenied.into()
     }
 
-    /// An ordinary user was told to correct, or to remove, what is well.
+    /// Regression: an ordinary user was asked to correct, or to remove, a sound file.
     #[test]
     fn what_may_not_be_read_is_nobodys_mistake() {
         let config = Path::new("/etc/meseta/master.toml");
@@ -388,7 +390,7 @@ mod tests {
         assert!(!found[0].what.contains('\n'), "{}", found[0].what);
     }
 
-    /// It may be of a daemon that has moved to another machine.
+    /// The certificate may belong to a daemon that has moved to another machine.
     #[test]
     fn an_ended_certificate_of_another_daemon_names_its_configuration() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! What `meseta doctor` finds about who this side is to a master: whether its credentials are accepted, and whether the agent
-//! may register.
+//! The findings of `meseta doctor` about our identity at a master: whether it accepts the credentials, and whether the
+//! agent may register.
 //!
 //! [`ask`] reads, [`evaluate`] decides and is pure.
 
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::verbs::{address, hints, identity};
 
-/// What every master tells those whom it knows.
+/// The endpoint with which every master shows known clients their rights.
 const PATH: &str = "/rights";
 
-/// Who asks a master.
+/// The identity that queries a master.
 pub(super) enum Asker<'a> {
     /// The agent of this machine, as it would register.
     Agent(&'a ClientIdentity),
@@ -42,7 +42,7 @@ impl Asker<'_> {
         !identity.is_encrypted() && identity.principal().is_ok_and(|name| name.is_none())
     }
 
-    /// What has to be given for the master to accept it.
+    /// Returns the flags that make the master accept this identity.
     fn remedy(&self) -> String {
         match self {
             Self::Client(_) => {
@@ -65,10 +65,10 @@ impl Asker<'_> {
     }
 }
 
-/// What a master has said to one who asked it.
+/// The master's answer to a query.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It was answered, as this principal; none where the master asks nobody.
+    /// The master answered, as this principal; `None` if it requires no authentication.
     Accepted {
         principal: Option<String>,
         may_register: bool,
@@ -103,7 +103,7 @@ pub(super) async fn ask(address: &str, asker: &Asker<'_>) -> Answer {
                 (Error::Timeout { .. }, _) => {
                     Some("try again in a moment; the master's log says what it waits for")
                 }
-                // What helps there is said in the flags of verbs.
+                // The usual hint names flags of verbs.
                 (Error::Connect { source, .. }, Asker::Client(_)) => hints::of_certificate(source),
                 _ => None,
             },
@@ -112,7 +112,7 @@ pub(super) async fn ask(address: &str, asker: &Asker<'_>) -> Answer {
     }
 }
 
-/// With what the agent shows the master, in the way that it connects.
+/// Connects to the master with the credentials and in the way of the agent.
 fn of_agent(address: &str, identity: &ClientIdentity) -> Result<(Client, String), String> {
     let encryption = identity
         .encryption(&[address.to_owned()])
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(evaluate("m", &agent, &Answer::Elsewhere), None);
     }
 
-    /// Only the master that did not answer was told of, and not that the others follow nobody.
+    /// Regression: the findings named only the silent master, and not that the others follow no leader.
     #[test]
     fn masters_of_which_none_leads_are_a_problem() {
         let nobody = || Answer::Nobody("No master leads at the moment".to_owned());

@@ -1,4 +1,5 @@
-//! What ends a command before its task does: its time, a signal, and agents and masters that are away for too long.
+//! The reasons that end a command before its task: its time limit, a signal, and agents and masters that are away for too
+//! long.
 
 use std::time::Duration;
 
@@ -13,29 +14,30 @@ use super::super::server;
 use super::EXIT_TIMED_OUT;
 use crate::terminal;
 
-/// What shells report for a command ended by SIGINT, and by SIGTERM.
+/// The exit codes that shells use for a command ended by SIGINT, and by SIGTERM.
 const EXIT_INTERRUPTED: u8 = 130;
 const EXIT_TERMINATED: u8 = 143;
 
-/// How long what is away or stands still is waited for.
+/// The time limits for waiting on absent or stalled parts of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// The answer to a call that is made again where it is not taken.
     pub(super) call: Duration,
-    /// Until a task's end is asked for again that the master has taken: its agent may not have heard of it.
+    /// The pause before a kill that the master accepted is repeated: its agent may not have received it.
     pub(super) repeat: Duration,
     /// The agent of a task that is to end, and a master that takes no kill: two kills are answered in this time.
     pub(super) away: Duration,
     /// A master that takes the framework back, while one that leads refuses it.
     pub(super) refused: Duration,
-    /// The same while none leads: the next one gives frameworks its `--agent_reregister_timeout`, which is this.
+    /// The time limit while no master leads: the next leader gives frameworks its `--agent_reregister_timeout`, which is
+    /// this.
     pub(super) leaderless: Duration,
-    /// The same once the command is to end.
+    /// The time limit for a leader once the command has to end.
     pub(super) ending: Duration,
     /// The end of the framework. One that cannot be ended in this time is ended by its master once its failover timeout is
     /// over: 15 s, or a week of a task to be left behind.
     pub(super) teardown: Duration,
-    /// The same of a command that has been told to leave at once.
+    /// The time limit of a command that has to leave at once.
     pub(super) leaving: Duration,
 }
 
@@ -58,13 +60,13 @@ impl Default for Patience {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) code: u8,
-    /// It has been told the same before: it ends at once.
+    /// The second request of the same kind: the command ends at once.
     pub(super) is_repeated: bool,
     is_signal: bool,
 }
 
 impl Told {
-    /// What is done about it, which was said already of a time that is over.
+    /// Announces the reaction to a signal. A timeout has already been reported.
     pub(super) fn say(self, what: &str) {
         if self.is_signal {
             terminal::note!("{what}; again to leave at once");
@@ -72,15 +74,15 @@ impl Told {
     }
 }
 
-/// What tells the command to end.
+/// The sources of a request to end the command.
 #[derive(Debug)]
 pub(super) struct Ends {
     interrupt: Signal,
     terminate: Signal,
     deadline: Option<Instant>,
-    /// What to exit with, once it is to end.
+    /// The exit code, once the command has to end.
     code: Option<u8>,
-    /// It has been told the same twice.
+    /// The same signal has come twice.
     is_repeated: bool,
 }
 
@@ -104,7 +106,7 @@ impl Ends {
         self.code.get_or_insert(code);
     }
 
-    /// Waits until the command is told to end. Cancel safe.
+    /// Waits for a request to end the command. Cancel safe.
     pub(super) async fn next(&mut self) -> Told {
         tokio::select! {
             () = until(self.deadline), if self.code.is_none() => {
@@ -116,7 +118,7 @@ impl Ends {
         }
     }
 
-    /// Waits until a signal tells it. Cancel safe.
+    /// Waits for a signal. Cancel safe.
     async fn signal(&mut self) -> Told {
         let code = tokio::select! {
             _ = self.interrupt.recv() => EXIT_INTERRUPTED,
@@ -131,7 +133,7 @@ impl Ends {
         }
     }
 
-    /// What a work comes to; nothing once a signal has come.
+    /// Returns the result of the work, or `None` once a signal has come.
     pub(super) async fn unless_signalled<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -140,8 +142,8 @@ impl Ends {
         }
     }
 
-    /// Waits for the framework's end, no longer than the command has time for it. A signal leaves it the time of one who leaves
-    /// at once, and not none: it may have come before the end was asked for.
+    /// Waits for the framework's end, no longer than the command has time for it. A signal does not end the wait at once
+    /// but leaves the time of an immediate exit: it may have come before the teardown was requested.
     pub(super) async fn finish(&mut self, patience: Patience, teardown: impl Future) {
         let limit = match self.is_repeated {
             true => patience.leaving,
@@ -158,7 +160,7 @@ impl Ends {
     }
 }
 
-/// What becomes of a task whose framework this command cannot end.
+/// Returns the fate of a task whose framework this command cannot end.
 pub(super) fn left(id: &str, framework: &str, is_detached: bool) -> String {
     let rest = match is_detached {
         // Its framework is kept for a week.
@@ -177,7 +179,7 @@ pub(super) struct Search {
     ending: Option<Instant>,
     /// Since when every answer was a refusal.
     refused_since: Option<Instant>,
-    /// Why the framework has no master.
+    /// The reason why the framework has no master.
     error: anyhow::Error,
     /// That it takes long has been said.
     is_said: bool,
@@ -253,7 +255,8 @@ mod tests {
 
     use super::*;
 
-    /// It gave up after 15 seconds, and left its task to a master that would have kept both for ten minutes.
+    /// Regression: the command gave up after 15 seconds, and left its task to a master that would have kept both for ten
+    /// minutes.
     #[test]
     fn a_leader_is_looked_for_as_long_as_the_next_one_keeps_the_framework() {
         let patience = Patience::default();
@@ -268,7 +271,7 @@ mod tests {
             search.failed(server::refusal("m:5050", status, ""));
             assert_eq!(lasts(&search), patience.leaderless, "{status}");
         }
-        // Of a master that leads the word counts, however long there was none before.
+        // The refusal of a leading master counts, however long there was no leader before.
         search.begun = begun.checked_sub(Duration::from_secs(60)).expect("up");
         search.failed(server::refusal("m:5050", StatusCode::FORBIDDEN, "no"));
         let since = search.refused_since.expect("refused");
@@ -290,7 +293,7 @@ mod tests {
         assert_eq!(ending.until() - ending.begun, patience.ending);
     }
 
-    /// Its text said that the next master ends a task whose framework is kept for a week.
+    /// Regression: the text said that the next master ends a task whose framework is kept for a week.
     #[test]
     fn a_detached_task_is_not_said_to_end_with_its_master() {
         assert_eq!(
@@ -319,7 +322,7 @@ mod tests {
         assert!(finished.is_ok());
     }
 
-    /// What has been told by a signal that no other test hears.
+    /// Returns the ends after a signal that no other test receives.
     async fn signalled(kind: SignalKind, sent: Signal) -> Ends {
         use rustix::process::{getpid, kill_process};
         let mut ends = Ends::watch(None).expect("signals");
@@ -330,7 +333,7 @@ mod tests {
         ends
     }
 
-    /// Of a task that had written gigabytes the rest was copied to its end, however often it was interrupted.
+    /// Regression: the rest of a task's gigabytes of output was copied to its end, despite all interrupts.
     #[tokio::test]
     async fn a_signal_is_heard_while_the_rest_of_the_output_is_copied() {
         let mut ends = signalled(SignalKind::user_defined1(), Signal::USR1).await;

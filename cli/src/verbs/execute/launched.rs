@@ -20,16 +20,16 @@ pub(super) struct LaunchedTask {
     is_cut: bool,
 }
 
-/// What a look at the output has brought.
+/// The result of a look at the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     Nothing,
     Some,
-    /// Who read ours has gone away.
+    /// The reader of our output has gone away.
     Unread,
 }
 
-/// Copies at the next tick what is new by then, as much as one read of each file gives. Cancel safe.
+/// Copies the new output at the next tick, as much as one read of each file gives. Cancel safe.
 pub(super) async fn copy_next(
     poll: &mut Interval,
     task: &mut Option<LaunchedTask>,
@@ -63,7 +63,7 @@ impl LaunchedTask {
         self.stdout.was_found() && self.stderr.was_found() && !self.is_cut
     }
 
-    /// Copies what is new in the task's stdout and stderr to ours, as much as one read of each gives. Cancel safe.
+    /// Copies the new output of the task's stdout and stderr to ours, as much as one read of each gives. Cancel safe.
     pub(super) async fn copy_to_ours(&mut self) -> anyhow::Result<Copied> {
         self.copy_to(io::stdout(), io::stderr()).await
     }
@@ -83,7 +83,7 @@ impl LaunchedTask {
         Ok(if err == Copied::Nothing { out } else { err })
     }
 
-    /// Writes what was read, before anything else is waited for: the next read goes on behind it.
+    /// Writes the read bytes before any further wait: the next read continues behind them.
     fn write(&mut self, data: &[u8], output: impl io::Write, name: &str) -> anyhow::Result<Copied> {
         if data.is_empty() {
             return Ok(Copied::Nothing);
@@ -123,7 +123,7 @@ mod tests {
         )
     }
 
-    /// What follows the place of a read in a file that holds this.
+    /// Returns the text behind the offset of a read in a file with this text.
     fn rest_of(text: &str, read: &ReadFileCall) -> ReadFile {
         let from = usize::try_from(read.offset).expect("small").min(text.len());
         ReadFile {
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// What was read of stdout was dropped where the agent did not answer for stderr.
+    /// Regression: bytes read from stdout were dropped if the agent did not answer for stderr.
     #[tokio::test]
     async fn no_output_is_lost_where_the_agent_goes_between_two_reads() {
         let mut is_away = true;

@@ -1,4 +1,4 @@
-//! The scheduler's HTTP API, as much of it as the verbs ask.
+//! The part of the scheduler's HTTP API that the verbs use.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::super::address::base_with;
 use super::super::{identity, items, server, text};
 use crate::terminal;
 
-/// Where schedulers listen unless they are told otherwise.
+/// The default port of schedulers.
 pub(super) const SCHEDULER_PORT: u16 = 5070;
 /// Characters that are escaped in a name, such as the slash between a role and the name of a job.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
@@ -34,16 +34,16 @@ pub(super) struct Scheduler {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What came of asking one scheduler.
+/// The result of a request to one scheduler.
 enum Asked {
     Answered(Reply),
-    /// It could not be reached, so that it has not been asked, or has not answered what changes nothing.
+    /// The scheduler was unreachable, so it received nothing; or it did not answer a read-only request.
     Away(Error),
-    /// None leads, as far as it knows.
+    /// No scheduler leads, as far as this one knows.
     NoLeader(Reply),
 }
 
-/// The path of a job, if it can be one's name, with its role before it or not.
+/// Returns the path of a job, if the name is valid, with or without its role.
 pub(super) fn path(name: &str) -> anyhow::Result<String> {
     if name_in(name).is_none() {
         bail!("{name:?} is no name of a job; `meseta jobs` lists them");
@@ -60,7 +60,7 @@ pub(super) fn file_path(name: &str, version: Option<u64>) -> anyhow::Result<Stri
     })
 }
 
-/// What the page after this one begins behind, which is taken out of it.
+/// Takes the place of the next page out of the answer.
 fn next_page(answer: &mut Value) -> Option<String> {
     match answer.as_object_mut()?.remove("next")? {
         Value::String(next) => Some(next),
@@ -113,8 +113,8 @@ impl Scheduler {
         })
     }
 
-    /// Asks one after the other until the one that leads has answered; of several, waits while none leads. What only
-    /// reads is asked of the next where one does not answer in time.
+    /// Sends the request to one scheduler after the other until the leader has answered; with several, waits while none
+    /// leads. A read-only request goes to the next scheduler if one does not answer in time.
     fn ask(&self, path: &str, is_read: bool, call: impl Fn(&str) -> Call) -> anyhow::Result<Value> {
         let until = Instant::now() + LEADER_PATIENCE;
         loop {
@@ -160,7 +160,7 @@ impl Scheduler {
             }
             let elsewhere = reply.header("location").map(|next| resolved(&url, next));
             match elsewhere.filter(|_| reply.status == StatusCode::TEMPORARY_REDIRECT) {
-                // What is sent over TLS is not sent on in the clear.
+                // A request over TLS is not redirected to an address without TLS.
                 Some(next) if url.starts_with("https:") && !next.starts_with("https:") => {
                     bail!("{base} sends on to {next}, which is not over TLS")
                 }
@@ -178,7 +178,7 @@ fn base_of(address: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Where an answer sends on to: a scheduler does not say by which scheme.
+/// Returns the target of a redirect: a scheduler names no scheme.
 fn resolved(url: &str, location: &str) -> String {
     let scheme = url.split_once(':').map_or("http", |(scheme, _)| scheme);
     match location.strip_prefix("//") {

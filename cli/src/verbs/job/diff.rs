@@ -1,4 +1,4 @@
-//! How two versions of a job differ, field by field.
+//! The differences between two versions of a job, field by field.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! A job from its submission until it is healthy or has ended: what is said on the way, and how the command ends.
+//! The progress of a job from its submission until it is healthy or has ended: the messages on the way, and the exit code.
 //!
-//! [`Progress`] decides and is pure; [`follow`] asks the scheduler and prints.
+//! [`Progress`] decides and is pure; [`follow`] queries the scheduler and prints.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,17 +18,18 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A scheduler that is away for longer is given up: the next leader takes over sooner.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
-/// As often as a job may be shown as it was before, or not at all, by a scheduler that does not know yet that it leads no more.
+/// The number of answers with an older state of a job, or without it, that may come from a scheduler which does not know
+/// yet that it no longer leads.
 const OLDER_MAX: u32 = 10;
 
-/// How the command ends.
+/// The outcome of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Good,
     Bad,
 }
 
-/// What has been said of a job so far.
+/// The reported progress of a job.
 #[derive(Debug)]
 pub(super) struct Progress {
     version: u64,
@@ -36,9 +37,9 @@ pub(super) struct Progress {
     /// True once an obstacle was printed in the present state: obstacles change with each offer.
     has_obstacle: bool,
     has_reverted: bool,
-    /// How often in a row an older version was seen to be all that runs.
+    /// The number of consecutive answers in which only an older version runs.
     older: u32,
-    /// How often in a row there was no such job.
+    /// The number of consecutive answers without the job.
     missing: u32,
 }
 
@@ -54,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Notes once more that a job that was seen is not there; what is said of it once it is gone for good.
+    /// Counts another answer without a job that was seen; returns the message once the job is gone for good.
     pub(super) fn gone(&mut self, name: &str) -> Option<String> {
         self.missing += 1;
         // The scheduler answers the same for a role that is not seen.
@@ -182,7 +183,7 @@ fn say_why(scheduler: &Scheduler, (name, version): (&str, u64), job: &Value) {
     failure.iter().for_each(|line| terminal::say(line));
 }
 
-/// How the events of tasks begin that have failed.
+/// The prefixes of events of failed tasks.
 const FAILURES: [&str; 2] = ["failed", "killed: its run took too long"];
 
 /// The last task of this version that has failed, by the history of its job, and why.
@@ -206,7 +207,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
     server::refused_with(error) == Some(StatusCode::NOT_FOUND)
 }
 
-/// Follows a version of a job, for so long since a time at most; the exit code says whether it came to be what was asked for.
+/// Follows a version of a job for a limited time; the exit code says whether it reached the requested state.
 pub(super) fn follow(
     scheduler: &Scheduler,
     (name, version): (&str, u64),
@@ -219,7 +220,7 @@ pub(super) fn follow(
     let mut path = api::path(name)?;
     let shown = name.strip_prefix("*/").unwrap_or(name);
     if !is_json {
-        // What is said needs no list of tasks, of which there may be very many.
+        // The messages need no list of tasks, of which there may be very many.
         path += "?tasks=false";
     }
     loop {

@@ -112,7 +112,7 @@ pub(crate) struct JobOptions {
 }
 
 impl JobOptions {
-    /// The master, for what is asked of it.
+    /// Returns the master for the requests to it.
     fn checked_master(&self) -> anyhow::Result<&super::MasterFlag> {
         let given = &self.master.master;
         super::masters::parse(given).map_err(|why| anyhow!("--master={given}: {why}"))?;
@@ -264,7 +264,7 @@ fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>
     Ok(submitted)
 }
 
-/// How `meseta plan` ends, as Nomad's does, where something would change, and where that is impossible now or unknown.
+/// The exit codes of `meseta plan`, as Nomad's: for changes, and for a plan that is impossible now or unknown.
 const PLAN_CHANGES: u8 = 1;
 pub(crate) const PLAN_IMPOSSIBLE: u8 = 255;
 

@@ -1,4 +1,4 @@
-//! Which volume of an instance is to be destroyed: the one that was named or shown, and no other that it has by then.
+//! The volume of an instance to destroy: the named or shown one, and no other that the instance has by then.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use super::super::{items, text};
 use super::api::{self, Scheduler};
 use crate::terminal;
 
-/// What is asked of the scheduler for an instance of a job. Unless a volume is named, it is the one that the instance has
-/// at the moment, which is shown where `is_told`; where it has none, the scheduler says so.
+/// Returns the request for an instance of a job. Without a named volume, it names the present volume of the instance, which
+/// is printed if `is_told`; if there is none, the scheduler reports that.
 pub(super) fn request(
     scheduler: &Scheduler,
     (name, index): (&str, u32),

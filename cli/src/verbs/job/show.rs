@@ -22,7 +22,7 @@ pub(super) fn jobs(body: &Value) {
     table::print_wrapped(&JOBS, rows);
 }
 
-/// A service is measured by what runs, a batch by what has succeeded.
+/// Returns the row of a job: a service counts its running tasks, a batch its successes.
 fn job_row(job: &Value) -> Vec<String> {
     let of_count = |key: &str| format!("{}/{}", text(job, key), text(job, "count"));
     vec![
@@ -197,7 +197,7 @@ pub(super) fn history(body: &Value) {
     table::print_wrapped(&["AT", "TASK", "EVENT"], events.iter().map(row).collect());
 }
 
-/// How long ago something was, by its `time` in seconds since 1970.
+/// Returns the age of an object, by its `time` in seconds since the Unix epoch.
 fn ago(one: &Value) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let time = one.get("time").and_then(Value::as_f64);
@@ -206,7 +206,7 @@ fn ago(one: &Value) -> String {
     })
 }
 
-/// What a file would change, where it would fit, and what is in the way.
+/// Returns the changes of a file, the places of its tasks, and the obstacles.
 pub(super) fn plan(name: &str, plan: &Value) -> Vec<String> {
     let changes = items(plan, "changes");
     let mut lines = match changes {

@@ -1,6 +1,6 @@
-//! The last lines that a task that has failed wrote to its standard error, as its agent still has them.
+//! The last lines that a failed task wrote to its standard error, as its agent still has them.
 //!
-//! Best effort: where the master or the agent does not answer, or the caller may not read there, nothing is said.
+//! Best effort: if the master or the agent does not answer, or the caller may not read there, nothing is printed.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::terminal;
 const LINES_MAX: usize = 5;
 const LINE_CHARS_MAX: usize = 200;
 
-/// Prints the last lines of the task that failed last, where a job tells of one.
+/// Prints the last lines of the task that failed last, if the job names one.
 pub(super) fn say_last(scheduler: &Scheduler, job: &Value) {
     let Some(failure) = job.get("last_failure").filter(|one| one.is_object()) else {
         return;

@@ -1,4 +1,4 @@
-//! Which task of a job is meant by a name and an index.
+//! The task of a job that a name and an index mean.
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::super::{items, text};
 
 const RUNNING: &str = "TASK_RUNNING";
 
-/// The task to read the output of: one that runs, or else the newest, of which the history tells if it has ended.
+/// Returns the task whose output to read: a running one, or else the newest, from the history if it has ended.
 pub(super) fn newest(
     job: &Value,
     index: Option<u32>,

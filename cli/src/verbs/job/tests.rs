@@ -91,7 +91,7 @@ fn a_job_is_followed_until_its_version_is_healthy() {
         ]
     );
     waiting["obstacles"] = json!(["a1: short of cpus:2"]);
-    // The same is said once; the version before does not count as healthy.
+    // The same message is printed once; the earlier version does not count as healthy.
     assert_eq!(progress.observe(&waiting), (Vec::new(), None));
     assert_eq!(progress.observe(&service("healthy", 1, 3)).1, None);
     assert_eq!(
@@ -164,7 +164,7 @@ fn a_batch_ends_with_its_last_task() {
     );
 }
 
-/// Why was in the history alone, and of a batch nothing said so.
+/// Regression: only the history had the reason, and a batch did not show it.
 #[test]
 fn a_failure_is_told_with_its_reason() {
     let event = |task: Value, text: &str| json!({"task_id": task, "text": text});
@@ -180,7 +180,7 @@ fn a_failure_is_told_with_its_reason() {
     assert_eq!(last_failure(&json!({"events": []}), 1), None);
 }
 
-/// It was asked for again for half a minute.
+/// Regression: the command repeated its request for half a minute.
 #[test]
 fn a_job_that_was_seen_is_gone_after_some_answers_that_it_is_not_there() {
     let mut progress = Progress::new(1);
@@ -281,7 +281,7 @@ fn messages_of_healthy_tasks_are_no_trouble() {
     )));
 }
 
-/// What ran before still ran when the update was given up: the command waited for ever for version 2.
+/// Regression: the earlier instances still ran when the update was given up, and the command waited for ever for version 2.
 #[test]
 fn going_back_may_be_over_between_two_looks() {
     let job = |version: u64, state: &str| json!({"name": "web", "kind": "service", "version": version, "state": state});
@@ -344,7 +344,7 @@ fn the_volume_that_is_released_is_the_one_that_was_named_or_shown() {
     assert_eq!(request("web", 1, None), json!({"index": 1}));
 }
 
-/// The first job stayed where the second was refused, and nothing was said of it.
+/// Regression: the first job stayed when the second was refused, without any message.
 #[test]
 fn run_submits_all_jobs_of_a_file_at_once() {
     let specs = meseta_jobs::file::all_from_text(
