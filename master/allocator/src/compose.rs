@@ -220,7 +220,7 @@ impl Allocator {
                 class.regular && class.kind == kind
             });
             let of: i64 = regular.map(|(_, amount)| *amount).sum();
-            // An agent without this kind cannot use what other agents hold back.
+            // An agent without this kind cannot use the amounts held back on other agents.
             let of = of.max(1);
             let share = Share {
                 kind,

@@ -1,4 +1,4 @@
-//! Offer constraints: the agents whose offers a framework wants.
+//! Offer constraints: the agents whose offers a framework accepts.
 //!
 //! A constraint compares one attribute of an agent. Groups are alternatives; all constraints of a group must hold.
 //! Patterns match the whole text.

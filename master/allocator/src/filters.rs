@@ -399,7 +399,7 @@ impl AgentFilters {
             + bits
     }
 
-    /// Marks the refusals as outdated; `refresh` computes them anew.
+    /// Marks the refusals as outdated; `refresh` recomputes them.
     pub(crate) fn forget_basis(&mut self) {
         self.basis.clear();
     }

@@ -76,7 +76,7 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
     media::encode(accept, response)
 }
 
-/// Streams events, beginning with the whole state unless the reader does not want it.
+/// Streams events, beginning with the whole state unless the reader declines it.
 async fn subscribe(
     context: &Arc<Context>,
     caller: &Caller,

@@ -106,7 +106,7 @@ impl Conversions {
 /// The effects of adopting tasks outside the agent and its frameworks.
 #[derive(Default)]
 struct AdoptedTasks {
-    /// New tasks; recorded only if somebody watches.
+    /// New tasks; recorded only once an operator has subscribed to events.
     added: Option<Vec<(FrameworkId, TaskId)>>,
     /// Known tasks that have ended according to the agent.
     ended: Vec<(FrameworkId, TaskId, TaskState)>,

@@ -318,7 +318,7 @@ impl MasterCore {
         }
     }
 
-    /// Answers a call that removed a framework once the registry has the removal. Otherwise somebody could get the id
+    /// Answers a call that removed a framework once the registry has the removal. Otherwise another scheduler could get the id
     /// again after a failover, although the caller has its answer.
     pub(in crate::core) fn reply_once_removed(&mut self, reply: ReplyId, answer: Answer) {
         let ownership = &mut self.ownership;

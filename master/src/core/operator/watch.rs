@@ -1,6 +1,6 @@
 //! Events for operators that watch the cluster.
 //!
-//! The core creates no events until somebody watches. Invariant: an event follows the change of the state, so a
+//! The core creates no events until an operator watches. Invariant: an event follows the change of the state, so a
 //! snapshot and the later events have no gap.
 
 use std::sync::Arc;

@@ -496,7 +496,7 @@ fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
     conflict(world.administer(set("ops", &[("cpus", 0.5)])));
 }
 
-/// The order in the quota document: an invalid request is refused first, whoever sends it; a valid one is then
+/// The order in the quota document: an invalid request is refused first, whatever its sender; a valid one is then
 /// authorized, before the check of the capacity.
 #[test]
 fn a_request_is_validated_before_it_is_authorized() {
