@@ -1,8 +1,8 @@
-//! What the machine has, for resources that `--resources` does not name.
+//! Detects the machine's resources that `--resources` does not name.
 //!
-//! The formulas are pure and Mesos's; reading the machine is a few lines below them. A figure that
-//! cannot be read becomes the documented fallback, with a warning. Invariant: what is detected is of the
-//! default role, as is what `--resources` names without one.
+//! The formulas are pure and Mesos's; the code that reads the machine is a few lines below them. A value that cannot be
+//! read is replaced by the documented fallback, with a warning. Invariant: detected resources have the default role,
+//! like resources in `--resources` without a role.
 
 use std::path::Path;
 
@@ -14,17 +14,17 @@ use tracing::warn;
 use crate::failure::Failure;
 
 const MEGABYTE: u64 = 1024 * 1024;
-/// Left to the machine itself when it has at least twice as much, in MB.
+/// Memory reserved for the machine itself if it has at least twice as much, in MB.
 const MEM_RESERVE_MB: u64 = 1024;
-/// What a machine is taken to have whose memory cannot be read, in MB.
+/// The assumed memory of a machine whose memory cannot be read, in MB.
 const MEM_FALLBACK_MB: u64 = 1024;
-/// The same for the disk.
+/// Disk space reserved for the machine itself if it has at least twice as much, in MB.
 const DISK_RESERVE_MB: u64 = 5 * 1024;
 const DISK_FALLBACK_MB: u64 = 10 * 1024;
-/// Ports offered when none are named.
+/// Ports offered if none are named.
 const PORTS: (u64, u64) = (31000, 32000);
 
-/// What was read of a machine; `None` where it could not be.
+/// The values read from a machine; `None` where they cannot be read.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Machine {
     /// The number of processors that are online.
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Reads the values of this machine.
     pub(crate) fn read(work_dir: &Path) -> Self {
         Self {
             cpus: noted("the processors online", online_cpus()),
@@ -83,7 +83,8 @@ fn disk_size(work_dir: &Path) -> Result<u64, Failure> {
     Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
-/// Adds to `given` what it does not name, reserved to the default role unless that is `*`. An explicit zero names.
+/// Adds the resources that are not named to `given`, reserved to the default role unless that is `*`. An explicit zero
+/// counts as named.
 pub(crate) fn complete(
     mut given: Resources,
     named: &[String],
@@ -114,8 +115,8 @@ pub(crate) fn complete(
     given
 }
 
-/// Keeps what was detected before where less is detected now, as long as the difference fits into half of what is left
-/// to the machine: another kernel takes a little more for itself, and tasks go on that were promised the rest.
+/// Keeps an earlier detected amount where less is detected now, as long as the difference is at most half of the
+/// machine's own reserve. Another kernel takes a little more for itself, and the running tasks were promised the rest.
 pub(crate) fn keep_detected(
     mut detected: Resources,
     named: &[String],
@@ -153,7 +154,7 @@ fn resource(name: &str, value: Value, role: &Role) -> Option<Resource> {
     if role.is_star() {
         return Some(resource);
     }
-    // Nothing but a reservation below it could be in the way of a static one.
+    // Only an inner reservation could prevent a static one, and a new resource has none.
     let reservation = Reservation::fixed(role.clone());
     resource.push_reservation(reservation).ok()
 }
@@ -203,11 +204,11 @@ mod tests {
         let after = |lost_mb| of(16 * GB - lost_mb * MEGABYTE, &[]);
         assert_eq!(keep_detected(after(60), &[], &before), before);
         assert_eq!(keep_detected(after(512), &[], &before), before);
-        // A module of memory that is gone is another machine, and more than before is more.
+        // With a missing memory module it is another machine, and more than before is simply more.
         assert_eq!(keep_detected(after(513), &[], &before), after(513));
         let more = of(17 * GB, &[]);
         assert_eq!(keep_detected(more.clone(), &[], &before), more);
-        // What an operator names is what they want.
+        // An amount named by the operator is final.
         let named = ["mem".to_owned()];
         assert_eq!(keep_detected(after(60), &named, &before), after(60));
         assert_eq!(keep_detected(after(60), &[], &Resources::new()), after(60));
@@ -258,7 +259,7 @@ mod tests {
         assert!(some.ports().is_none());
         assert!(some.mem().is_some());
     }
-    /// Found by reading: of a machine for one role, all that `--resources` did not name was offered to everybody.
+    /// Regression: on a machine for one role, everything that `--resources` did not name was offered to everybody.
     #[test]
     fn what_is_detected_is_of_the_default_role() {
         let ads = Role::new("ads").unwrap();
@@ -270,7 +271,7 @@ mod tests {
         let before = complete(Resources::new(), &[], machine(16 * GB), &ads);
         assert_eq!(before.iter().count(), 4);
         assert_eq!(before.reserved(Some(&ads)), before);
-        // Also of what a newer kernel takes for itself.
+        // Also the memory that a newer kernel takes for itself.
         let after = complete(
             Resources::new(),
             &[],

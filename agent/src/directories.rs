@@ -1,7 +1,7 @@
-//! The agent's directories: made, locked, named, and left as they were found.
+//! The agent's directories: created, locked and named.
 //!
-//! Invariant: modes are those of this file, whatever umask the agent was started with. Tasks walk through the
-//! folders above their sandbox and can list none of them.
+//! Invariant: the modes are those of this file, for any umask of the agent. Tasks can traverse the folders above their
+//! sandbox, but list none of them.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -21,50 +21,51 @@ use crate::checkpoint::disk_room::release_reserve;
 use crate::configuration::flags::Flags;
 use crate::folders::{PASSAGE_MODE, make_missing, make_passage};
 
-/// Everything of ours that is gone after a boot.
+/// The root of all runtime folders, emptied by a boot.
 const RUNTIME_ROOT: &str = "/run/meseta";
 
-/// What is the agent's alone.
+/// The mode of folders for the agent alone.
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
-/// What the names of such folders begin with.
+/// The prefix of the names of such folders.
 pub(crate) const INSTANCE_PREFIX: &str = "agent-";
-/// What an agent locks in the folder of its containers.
+/// The file that an agent locks in the folder of its containers.
 pub(crate) const INSTANCE_LOCK: &str = "agent.lock";
-/// Where an agent notes its port in that folder: what it leaves behind is known by it, also after the agent ended.
+/// The file with the agent's port in that folder. It identifies the containers that an agent leaves behind, also after
+/// its end.
 pub(crate) const INSTANCE_PORT: &str = "agent.port";
-/// What says where the agent listens.
+/// The mode of the file with the agent's address.
 const ENDPOINT_MODE: u32 = 0o644;
-/// Between two attempts at a full disk.
+/// The pause between two attempts at a full disk.
 pub(crate) const DISK_FULL_RETRY: Duration = Duration::from_secs(1);
 
-/// How long the lock of an agent that was killed is waited for, and between two attempts.
+/// The longest wait for the lock of a killed agent, and the pause between two attempts.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a directory of the agent's cannot be used.
+/// The reason why a directory of the agent is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// It cannot be made or written.
+    /// The directory cannot be created or written.
     #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
     Unusable {
         doing: &'static str,
         /// The directory or file.
         path: PathBuf,
-        /// The flag that names it.
+        /// The flag that names the directory.
         flag: &'static str,
         #[source]
         source: std::io::Error,
     },
-    /// Two agents, one work directory, or a copy of it.
+    /// Two agents use one work directory, or a copy of it.
     #[error(
         "{path} is in use by another agent: give each its own --work_dir, which is no copy of the other's"
     )]
     InUse { path: PathBuf },
 }
 
-/// Makes a work directory ready for this agent alone, which holds it as long as the file that comes with it. What another
-/// agent holds is not written to: its reserve of disk, above all, is not released.
+/// Prepares a work directory and locks it for this agent, which holds the directory as long as the returned file.
+/// Nothing is written to another agent's directory; above all, its disk reserve is not released.
 pub(crate) fn take_work_dir(work_dir: &Path) -> Result<(Layout, File), DirectoryError> {
     let layout = prepare_work_dir(work_dir)?;
     let lock = lock(&layout)?;
@@ -72,7 +73,7 @@ pub(crate) fn take_work_dir(work_dir: &Path) -> Result<(Layout, File), Directory
     Ok((layout, lock))
 }
 
-/// That something cannot be done to a file or folder of the work directory.
+/// Builds the error for a failed operation on a file or folder of the work directory.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError + use<> {
     let path = path.to_owned();
     move |source| DirectoryError::Unusable {
@@ -88,11 +89,11 @@ fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError> {
     let work_dir = std::fs::canonicalize(work_dir).map_err(failed("find", work_dir))?;
     let layout = Layout::new(&work_dir);
     for top in [layout.sandboxes(), layout.volumes()] {
-        // One that an earlier agent left listable is not that any more.
+        // A folder that an earlier agent left listable becomes private.
         make_passage(&work_dir, &top).map_err(failed("create", &top))?;
     }
     let meta = layout.meta();
-    // Owner only: checkpoints hold what frameworks gave their tasks.
+    // Owner only: checkpoints hold data that frameworks gave their tasks.
     make_missing(&meta, PRIVATE_DIR_MODE).map_err(failed("create", &meta))?;
     Ok(layout)
 }
@@ -100,9 +101,9 @@ fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError> {
 fn check_writable(layout: &Layout) -> Result<(), DirectoryError> {
     let meta = layout.meta();
     let probe = meta.join(".writable");
-    // A byte, for which there must be a block: an empty file needs none.
+    // Writes a byte, which needs a block: an empty file needs none.
     match std::fs::write(&probe, b"w") {
-        // What the start writes is written from the reserve, or once there is room, which is waited for.
+        // The start writes from the reserve, or waits for space.
         Err(error) if is_disk_full(&error) => {
             warn!(path = %meta.display(), %error, "the disk is full");
             release_reserve(layout);
@@ -113,14 +114,14 @@ fn check_writable(layout: &Layout) -> Result<(), DirectoryError> {
     Ok(())
 }
 
-/// Held for as long as the agent lives; the kernel lets go of it whatever happens. What an agent that was killed had just
-/// begun to execute holds it for a moment more.
+/// Locks the work directory for the life of the agent; the kernel always releases the lock. A process that a killed
+/// agent had just begun to execute may hold it a moment longer.
 fn lock(layout: &Layout) -> Result<File, DirectoryError> {
     lock_file(layout.lock(), "work_dir")
 }
 
-/// The same of the containers: an agent on a copy of a work directory would take those of the other for its own. None
-/// where there is no room for the file.
+/// Locks the folder of the containers: an agent on a copy of a work directory would otherwise adopt the containers of
+/// the other. `None` if there is no space for the file.
 fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
     match lock_file(runtime_dir.join(INSTANCE_LOCK), "runtime_dir") {
         Err(DirectoryError::Unusable { path, source, .. }) if is_disk_full(&source) => {
@@ -131,25 +132,25 @@ fn lock_instance(runtime_dir: &Path) -> Result<Option<File>, DirectoryError> {
     }
 }
 
-/// The folder of this agent's containers, and the lock that says whose it is.
+/// The folder of this agent's containers, and the lock of its owner.
 #[derive(Debug)]
 pub(crate) struct RuntimeFolder {
     path: PathBuf,
-    /// Named in the lock, for whoever finds containers that no agent keeps.
+    /// The work directory, written into the lock to identify containers without an agent.
     work_dir: PathBuf,
     port: Option<u16>,
     lock: Option<File>,
 }
 
 impl RuntimeFolder {
-    /// Makes it, and takes it for this agent alone.
+    /// Creates the folder, and locks it for this agent.
     pub(crate) fn take(path: PathBuf, work_dir: &Path) -> Result<Self, DirectoryError> {
         use std::os::unix::ffi::OsStrExt as _;
         create_runtime_dir(&path)?;
         let lock = lock_instance(&path)?;
         if let Some(lock) = &lock {
             let name = work_dir.as_os_str().as_bytes();
-            // Where there is no room for it, it is missed by people alone.
+            // The text only informs people, so a full disk does not matter.
             let _ = rewrite(lock, name);
         }
         Ok(Self {
@@ -160,11 +161,11 @@ impl RuntimeFolder {
         })
     }
 
-    /// Notes where the agent listens, for an agent that would take its place with another work directory.
+    /// Writes the agent's port into the folder, for an agent that would replace it with another work directory.
     pub(crate) fn note_port(&mut self, port: u16) {
         self.port = Some(port);
         let file = create_file(&self.path.join(INSTANCE_PORT), PRIVATE_FILE_MODE);
-        // Without room for it the other agent warns, and does not refuse.
+        // Without space for the port, the other agent warns instead of refusing.
         let _ = file.and_then(|file| rewrite(&file, port.to_string().as_bytes()));
     }
 
@@ -172,7 +173,8 @@ impl RuntimeFolder {
         &self.path
     }
 
-    /// Makes and takes it again if others have removed it, or its lock, beside the running agent; whether they had.
+    /// Creates and locks the folder again if others have removed the folder or its lock while the agent was running.
+    /// Returns whether they had.
     pub(crate) fn restore(&mut self) -> Result<bool, DirectoryError> {
         if self.is_held() {
             return Ok(false);
@@ -185,11 +187,11 @@ impl RuntimeFolder {
         Ok(true)
     }
 
-    /// Whether the lock in the folder is the one that is held; what cannot be looked at is taken for it.
+    /// Whether the lock file in the folder is the locked file. A failed look counts as yes.
     fn is_held(&self) -> bool {
         use std::os::unix::fs::MetadataExt as _;
         let Some(held) = &self.lock else {
-            // There was no room for one.
+            // There was no space for a lock file.
             return self.path.is_dir();
         };
         let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
@@ -210,7 +212,7 @@ fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> 
         source,
     };
     let file = match create_file(&path, PRIVATE_FILE_MODE) {
-        // What a damaged disk has made of it, which can be locked as well.
+        // A damaged disk may turn the file into a folder, which can be locked as well.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => File::open(&path),
         created => created,
     };
@@ -229,7 +231,8 @@ fn lock_file(path: PathBuf, flag: &'static str) -> Result<File, DirectoryError> 
     }
 }
 
-/// A file of exactly this mode, new or with what is in it: in a lock that is what its holder wrote.
+/// Opens a file and gives it exactly this mode. Keeps the content of an existing file: a lock contains its holder's
+/// text.
 fn create_file(path: &Path, mode: u32) -> io::Result<File> {
     let file = OpenOptions::new()
         .write(true)
@@ -241,7 +244,7 @@ fn create_file(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes a file that was just opened from its beginning, in place of what was in it.
+/// Replaces the content of a file that was just opened.
 fn rewrite(mut file: &File, text: &[u8]) -> io::Result<()> {
     file.set_len(0)?;
     file.write_all(text)
@@ -251,8 +254,7 @@ pub(crate) fn endpoint_path(work_dir: &Path) -> PathBuf {
     work_dir.join("endpoint")
 }
 
-/// Says where others find the port. Where the disk is full, that is done as soon as it has room, by the task
-/// that is returned.
+/// Publishes the port in a file. On a full disk the returned task does that as soon as there is space.
 pub(crate) async fn publish_endpoint(
     work_dir: PathBuf,
     scheme: &'static str,
@@ -275,7 +277,7 @@ pub(crate) async fn publish_endpoint(
             return written.map(|()| None).map_err(failed);
         }
     }
-    // Nobody is to be sent to where we are not.
+    // An outdated address must not remain there.
     let _ = std::fs::remove_file(&path);
     Ok(Some(tokio::spawn(async move {
         while let Err(error) = write_endpoint(&path, &text) {
@@ -285,7 +287,7 @@ pub(crate) async fn publish_endpoint(
     })))
 }
 
-/// Whole or not at all. One that says the same stays, for which there need be no room.
+/// Replaces the file atomically. An equal file stays, which needs no space.
 fn write_endpoint(path: &Path, text: &str) -> io::Result<()> {
     let is_there = std::fs::read(path).is_ok_and(|found| found == text.as_bytes());
     if is_there {
@@ -298,7 +300,7 @@ fn write_endpoint(path: &Path, text: &str) -> io::Result<()> {
         .inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
-/// Removes our folder and those above it that were made for such folders, as far as they are empty.
+/// Removes the agent's folder and the parents made for such folders, if they are empty.
 pub(crate) fn remove_empty(runtime_dir: &Path) {
     for file in [INSTANCE_LOCK, INSTANCE_PORT] {
         let _ = std::fs::remove_file(runtime_dir.join(file));
@@ -311,7 +313,7 @@ pub(crate) fn remove_empty(runtime_dir: &Path) {
     }
 }
 
-/// Absolute: a launcher and supervisors work elsewhere.
+/// The runtime directory, as an absolute path: a launcher and supervisors have other working directories.
 pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> PathBuf {
     match &flags.runtime_dir {
         Some(given) => std::path::absolute(given).unwrap_or_else(|_| given.clone()),
@@ -330,7 +332,7 @@ fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
     })
 }
 
-/// The name of our cgroup folder: of this work directory, on any boot.
+/// The name of the agent's cgroup folder, which depends only on the work directory.
 pub(crate) fn instance_of(work_dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     let sum = crc32fast::hash(work_dir.as_os_str().as_bytes());
@@ -347,7 +349,7 @@ mod tests {
         std::fs::symlink_metadata(path).expect("there").mode() & 0o7777
     }
 
-    /// No agent started with one that was not.
+    /// Regression: no agent started with a relative directory.
     #[test]
     fn a_runtime_directory_is_absolute() {
         #[derive(clap::Parser)]
@@ -371,7 +373,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let base = std::fs::canonicalize(dir.path()).expect("a path");
         let work = base.join("var/work");
-        // Listable by everybody, and closed to everybody: both have been seen.
+        // Listable by everybody, and closed to everybody: both cases have occurred.
         std::fs::create_dir_all(work.join("slaves/S0")).expect("made");
         for (path, was) in [("slaves", 0o755), ("slaves/S0", 0o700)] {
             let was = Permissions::from_mode(was);
@@ -411,7 +413,7 @@ mod tests {
     fn a_second_agent_writes_nothing_to_a_work_directory_in_use() {
         let dir = tempfile::tempdir().expect("a folder");
         let held = take_work_dir(dir.path()).expect("ours");
-        // Where it would be written to, it fails.
+        // The agent would fail if it wrote here.
         let probe = dir.path().join("meta/.writable");
         std::fs::create_dir(&probe).expect("made");
         let refused = take_work_dir(dir.path());
@@ -427,7 +429,7 @@ mod tests {
         );
     }
 
-    /// Its containers would be destroyed as orphans, or adopted by both.
+    /// The second agent would destroy the containers as orphans, or both would adopt them.
     #[test]
     fn an_agent_on_a_copy_of_a_work_directory_in_use_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -444,7 +446,7 @@ mod tests {
         std::fs::create_dir(dir.path()).expect("made");
     }
 
-    /// A cleaner of `/run` or `/tmp`: every launch failed until the agent was started again.
+    /// Regression: after a cleaner of `/run` or `/tmp` every launch failed until the agent was restarted.
     #[test]
     fn a_runtime_folder_that_others_remove_is_made_and_held_again() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -471,7 +473,7 @@ mod tests {
                 "{other:?}"
             );
         }
-        // Whoever has it by then keeps it.
+        // Another agent that has locked it by then keeps it.
         std::fs::remove_file(path.join(INSTANCE_LOCK)).expect("removed");
         let _theirs = take().expect("taken");
         let refused = folder.restore();

@@ -1,7 +1,7 @@
-//! The state of the disk of the work directory, for readers who do not ask the core.
+//! The state of the work directory's disk, for readers that do not query the core.
 //!
-//! Told by the checkpoint writer, and by the start before there is one; read by `/health` and the metrics. Invariant: no
-//! reader waits for the disk or for the core.
+//! The checkpoint writer reports it, and before that the start; `/health` and the metrics read it. Invariant: no reader
+//! waits for the disk or for the core.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub(crate) struct DiskReport {
 }
 
 impl DiskReport {
-    /// Notes how long the disk has not answered.
+    /// Sets the time for which the disk has been silent.
     pub(crate) fn set_silence(&self, silence: Duration) {
         self.silence.set(silence);
     }
 
-    /// Notes whether the work directory was removed.
+    /// Sets whether the work directory was removed.
     pub(crate) fn set_removed(&self, is_removed: bool) {
         self.is_removed.store(is_removed, Ordering::Relaxed);
     }
@@ -33,7 +33,7 @@ impl DiskReport {
         self.silence.get()
     }
 
-    /// Returns why this agent cannot serve, in words for people; `None` if its disk is well.
+    /// Returns the reason why this agent cannot serve, as a message; `None` if its disk is sound.
     pub(crate) fn problem(&self, work_dir: &Path) -> Option<String> {
         let work_dir = work_dir.display();
         if self.is_removed.load(Ordering::Relaxed) {

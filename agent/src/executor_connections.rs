@@ -1,7 +1,7 @@
 //! Connections authenticated as an executor's: exempt from the limits on anonymous connections.
 //!
-//! Invariant: there is a bounded number of one container and of all, those of containers that are gone included:
-//! an executor fills no daemon with connections that go for nobody, whomever it hands them to.
+//! Invariant: their number is bounded for each container and in total, including ended containers. An executor
+//! therefore cannot fill a daemon with exempt connections, even by handing them to other processes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use meseta_daemon::server::{Connection, Peer};
 use meseta_resources::ContainerId;
 
-/// Of one container: its stream of events, calls beside it, and what an earlier life of it left.
+/// Connections of one container: its stream of events, parallel calls, and connections left by an earlier process.
 const OF_CONTAINER_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct ExecutorConnections {
 }
 
 impl ExecutorConnections {
-    /// Of a daemon that has so many connections at most: others find half of them.
+    /// Creates the table of a daemon with this connection limit: half of the connections are left to others.
     pub(crate) fn new(connections_max: usize) -> Self {
         Self {
             connections_max: connections_max / 2,
@@ -27,8 +27,8 @@ impl ExecutorConnections {
         }
     }
 
-    /// Marks a connection as the executor's of this container, up to a limit. Those of containers that are gone are
-    /// closed.
+    /// Marks a connection as that of the container's executor, up to a limit. Closes the connections of ended
+    /// containers.
     pub(crate) fn register(
         &self,
         container: &ContainerId,

@@ -1,8 +1,8 @@
-//! The tokens of this agent's executors: the key that they are signed with, and where it is kept.
+//! The tokens of this agent's executors: the key that signs them, and its file.
 //!
-//! Entered through [`ExecutorTokens::open`]. Nothing is kept of a token: any life of the agent makes and
-//! reads the same ones from the key, which is the operator's (`--jwt_secret_key`) or one that the agent made
-//! for itself in its work directory. Invariant: nobody but the key's owner may read its file.
+//! Entered through [`ExecutorTokens::open`]. No token is stored: every process of the agent makes and reads the same
+//! tokens from the key. The key is the operator's (`--jwt_secret_key`) or one that the agent made itself in its work
+//! directory. Invariant: only the key's owner may read its file.
 
 use std::path::{Path, PathBuf};
 
@@ -12,20 +12,20 @@ use meseta_daemon::tls;
 
 use crate::checkpoint::{KeyError, Layout, RunKey, open_executor_key};
 
-/// Why executors cannot be given tokens.
+/// The reason why executors cannot get tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The operator's key cannot be used.
+    /// The operator's key is unusable.
     #[error("failed to read the key of executors' tokens (--jwt_secret_key)")]
     Given(#[source] tls::FileError),
     /// The agent's own key cannot be read or made.
     #[error(transparent)]
     Kept(#[from] KeyError),
-    /// It would be guessed.
+    /// The key is so short that it could be guessed.
     #[error("{path} holds {length} bytes: a key of executors' tokens has at least {KEY_BYTES_MIN}")]
     Short {
         path: PathBuf,
-        /// How long it is.
+        /// The length of the key.
         length: usize,
     },
 }
@@ -37,7 +37,7 @@ pub(crate) struct ExecutorTokens {
 }
 
 impl ExecutorTokens {
-    /// With the operator's key, or with our own, made if it is not there.
+    /// Opens the operator's key, or the agent's own, which is made if missing.
     pub(crate) fn open(given: Option<&Path>, layout: &Layout) -> Result<Self, TokenError> {
         if let Some(path) = given {
             let plain = path.to_str().and_then(|text| text.strip_prefix("file://"));
@@ -56,7 +56,7 @@ impl ExecutorTokens {
         Ok(Self { key })
     }
 
-    /// The token of a run's container.
+    /// Returns the token of a run's container.
     pub(crate) fn of(&self, run: &RunKey) -> String {
         self.key.sign(&Claims {
             framework: run.framework.to_string(),
@@ -65,7 +65,7 @@ impl ExecutorTokens {
         })
     }
 
-    /// Whose token it is, if it is one of ours.
+    /// Returns the claims of a valid token of this agent.
     pub(crate) fn read(&self, token: &str) -> Option<Claims> {
         self.key.verify(token)
     }

@@ -1,11 +1,11 @@
-//! Why something could not be done, with its causes, in words for whoever asked for it.
+//! Failures with their causes, as text for the client that requested the operation.
 
 use std::fmt;
 
 use meseta_daemon::error_chain::chain;
 
-/// What failed, and each cause of it; frameworks are shown it in the status of a task. It is no error itself, so that
-/// every error becomes one by `?`.
+/// A failure and its causes; frameworks see it in the status of a task. The type is not an error itself, so that `?`
+/// converts every error to it.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 

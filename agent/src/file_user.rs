@@ -1,7 +1,7 @@
-//! Files as a task's user may open them.
+//! Opens files with the rights of a task's user.
 //!
-//! Invariant: what is opened here is opened with the rights on files of that user, on a thread that does
-//! nothing else, and through none of the kernel's links that lead to what a process has open.
+//! Invariant: a file is opened here with that user's rights on files, on a dedicated thread, and never through the
+//! kernel's links to the open files of a process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use meseta_isolators::Credentials;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
-/// Gives this thread the user's rights on files, and only those: were it the user's in all respects,
-/// the user could send signals to the agent through it.
+/// Gives this thread the user's rights on files, and only those: with the user's full identity, the user could send
+/// signals to the agent through this thread.
 pub(crate) fn become_user(owner: Option<&Credentials>) -> io::Result<()> {
     let Some(owner) = owner.filter(|_| rustix::process::geteuid().is_root()) else {
         return Ok(());
@@ -22,7 +22,7 @@ pub(crate) fn become_user(owner: Option<&Credentials>) -> io::Result<()> {
         .map(|group| rustix::process::Gid::from_raw(*group))
         .collect();
     rustix::thread::set_thread_groups(&groups)?;
-    // They answer with the identity before; asked for nobody's, they change nothing and tell it.
+    // The calls return the previous identity. With an invalid id they change nothing and return the current one.
     nix::unistd::setfsgid(owner.gid.into());
     nix::unistd::setfsuid(owner.uid.into());
     let nobody = u32::MAX;
@@ -37,8 +37,8 @@ pub(crate) fn become_user(owner: Option<&Credentials>) -> io::Result<()> {
     }
 }
 
-/// Opens a path as this thread's user. Links that are files are followed; those of `/proc` that lead to
-/// what a process has open or where it is are not: who may follow them is no matter of the user's.
+/// Opens a path as this thread's user. Follows links that are files, but not the links in `/proc` to a process's open
+/// files and folders: the user's rights do not decide who may follow those.
 pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_MAGICLINKS;
@@ -51,13 +51,13 @@ pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Where an open file or folder is, without a link in the path.
+/// The path of an open file or folder, without links.
 pub(crate) fn path_of(opened: &OwnedFd) -> io::Result<PathBuf> {
     use std::os::fd::AsRawFd as _;
     std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 
-/// Does something on a thread of its own that has the user's rights on files.
+/// Runs a function on its own thread with the user's rights on files.
 pub(crate) fn as_user<T: Send>(
     owner: Option<&Credentials>,
     work: impl FnOnce() -> io::Result<T> + Send,

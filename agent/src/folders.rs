@@ -1,15 +1,15 @@
-//! Folders made with exact modes, and those that tasks walk through on the way to their sandbox.
+//! Creates folders with exact modes, and the folders on the way to a task's sandbox.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Folders between the work directory and a sandbox or volume: everybody may walk through, and nobody but the
-/// agent learns the names in them, which are ids of frameworks, executors and containers.
+/// Mode of folders between the work directory and a sandbox or volume: everybody may traverse them, but only the agent
+/// can list the names in them, which are ids of frameworks, executors and containers.
 pub(crate) const PASSAGE_MODE: u32 = 0o711;
 
-/// What came of removing something: that it is not there any more is no error.
+/// Converts the result of a removal: a missing entry is no error.
 pub(crate) fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -17,14 +17,14 @@ pub(crate) fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes a folder and the missing ones above it, each of this mode; what is there stays as it is.
+/// Creates a folder and its missing parents with this mode; existing folders stay unchanged.
 pub(crate) fn make_missing(path: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
-        // Whatever the umask took away.
+        // Restores bits that the umask removed.
         Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-            // Some places take no new folder, and say it so.
+            // Some places allow no new folder, and report it with this error.
             let above = above.filter(|above| !above.is_dir()).ok_or(error)?;
             make_missing(above, mode)?;
             make_missing(path, mode)
@@ -34,8 +34,8 @@ pub(crate) fn make_missing(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes the folders from `base`, which is there, down to a path in it such that tasks can walk through and
-/// not list them, those too that were there. None of them may be a task's to change.
+/// Creates the folders from `base`, which exists, down to a path in it. Tasks can traverse them but not list them,
+/// including folders that existed before. Tasks must not be able to change any of them.
 pub(crate) fn make_passage(base: &Path, path: &Path) -> io::Result<()> {
     let below = path.strip_prefix(base).map_err(io::Error::other)?;
     let mut at = base.to_owned();

@@ -1,11 +1,11 @@
-//! Old sandboxes go: after `--gc_delay`, or sooner as the disk fills.
+//! Removes old sandboxes: after `--gc_delay`, or sooner as the disk fills.
 //!
-//! A run's sandbox waits from its end; it goes once it is older than
-//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is, of bytes or of inodes. Ages are
-//! kept over a restart ([`SandboxAges`]); what lies on the disk, belongs to no run and has none on record waits from then.
-//! A removal takes as long as tasks have made it take: frameworks take turns of some seconds, so that it holds up those of
-//! its own framework alone, and no look at the disk. Invariant: the sandbox of a run that is not over is never touched, nothing mounted in one is followed, and no change
-//! of the wall clock makes one go sooner.
+//! A sandbox waits from the end of its run, and is removed once it is older than `gc_delay * max(0, 1 -
+//! gc_disk_headroom - used)`. Here `used` is the used share of the disk's bytes or inodes. Ages survive a restart
+//! ([`SandboxAges`]); a sandbox without a run and without a recorded age waits from its discovery. The contents decide
+//! how long a removal takes. Frameworks therefore take turns of some seconds, so that a slow removal delays only its
+//! own framework, and no look at the disk. Invariant: the sandbox of an active run is never touched, mounts in a
+//! sandbox are never followed, and no change of the wall clock makes a sandbox go sooner.
 
 mod former_agents;
 mod removal_queue;
@@ -34,26 +34,26 @@ use crate::folders::unless_gone;
 use removal_queue::RemovalQueue;
 use turn::Turn;
 
-/// Before a sandbox that could not be removed is tried again, the first time and at most; it doubles between. One error of a
-/// disk, or want of descriptors, is over soon.
+/// The first and the longest pause before another attempt at a failed removal; it doubles between. A single disk error,
+/// or a shortage of descriptors, is over soon.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const PAUSE_AFTER_FAILURE_MAX: Duration = Duration::from_secs(600);
 
-/// Ages are recorded when sandboxes come or go, and after so long in any case: a reboot costs no more.
+/// Ages are recorded when sandboxes come or go, and at least at this interval: a reboot loses no more.
 const AGES_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
-/// For so long a thread removes what is due of one framework while others may wait.
+/// The time for which a thread removes sandboxes of one framework while others may wait.
 const TURN: Duration = Duration::from_secs(10);
 
 /// The folder of an executor's sandboxes, and the link in it to the newest.
 const RUNS: &str = "runs";
 const LATEST: &str = "latest";
-/// Its name while it is removed.
+/// The name of the link while it is removed.
 const LATEST_ASIDE: &str = "latest.old";
-/// What its name begins with until it takes the place of an earlier one.
+/// The prefix of the name of a new link, until it replaces an earlier one.
 pub(crate) const LATEST_FRESH: &str = ".latest.";
 
-/// What the operator wants.
+/// The settings of the garbage collection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// The value of `--gc_delay`.
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     pub(crate) interval: Duration,
 }
 
-/// The queue of what is to go.
+/// The queue of sandboxes to remove.
 #[derive(Clone, Debug)]
 pub(crate) struct Gc {
     inner: Arc<Inner>,
@@ -78,43 +78,43 @@ struct Inner {
     sandboxes: Mutex<Known>,
     removed: AtomicU64,
     failed: AtomicU64,
-    /// Told when the disk is full, and when a thread has removed all that was due.
+    /// Notified when the disk is full, and when a thread has finished all removals that were due.
     woken: Notify,
 }
 
-/// The sandboxes that are known.
+/// The known sandboxes of the agent.
 #[derive(Debug, Default)]
 struct Known {
-    /// Those of runs that are over.
+    /// The sandboxes of ended runs.
     waiting: BTreeMap<PathBuf, Waiting>,
-    /// When those that could not be removed are tried again.
+    /// The next attempts at failed removals.
     again: BTreeMap<PathBuf, Again>,
-    /// Those of runs that are not, whether they are made yet or not.
+    /// The sandboxes of active runs, existing or not yet made.
     live: BTreeSet<PathBuf>,
-    /// Whether those that wait are others than on record.
+    /// Whether the waiting sandboxes differ from the record.
     is_changed: bool,
-    /// When their ages were recorded last.
+    /// The time of the last record of their ages.
     recorded: Duration,
     removals: RemovalQueue,
-    /// Agents of before, of which there are checkpoints.
+    /// Former agents with checkpoints in the work directory.
     former_agents: Vec<AgentId>,
 }
 
-/// For how long a sandbox has waited.
+/// The waiting time of a sandbox.
 #[derive(Copy, Clone, Debug)]
 struct Waiting {
-    /// Its age at `since`.
+    /// The sandbox's age at `since`.
     before: Duration,
-    /// When that was, by [`uptime`].
+    /// The time at which `before` was its age, by [`uptime`].
     since: Duration,
 }
 
-/// When a removal is tried again.
+/// The next attempt at a failed removal.
 #[derive(Copy, Clone, Debug)]
 struct Again {
-    /// The moment, by [`uptime`].
+    /// The time of the attempt, by [`uptime`].
     at: Duration,
-    /// How long it was waited for.
+    /// The length of the pause before the attempt.
     pause: Duration,
 }
 
@@ -130,14 +130,14 @@ impl Known {
         self.again.remove(sandbox);
     }
 
-    /// Whether a run that is not over has its sandbox in this folder, or will have.
+    /// Whether an active run has its sandbox in this folder, or will have.
     fn has_live_in(&self, folder: &Path) -> bool {
         let from = (Bound::Included(folder), Bound::Unbounded);
         let mut live = self.live.range::<Path, _>(from);
         live.next().is_some_and(|live| live.starts_with(folder))
     }
 
-    /// The ages to be recorded, if that is due; what changes from now on is due again.
+    /// Returns the ages to record, if that is due. Later changes make it due again.
     fn unrecorded_ages(&mut self, now: Duration) -> Option<SandboxAges> {
         let is_old = now.saturating_sub(self.recorded) >= AGES_INTERVAL_MAX;
         let was_changed = std::mem::take(&mut self.is_changed);
@@ -148,7 +148,7 @@ impl Known {
     }
 }
 
-/// How much there is to do, and was done.
+/// The numbers of waiting, removed and failed sandboxes.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counts {
     pub(crate) pending: usize,
@@ -171,14 +171,14 @@ impl Gc {
         }
     }
 
-    /// A run is about to begin: its sandbox is kept.
+    /// Keeps the sandbox of a run that is about to begin.
     pub(crate) fn keep(&self, sandbox: PathBuf) {
         let mut known = self.known();
         known.forget(&sandbox);
         known.live.insert(sandbox);
     }
 
-    /// A run is over: its sandbox waits from now.
+    /// Queues the sandbox of a run that is over.
     pub(crate) fn discard(&self, sandbox: PathBuf) {
         let mut known = self.known();
         known.live.remove(&sandbox);
@@ -190,7 +190,7 @@ impl Gc {
         known.is_changed = true;
     }
 
-    /// Looks at once, and not at the next interval.
+    /// Wakes the collection before its next interval.
     pub(crate) fn wake(&self) {
         self.inner.woken.notify_one();
     }
@@ -203,13 +203,13 @@ impl Gc {
         }
     }
 
-    /// How old a sandbox may become now.
+    /// The age that a sandbox may reach now.
     pub(crate) fn age_allowed(&self) -> Duration {
         let used = disk_used(self.inner.layout.work_dir()).unwrap_or_default();
         age_allowed(&self.inner.options, used)
     }
 
-    /// Finds what earlier lives of the agent left, then looks again and again.
+    /// Finds the sandboxes of earlier agent processes, then collects at each interval.
     pub(crate) async fn run(self, boot: BootId) {
         let mut is_found = false;
         let mut ticks = tokio::time::interval(self.inner.options.interval);
@@ -224,7 +224,7 @@ impl Gc {
                 let now = uptime();
                 let is_found = is_found || this.find(&boot, now);
                 this.remove_former_agents();
-                // Nobody waits for them; an agent that ends leaves the rest to the next one.
+                // The collection does not wait for them; an ending agent leaves the rest to the next agent.
                 drop(this.prune(now));
                 if is_found {
                     this.record_ages(&boot, now);
@@ -249,7 +249,7 @@ impl Gc {
         known.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds what lies on the disk; whether all of it could be listed.
+    /// Finds the sandboxes on the disk. Returns whether all folders could be listed.
     fn find(&self, boot: &BootId, now: Duration) -> bool {
         let ages = SandboxAges::read(&self.inner.layout, boot, now).unwrap_or_else(|error| {
             let error = chain(&error);
@@ -279,7 +279,7 @@ impl Gc {
             }
             folders = found;
         }
-        // An agent that fell while it removed a sandbox may have left these.
+        // An agent that crashed during a removal may have left these.
         for folder in emptied {
             if self.known().removals.includes(&folder) {
                 is_whole = false;
@@ -317,7 +317,7 @@ impl Gc {
         self.known().recorded = now;
     }
 
-    /// Begins to remove what is too old, some frameworks' side by side, on threads that go on by themselves.
+    /// Begins to remove old sandboxes, of some frameworks at the same time, on threads that continue by themselves.
     fn prune(&self, now: Duration) -> Vec<JoinHandle<()>> {
         let due = self.due(now);
         let mut known = self.known();
@@ -341,7 +341,7 @@ impl Gc {
         begun
     }
 
-    /// The framework that has waited longest, if another thread may be at work.
+    /// The framework that has waited longest, if another thread may start.
     fn next_turn(&self) -> Option<Turn> {
         let (framework, now) = self.known().removals.begin()?;
         Some(Turn {
@@ -355,7 +355,7 @@ impl Gc {
         self.due_in(Path::new(""), now)
     }
 
-    /// What is too old in a folder.
+    /// The sandboxes in a folder that are due for removal.
     fn due_in(&self, folder: &Path, now: Duration) -> Vec<PathBuf> {
         let allowed = self.age_allowed();
         let known = self.known();
@@ -370,17 +370,17 @@ impl Gc {
         due.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Removes a sandbox for as long as `goes_on`.
+    /// Removes a sandbox while `goes_on` returns true.
     fn prune_one(&self, path: &Path, now: Duration, goes_on: &dyn Fn() -> bool) {
         if !self.known().waiting.contains_key(path) {
-            // Kept meanwhile.
+            // A new run has taken the sandbox meanwhile.
             return;
         }
         let removed = self.remove(path, goes_on);
         self.note_removal(path, now, removed);
     }
 
-    /// Takes up how far a removal came.
+    /// Records the progress of a removal.
     fn note_removal(&self, path: &Path, now: Duration, removed: io::Result<RemovalProgress>) {
         match removed {
             Ok(RemovalProgress::Done) => {
@@ -389,13 +389,14 @@ impl Gc {
                 self.known().forget(path);
             }
             Ok(RemovalProgress::Stopped(None)) => {}
-            // Others of its framework have their turn in the pause, which stays short: more of it may go.
+            // Other sandboxes of the framework have their turn during the pause. The pause stays short, since a further
+            // part may be removable.
             Ok(RemovalProgress::Stopped(Some(error))) => self.try_later(path, now, &error, 1),
             Err(error) => self.try_later(path, now, &error, 2),
         }
     }
 
-    /// Has a sandbox tried again after a pause, which is so many times that before.
+    /// Schedules another attempt after a pause, which is the last pause times `factor`.
     fn try_later(&self, path: &Path, now: Duration, error: &io::Error, factor: u32) {
         warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
         self.inner.failed.fetch_add(1, Ordering::Relaxed);
@@ -404,7 +405,7 @@ impl Gc {
             let before = known.again.get(path).map(|again| again.pause * factor);
             let pause = before.unwrap_or(PAUSE_AFTER_FAILURE);
             let pause = pause.min(PAUSE_AFTER_FAILURE_MAX);
-            // A removal may have taken longer than the pause.
+            // The removal may have taken longer than the pause.
             let at = now.max(uptime()) + pause;
             known.again.insert(path.to_owned(), Again { at, pause });
         }
@@ -429,8 +430,7 @@ impl Gc {
         Ok(RemovalProgress::Done)
     }
 
-    /// Removes a folder that held sandboxes, and those above it, as far as they hold nothing: what a run is about to be made
-    /// in stays.
+    /// Removes a folder that held sandboxes, and its empty parents, except folders that an active run needs.
     fn remove_emptied(&self, folder: &Path) -> io::Result<()> {
         let top = self.inner.layout.sandboxes();
         let is_ours = |folder: &&Path| *folder != top && folder.starts_with(&top);
@@ -451,11 +451,11 @@ impl Gc {
     }
 }
 
-/// Removes a link to a sandbox that is gone. A new run may point it elsewhere meanwhile: it is looked at where nobody
-/// changes it, and put back.
+/// Removes a link to a missing sandbox. A new run may change the link meanwhile: the link is renamed to where nothing
+/// changes it, checked, and put back if valid.
 fn remove_dangling(latest: &Path) -> io::Result<()> {
     match std::fs::read_link(latest) {
-        // It is gone, or something else.
+        // The link is gone, or the entry is not a link.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
             return Ok(());
         }
@@ -481,8 +481,8 @@ fn remove_dangling(latest: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what an agent left that fell while it pointed the link to the newest sandbox elsewhere, or removed it. A
-/// sandbox is made before its link: one that leads nowhere is nobody's any more.
+/// Removes links that a crashed agent left while it replaced or removed the link to the newest sandbox. A sandbox is
+/// made before its link, so that a dangling link is never needed.
 fn remove_half_made_links(runs: &Path) -> io::Result<()> {
     let entries = match std::fs::read_dir(runs) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -509,7 +509,7 @@ fn holds_something(error: &io::Error) -> bool {
     )
 }
 
-/// The folders in a folder, links left out; none in what is no folder, or is not there.
+/// Lists the folders in a folder, without links. Empty if it is not a folder, or missing.
 fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     use ErrorKind::{NotADirectory, NotFound};
     let entries = match std::fs::read_dir(folder) {
@@ -542,8 +542,8 @@ fn disk_used(path: &Path) -> Option<f64> {
     Some(bytes.max(used_share(stat.f_files, stat.f_ffree, stat.f_favail)))
 }
 
-/// As df has it: what is free for root alone is not there for anybody else, by whom a disk is full without it. Nothing is
-/// used where nothing is counted: some file systems make inodes as they are needed.
+/// The used share as in df: space free for root alone does not count as free, since other users find the disk full.
+/// Zero if the total is zero: some file systems make inodes on demand.
 #[expect(
     clippy::cast_precision_loss,
     reason = "a share of a disk, for a rule of thumb"
@@ -557,7 +557,7 @@ fn used_share(all: u64, free: u64, available: u64) -> f64 {
     }
 }
 
-/// Whatever was left mounted in a sandbox is not the sandbox's to lose.
+/// Detaches mounts left in a sandbox, so that the removal does not delete their contents.
 fn detach_mounts(sandbox: &Path) -> io::Result<()> {
     let mounts = MountTable::read(Path::new("/proc/thread-self"))?;
     let mut inside: Vec<_> = mounts
@@ -565,11 +565,11 @@ fn detach_mounts(sandbox: &Path) -> io::Result<()> {
         .map(|mount| mount.point.clone())
         .filter(|point| point.starts_with(sandbox))
         .collect();
-    // Deepest first.
+    // Deepest mount points first.
     inside.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     for point in inside {
         warn!(path = %point.display(), "detaching what was left mounted in an old sandbox");
-        // Other tasks of its user may put links in the way.
+        // Other tasks of the same user may put links on the path.
         let inner = point.strip_prefix(sandbox).unwrap_or(Path::new(""));
         let mount_point = Folder::open(sandbox)?.open_at(inner, nix::fcntl::OFlag::O_PATH)?;
         let mount_point = format!(
@@ -581,7 +581,7 @@ fn detach_mounts(sandbox: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the sandboxes of runs that are not over, and notes which agents are of before.
+/// Keeps the sandboxes of active runs, and notes the former agents.
 pub(crate) fn keep_those_of(gc: &Gc, image: &Image, layout: &Layout) {
     let frameworks = image.frameworks.iter();
     for run in frameworks.flat_map(|framework| &framework.runs) {
@@ -605,7 +605,7 @@ mod tests {
         }
     }
 
-    /// However full the disk is on which a test runs, the whole delay is allowed.
+    /// The options that allow the whole delay on a disk of any fullness.
     fn on_any_disk() -> Options {
         Options {
             headroom: -1.0,
@@ -628,7 +628,7 @@ mod tests {
         assert!(is(used_share(100, 90, 90).max(used_share(1000, 0, 0)), 1.0));
     }
 
-    /// Its ended sandboxes stayed for hours while no task was taken for want of room.
+    /// Regression: its ended sandboxes stayed for hours while the agent refused tasks for lack of space.
     #[test]
     fn a_disk_is_full_without_what_is_left_for_root() {
         let is = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
@@ -650,7 +650,7 @@ mod tests {
         (dir, gc, runs)
     }
 
-    /// Removes what is too old, to the end.
+    /// Removes the old sandboxes and waits for the end.
     fn prune(gc: &Gc, now: Duration) {
         for thread in gc.prune(now) {
             thread.join().expect("no panic");
@@ -661,7 +661,7 @@ mod tests {
         BootId::from_text("boot")
     }
 
-    /// What lies there was changed an hour ahead, or as long ago as any file, by the clock of the wall.
+    /// The files were changed an hour ahead, or as long ago as possible, by the wall clock.
     #[test]
     fn no_wall_clock_and_no_restart_changes_how_long_a_sandbox_waits() {
         use std::time::SystemTime;
@@ -672,7 +672,7 @@ mod tests {
             old.set_modified(changed).expect("changed");
             let begin = uptime();
             let later = |sevenths| begin + sevenths * (gc.age_allowed() / 7);
-            // Three seventh parts of the time in one boot, and four in another.
+            // Three sevenths of the time in one boot, and four in another.
             let start = |boot: &str, now| {
                 let path = std::fs::canonicalize(dir.path()).expect("a path");
                 let gc = Gc::new(on_any_disk(), Layout::new(&path));
@@ -711,13 +711,13 @@ mod tests {
         assert_eq!(gc.counts(), done);
     }
 
-    /// Four frameworks with a sandbox each that took hours held up the removals of all others.
+    /// Regression: four frameworks with a slow sandbox each blocked the removals of all others.
     #[test]
     fn frameworks_take_turns_of_a_length_whatever_their_sandboxes_hold() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = std::fs::canonicalize(dir.path()).expect("a path");
         let mut gc = Gc::new(options(), Layout::new(&path));
-        // One entry each.
+        // A turn ends after one entry.
         Arc::get_mut(&mut gc.inner).expect("alone").turn = Duration::ZERO;
         let sandbox = |framework: &str| {
             path.join(format!(
@@ -756,12 +756,12 @@ mod tests {
         assert_eq!((gc.counts().removed, gc.counts().failed), (2, 0));
     }
 
-    /// It was tried in every turn, in silence, and the others of its framework never.
+    /// Regression: it was tried in every turn, silently, and the other sandboxes of its framework never were.
     #[test]
     fn a_sandbox_of_which_something_is_left_starves_no_other_of_its_framework() {
         let (_dir, mut gc, runs) = site();
         Arc::get_mut(&mut gc.inner).expect("alone").turn = Duration::ZERO;
-        // By name the one that cannot be removed has its turn first.
+        // The names give the turn first to the sandbox that cannot be removed.
         std::fs::rename(runs.join("old"), runs.join("a")).expect("renamed");
         gc.discard(runs.join("a"));
         gc.discard(runs.join("new"));
@@ -779,20 +779,20 @@ mod tests {
         }
         assert!(!runs.join("new").exists());
         assert!(runs.join("a").exists());
-        // The pause stays as it is.
+        // The pause does not grow.
         gc.note_removal(&runs.join("a"), late, Ok(left()));
         let again = gc.known().again[&runs.join("a")];
         assert_eq!(again.pause, PAUSE_AFTER_FAILURE);
     }
 
-    /// The walk may meet a sandbox that was made since it began, or before the run was heard to begin.
+    /// The walk may find a sandbox made after its beginning, or before the report of the run.
     #[test]
     fn a_run_that_began_during_the_walk_keeps_its_sandbox() {
         let (_dir, gc, runs) = site();
         gc.keep(runs.join("new"));
         gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 1);
-        // Found, and kept before it goes.
+        // The sandbox is found, and kept before its removal.
         gc.keep(runs.join("old"));
         gc.find(&boot(), uptime());
         assert_eq!(gc.counts().pending, 0);
@@ -829,13 +829,13 @@ mod tests {
         assert_eq!(left.count(), 0);
     }
 
-    /// Found by ENOMEM at the listing: what an earlier agent had left stayed until the next start.
+    /// Found by ENOMEM at the listing: the sandboxes of an earlier agent stayed until the next start.
     #[test]
     fn what_cannot_be_listed_is_looked_for_again() {
         let (dir, gc, _) = site();
         let executor = dir.path().join("slaves/S0/frameworks/F2/executors/E");
         std::fs::create_dir_all(&executor).expect("made");
-        // As a disk that fails: a link that leads to itself.
+        // Imitates a failing disk: a link to itself.
         let circle = executor.join("runs");
         std::os::unix::fs::symlink("runs", &circle).expect("linked");
         assert!(!gc.find(&boot(), uptime()));
@@ -847,7 +847,7 @@ mod tests {
         assert_eq!(gc.counts().pending, before + 1);
     }
 
-    /// Its sandbox is not made yet: neither the folders go that it will be in, nor the link that it will have.
+    /// Its sandbox is not made yet: its future parent folders and its link must stay.
     #[test]
     fn a_run_that_is_about_to_begin_finds_the_folders_of_its_executor() {
         let (_dir, gc, runs) = site();
@@ -867,7 +867,7 @@ mod tests {
     fn what_cannot_be_removed_is_tried_again_after_a_pause() {
         let (_dir, gc, runs) = site();
         gc.discard(runs.join("old"));
-        // A sandbox is not beneath a file.
+        // A path below a file cannot be a sandbox.
         let hidden = runs.with_file_name("hidden");
         std::fs::rename(&runs, &hidden).expect("moved");
         std::fs::write(&runs, "in the way").expect("written");
@@ -886,7 +886,7 @@ mod tests {
         assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
     }
 
-    /// Found by an EIO as the link was taken aside: it stayed until the next start, with the folders that it is in.
+    /// Found by an EIO at the renaming of the link: the link stayed until the next start, with its parent folders.
     #[test]
     fn a_link_that_cannot_be_removed_is_tried_again() {
         let (dir, gc, runs) = site();
@@ -924,7 +924,8 @@ mod tests {
         assert!((0..10).all(|framework| !runs(framework).exists()));
     }
 
-    /// A tenant's tens of millions of small files held up the removal of what others' tasks left, on a full disk.
+    /// Regression: tens of millions of small files of one tenant blocked the removal of other tasks' sandboxes, on a
+    /// full disk.
     #[tokio::test]
     async fn a_removal_that_takes_long_holds_up_its_own_framework_alone() {
         let (dir, _, runs) = site();
@@ -976,7 +977,7 @@ mod tests {
         assert!(precious.join("file").exists());
     }
 
-    /// The kernel lists a blank as `\\040`: the mount was not found, and the sandbox never removed.
+    /// Regression: the kernel lists a blank as `\\040`. The mount was not found, and the sandbox was never removed.
     #[test]
     fn mounts_with_any_name_are_detached_from_an_old_sandbox() {
         use nix::mount::{MsFlags, mount};
@@ -995,7 +996,7 @@ mod tests {
         ];
         let names = names.map(std::ffi::OsStr::from_bytes);
         let outcome = std::thread::spawn(move || {
-            // The mounts are this thread's alone.
+            // The mounts are visible to this thread only.
             if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).is_err() {
                 return eprintln!("not run: needs root");
             }

@@ -1,7 +1,7 @@
-//! The way in to the core, for everyone but the service that owns it.
+//! The handle to the core, for everyone except the service that owns the core.
 //!
-//! Invariant: bounded queues of inputs, of queries and of reports of oversubscription; callers wait when they are full, and
-//! are told when the agent ends. However full the first is, the others are taken.
+//! Invariant: the queues of inputs, of queries and of oversubscription reports are bounded. Callers wait while a queue
+//! is full, and get an error or `None` when the agent ends. A full queue of inputs does not block the other queues.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::core::{Input, Report, Snapshot};
 
 /// Inputs that may wait for the core.
 pub(crate) const INPUTS_MAX: usize = 4096;
-/// Snapshots that may be waited for.
+/// Snapshot requests that may wait for the core.
 const QUERIES_MAX: usize = 256;
-/// Reports of oversubscription that may wait: each is of its moment, and comes from one task.
+/// Reports of oversubscription that may wait: each describes one moment, and all come from one task.
 const REPORTS_MAX: usize = 1;
 
 /// The only way to the core.
@@ -25,24 +25,24 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// The core as it is now; `None` when the agent is ending.
+    /// Returns the current state of the core; `None` when the agent is ending.
     pub(crate) async fn snapshot(&self) -> Option<Arc<Snapshot>> {
         let (answer, snapshot) = oneshot::channel();
         self.queries.send(answer).await.ok()?;
         snapshot.await.ok()
     }
 
-    /// Tells the core something.
+    /// Sends an input to the core.
     pub(crate) async fn tell(&self, input: Input) {
         let _ = self.inputs.send(input).await;
     }
 
-    /// Tells the core what an estimator or a controller has said: no executor keeps that from being taken.
+    /// Sends a report of an estimator or a controller to the core. Executors' inputs cannot delay it.
     pub(crate) async fn report(&self, report: Report) {
         let _ = self.reports.send(Box::new(report)).await;
     }
 
-    /// For those who tell it more than once.
+    /// The sender of the inputs, for callers that send more than one.
     pub(crate) fn inputs(&self) -> mpsc::Sender<Input> {
         self.inputs.clone()
     }
@@ -56,19 +56,19 @@ pub(crate) struct Mailbox {
     reports: mpsc::Receiver<Box<Report>>,
 }
 
-/// What the service is to take next.
+/// The next message for the service.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// Inputs, which were put where the caller said.
+    /// Inputs, which were put into the caller's buffer.
     Inputs,
     Report(Box<Report>),
     Query(oneshot::Sender<Arc<Snapshot>>),
-    /// Nobody is left who could tell anything.
+    /// All senders are gone.
     Closed,
 }
 
 impl Mailbox {
-    /// Waits for what comes next: up to so many inputs, and reports once the core takes them.
+    /// Waits for the next message: up to `inputs_max` inputs, and reports only if the core takes them now.
     pub(crate) async fn receive(
         &mut self,
         inputs: &mut Vec<Input>,
@@ -87,7 +87,7 @@ impl Mailbox {
     }
 }
 
-/// A handle and what it leads to.
+/// Creates a handle and its mailbox.
 pub(crate) fn mailbox() -> (Handle, Mailbox) {
     let (inputs, inputs_end) = mpsc::channel(INPUTS_MAX);
     let (queries, queries_end) = mpsc::channel(QUERIES_MAX);

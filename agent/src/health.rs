@@ -1,11 +1,11 @@
-//! Whether the agent is well, for the process around it: a service manager's status and watchdog.
+//! Whether the agent is healthy, for the process around it: a service manager's status and watchdog.
 
 use std::sync::Arc;
 
 use crate::context::Context;
 use crate::core::State;
 
-/// Asks the running agent how it is. Cheap to clone.
+/// Queries the health of the running agent. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health {
     pub(crate) context: Arc<Context>,
@@ -13,7 +13,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// One line for people; `None` when the core does not answer within a few seconds.
+    /// A one-line status message; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
         let snapshot = self.context.snapshot().await.ok()?;
         let tasks = snapshot.executors().filter(|one| one.is_live()).count();

@@ -1,8 +1,8 @@
-//! Leaves a fetcher's thread behind that sleeps in a file system that does not answer.
+//! Abandons a fetcher's thread that sleeps in a file system that does not answer.
 //!
-//! No call ends such a sleep, neither a timeout nor a closed descriptor. The waiting side gives up instead: soon after
-//! the fetch was cancelled, or when a file of the machine's sends nothing for the stall timeout. Invariant: at most
-//! [`ABANDONED_MAX`] threads are left behind; with so many no fetch begins until a file system answers again.
+//! Nothing ends such a sleep, neither a timeout nor a closed descriptor. Instead the waiting side gives up: soon after
+//! the fetch was cancelled, or when a local file yields nothing for the stall timeout. Invariant: at most
+//! [`ABANDONED_MAX`] threads are abandoned; at that number no fetch begins until a file system answers again.
 
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use super::Cancel;
 
-/// Threads that may be left behind: each takes some kilobytes, and the limit of threads is shared with all else.
+/// Threads that may be abandoned: each takes some kilobytes, and all threads of the agent share a limit.
 const ABANDONED_MAX: usize = 64;
 
-/// How often the waiting side looks at the thread's progress.
+/// The interval between looks at the thread's progress.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a cancelled fetch may take to end by itself.
+/// The time that a cancelled fetch gets to end by itself.
 const CANCEL_WAIT: Duration = Duration::from_secs(1);
 
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
@@ -26,20 +26,20 @@ static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 /// The reasons to give a fetch up.
 pub(super) struct Watch {
     pub(super) cancel: Arc<Cancel>,
-    /// How long a source may send nothing.
+    /// The longest time that a source may send nothing.
     pub(super) stall: Duration,
 }
 
-/// Work on a thread that may be left behind.
+/// Work on a thread that may be abandoned.
 pub(super) struct Abandonable<T> {
     done: Receiver<T>,
-    /// Held by the thread and by whoever waits: the last one knows whether it was left behind.
+    /// Shared by the thread and the waiting side: the second to finish knows whether the thread was abandoned.
     link: Arc<Link>,
 }
 
 #[derive(Default)]
 struct Link {
-    /// Zero while somebody waits; then [`LEFT`] once the thread is left behind, or [`ENDED`] once it has ended.
+    /// Zero while the other side waits; then [`LEFT`] once the thread is abandoned, or [`ENDED`] once it has ended.
     state: AtomicUsize,
 }
 
@@ -59,7 +59,7 @@ impl<T: Send + 'static> Abandonable<T> {
             .name(name.to_owned())
             .spawn(move || {
                 let _ended = of_thread;
-                // Nobody listens to a thread that was left behind.
+                // Nobody listens to an abandoned thread.
                 let _ = tell.send(work());
             })?;
         Ok(Self { done, link })
@@ -134,7 +134,7 @@ mod tests {
         (watch, cancel)
     }
 
-    /// Work that ends when its sender is dropped, as a call does whose file system answers.
+    /// Work that ends when its sender is dropped, like a call whose file system answers.
     fn stuck() -> (mpsc::Sender<()>, Abandonable<()>) {
         let (answer, wait) = mpsc::channel::<()>();
         let work = Abandonable::start("test", move || {

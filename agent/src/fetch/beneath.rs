@@ -1,7 +1,7 @@
-//! Files and folders beneath one folder, whoever else may be at work there.
+//! Files and folders beneath one folder that other processes may change at the same time.
 //!
-//! Works with the rights of the task's user, on a thread that has only those. Every path is resolved by
-//! [`meseta_isolators::beneath`]; paths with `..`, or absolute ones, are refused before.
+//! Works with the rights of the task's user, on a thread with only those rights. [`meseta_isolators::beneath`] resolves
+//! every path; paths with `..` and absolute paths are refused before.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::{Step, StepError};
 
-/// A folder that everything stays in.
+/// A folder that confines all operations.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: beneath::Folder,
@@ -41,32 +41,33 @@ impl Attributes {
     }
 }
 
-/// The attributes of folders, which are given to them once nothing more is put into them: an archive may make them read-only,
-/// and what is put into a folder changes its time.
+/// The attributes of folders, applied after their contents are complete: an archive may make folders read-only, and
+/// each new entry changes a folder's time.
 #[derive(Debug, Default)]
 pub(super) struct FolderAttributes(Vec<(PathBuf, Attributes)>);
 
 impl FolderAttributes {
     pub(super) fn add(&mut self, name: &str, attributes: Attributes) -> Step<()> {
         let path = checked(name)?;
-        // The sandbox itself is the agent's to arrange.
+        // The agent itself sets the attributes of the sandbox.
         if !path.as_os_str().is_empty() {
             self.0.push((path, attributes));
         }
         Ok(())
     }
 
-    /// The innermost first: a folder that cannot be entered any more hides what is in it.
+    /// Applies the attributes, innermost folder first: a folder that cannot be entered any more hides its contents.
     pub(super) fn apply(mut self, sandbox: &Folder) -> Step<()> {
         self.0
             .sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
         for (path, attributes) in self.0 {
-            // An entry of the archive may have taken its place.
+            // An entry of the archive may have replaced the folder.
             let Ok(folder) = sandbox.root.folder(&path) else {
                 continue;
             };
             let failed = |error| failed("set the attributes of", &path, error);
-            // The time first: a mode may close the folder. A descriptor of a path has no mode to change; its entry "." has.
+            // Sets the time first, since the mode may close the folder. The mode of a path descriptor cannot be
+            // changed, but that of its entry "." can.
             let times = attributes.times();
             rustix::fs::utimensat(&folder, ".", &times, AtFlags::empty()).map_err(failed)?;
             if let Some(mode) = attributes.mode {
@@ -78,21 +79,21 @@ impl FolderAttributes {
     }
 }
 
-/// The mode of folders that are made on the way.
+/// The mode of missing parent folders.
 const FOLDER_MODE: u32 = 0o755;
 /// Permissions, and the set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
-/// Folders deeper than this are nobody's archive.
+/// The deepest folder of an archive; a sound archive is not deeper.
 const DEPTH_MAX: usize = 100;
 
 impl Folder {
-    /// The folder at a path in another, which nobody but the agent can move.
+    /// Opens the folder at a path in another, which only the agent can move.
     pub(super) fn open(outer: &Path, path: &Path) -> std::io::Result<Self> {
         let root = beneath::Folder::open(outer)?.folder(path)?;
         Ok(Self { root })
     }
 
-    /// A new, empty file in the place of whatever was there; its folders are made.
+    /// Creates a new, empty file, replaces any existing entry, and creates missing folders.
     pub(super) fn create(&self, name: &str, mode: u32) -> Step<File> {
         let (parent, name) = self.parent_of(name)?;
         remove(&parent, &name)?;
@@ -101,12 +102,12 @@ impl Folder {
         let mode = Mode::from_raw_mode(mode & 0o777);
         let file = rustix::fs::openat(&parent, &name, flags, mode)
             .map_err(|error| failed("create", &name, error))?;
-        // Whatever the umask took away.
+        // Restores bits that the umask removed.
         rustix::fs::fchmod(&file, mode).map_err(|error| failed("set the mode of", &name, error))?;
         Ok(File::from(file))
     }
 
-    /// Gives a file its attributes, once it is written: a write takes set-id bits away, and changes its time.
+    /// Gives a file its attributes, once it is written: a write removes set-id bits, and changes the time.
     pub(super) fn finish(file: &File, attributes: Attributes) -> Step<()> {
         if let Some(mode) = attributes.mode {
             let mode = Mode::from_raw_mode(mode & MODE_BITS);
@@ -117,14 +118,14 @@ impl Folder {
             .map_err(|error| format!("failed to set the time of a file: {error}").into())
     }
 
-    /// A pipe with a name.
+    /// Creates a named pipe.
     pub(super) fn make_pipe(&self, name: &str, attributes: Attributes) -> Step<()> {
         let (parent, name) = self.parent_of(name)?;
         remove(&parent, &name)?;
         let mode = Mode::from_raw_mode(attributes.mode.unwrap_or(0o644) & MODE_BITS);
         rustix::fs::mknodat(&parent, &name, FileType::Fifo, mode, 0)
             .map_err(|error| failed("make the pipe", &name, error))?;
-        // Not opened: nobody reads. What is in its place by now is the task's own.
+        // Not opened, since nobody reads it. An entry in its place by now is the task's own.
         let opened = rustix::fs::openat(
             &parent,
             &name,
@@ -138,13 +139,13 @@ impl Folder {
         set_link_time(&parent, &name, attributes)
     }
 
-    /// A folder and those above it.
+    /// Creates a folder and its missing parents.
     pub(super) fn make_folder(&self, name: &str) -> Step<()> {
         let path = checked(name)?;
         self.enter(&path).map(drop)
     }
 
-    /// A link, to wherever it says: it is the task that may follow it, we do not.
+    /// Creates a link to any target: the task may follow it, but the agent does not.
     pub(super) fn symlink(&self, name: &str, target: &str, attributes: Attributes) -> Step<()> {
         let (parent, name) = self.parent_of(name)?;
         remove(&parent, &name)?;
@@ -153,7 +154,7 @@ impl Folder {
         set_link_time(&parent, &name, attributes)
     }
 
-    /// Another name for a file that is in here.
+    /// Creates another name for a file in this folder.
     pub(super) fn hard_link(&self, name: &str, target: &str) -> Step<()> {
         let (from, old) = self.parent_of(target)?;
         let (parent, name) = self.parent_of(name)?;
@@ -187,7 +188,8 @@ impl Folder {
             let entered = at.folder(part);
             at = entered.map_err(|error| format!("failed to enter {}: {error}", part.display()))?;
             if made {
-                // Whatever the umask took away. These are the user's own rights: of its own files only.
+                // Restores bits that the umask removed. The thread has the user's own rights, for the user's own files
+                // only.
                 let mode = Mode::from_raw_mode(FOLDER_MODE);
                 rustix::fs::chmodat(&at, ".", mode, AtFlags::empty())
                     .map_err(|error| failed("set the mode of", part, error))?;
@@ -197,7 +199,7 @@ impl Folder {
     }
 }
 
-/// A relative path without `..`; `./` is left out.
+/// Checks a relative path without `..`; removes `./`.
 fn checked(name: &str) -> Step<PathBuf> {
     let mut path = PathBuf::new();
     for part in Path::new(name).components() {
@@ -215,7 +217,7 @@ fn checked(name: &str) -> Step<PathBuf> {
     Ok(path)
 }
 
-/// Sets the time of what is there itself, also of a link.
+/// Sets the time of the entry itself, also of a link.
 fn set_link_time(parent: &beneath::Folder, name: &Path, attributes: Attributes) -> Step<()> {
     let times = attributes.times();
     rustix::fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)

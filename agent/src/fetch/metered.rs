@@ -1,4 +1,4 @@
-//! A reader of which every byte is paid for out of the fetch's budget, also what is only skipped.
+//! A reader that charges every byte to the fetch's budget, including skipped bytes.
 
 use std::cell::RefCell;
 use std::io::{self, Read};

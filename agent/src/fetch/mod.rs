@@ -1,11 +1,10 @@
-//! Fetching what a command names by URI into its sandbox, before it is launched.
+//! Fetches the URIs of a command into its sandbox, before the launch.
 //!
-//! [`fetch`] blocks; it does its work on a thread of its own that reads and writes files as the task's
-//! user, so that nobody gets with it what that user could not get. Every path is resolved beneath the
-//! sandbox, following no link. Invariant: a source or an archive, however hostile, costs at most
-//! [`Limits`] and leaves nothing outside the sandbox; a source that sends nothing ends the fetch, and so
-//! does [`Cancel`], whatever it waits for. A thread that sleeps in a file system that does not answer is left behind
-//! (`abandonment.rs`).
+//! [`fetch`] blocks; it works on its own thread that reads and writes files as the task's user, so that a fetch gives
+//! nobody more than that user's rights. Every path is resolved beneath the sandbox, without following links. Invariant:
+//! a hostile source or archive costs at most [`Limits`] and leaves nothing outside the sandbox. A silent source ends
+//! the fetch, and so does [`Cancel`], in any state. A thread that sleeps in a file system that does not answer is
+//! abandoned (`abandonment.rs`).
 
 mod abandonment;
 mod beneath;
@@ -38,34 +37,34 @@ use beneath::Folder;
 pub(crate) use proxy::Proxies;
 use source::Source;
 
-/// What is to be fetched, for whom and where to.
+/// The files to fetch, their owner and their target.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The files to fetch, in order.
     pub(crate) uris: Vec<Uri>,
-    /// The sandbox of its run, which nobody but the agent can move.
+    /// The sandbox of its run, which only the agent can move.
     pub(crate) outer: PathBuf,
-    /// The sandbox that it goes to, relative to that.
+    /// The target sandbox, relative to `outer`.
     pub(crate) sandbox: PathBuf,
-    /// Whose rights on files it is done with; the agent's if absent.
+    /// The credentials for access to files; `None` means the agent's.
     pub(crate) owner: Option<Credentials>,
     /// What it may cost.
     pub(crate) limits: Limits,
-    /// What of the machine's files is not fetched.
+    /// The paths of the host that must not be fetched.
     pub(crate) host_paths: Arc<HostPaths>,
     pub(crate) proxies: Proxies,
     pub(crate) cancel: Arc<Cancel>,
 }
 
-/// Stops a fetch, whatever it waits for.
+/// Cancels a fetch in any state.
 #[derive(Debug, Default)]
 pub(crate) struct Cancel {
     is_cancelled_flag: AtomicBool,
     /// The end of the pipe that the connections of the fetch watch: they end when it is closed.
     ends: Mutex<Option<io::PipeWriter>>,
-    /// Counts what was read, while a file of the machine's is copied.
+    /// A counter of reads, used while a local file is copied.
     progress: AtomicU64,
-    /// Whether a file of the machine's is being copied.
+    /// Whether a local file is being copied.
     is_local_flag: AtomicBool,
 }
 
@@ -80,13 +79,13 @@ impl Cancel {
         self.is_cancelled_flag.load(Ordering::SeqCst)
     }
 
-    /// A file of the machine's is about to be copied, or no more: its file system may never answer.
+    /// Notes the start or end of the copy of a local file, whose file system may never answer.
     fn set_local(&self, is_local: bool) {
         self.progress.fetch_add(1, Ordering::SeqCst);
         self.is_local_flag.store(is_local, Ordering::SeqCst);
     }
 
-    /// How far the copy of a file of the machine's is; none if no such copy is under way.
+    /// The progress of the copy of a local file; `None` without such a copy.
     fn local_progress(&self) -> Option<u64> {
         let is_local = self.is_local_flag.load(Ordering::SeqCst);
         is_local.then(|| self.progress.load(Ordering::SeqCst))
@@ -102,7 +101,7 @@ impl Cancel {
     /// The pipe that ends the connections of the fetch. Each fetch has at most one.
     fn life(&self) -> Step<TaskLife> {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock: a cancel that comes now closes the pipe.
+        // Checked under the lock: a later cancel closes the pipe.
         self.check()?;
         let pipe = io::pipe().map_err(|error| format!("failed to open a pipe: {error}"))?;
         let (ended, end) = pipe;
@@ -111,17 +110,17 @@ impl Cancel {
     }
 }
 
-/// What one container's fetches may cost.
+/// The limits for the fetches of one container.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of files that are fetched and of what is in archives, also where that is only skipped.
+    /// Bytes of fetched files and of archive contents, including skipped contents.
     pub(crate) bytes: u64,
-    /// What is written to the sandbox, in bytes, where a container's share of the disk is enforced: a file that takes
-    /// another's place counts as well.
+    /// Bytes written to the sandbox, where the disk limit of a container is enforced; a file that replaces another
+    /// counts as well.
     pub(crate) disk: Option<u64>,
-    /// Files, folders and links out of archives.
+    /// Files, folders and links from archives.
     pub(crate) entries: u64,
-    /// How long a source may send nothing.
+    /// The longest time that a source may send nothing.
     pub(crate) stall: Duration,
 }
 
@@ -136,7 +135,7 @@ impl Default for Limits {
     }
 }
 
-/// Why something was not fetched.
+/// The reason for a failed fetch.
 #[derive(Debug, thiserror::Error)]
 #[error("Failed to fetch '{uri}': {why}")]
 pub(crate) struct FetchError {
@@ -144,7 +143,7 @@ pub(crate) struct FetchError {
     why: StepError,
 }
 
-/// A step that failed, in words; its framework is shown them.
+/// The message of a failed step, shown to the framework.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct StepError(String);
@@ -157,11 +156,11 @@ impl<T: Into<String>> From<T> for StepError {
 
 pub(crate) type Step<T> = Result<T, StepError>;
 
-/// What is left to be spent, and whether anybody still wants the result.
+/// The remaining limits, and the cancellation.
 #[derive(Debug)]
 struct Budget {
     limits: Limits,
-    /// What of the disk there was.
+    /// The initial limit of the disk.
     disk: Option<u64>,
     cancel: Arc<Cancel>,
 }
@@ -176,7 +175,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Before so much is written.
+    /// Called before this number of bytes is written.
     fn spend_disk(&mut self, bytes: usize) -> Step<()> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let (Some(left), Some(all)) = (self.limits.disk, self.disk) else {
@@ -192,7 +191,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Before so much is written as it was read.
+    /// Called before this number of bytes is written unchanged, as they were read.
     fn spend_copied(&mut self, bytes: usize) -> Step<()> {
         self.spend(bytes)?;
         self.spend_disk(bytes)
@@ -205,7 +204,7 @@ impl Budget {
     }
 }
 
-/// Fetches everything into a sandbox, as its owner.
+/// Fetches all URIs into a sandbox, as its owner.
 pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
     let failed = |why: String| FetchError {
         uri: String::new(),
@@ -233,7 +232,7 @@ pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone_from(&uri.value);
             let fetched = fetch_one(uri, &source, &folder, &mut budget);
-            // Whatever a fetch ends with that was cut off, this is why.
+            // A cancellation explains any error of the interrupted fetch.
             let fetched = budget.cancel.check().and(fetched);
             fetched.map_err(|why| FetchError {
                 uri: uri.value.clone(),
@@ -256,7 +255,7 @@ fn fetch_one(uri: &Uri, source: &Source, sandbox: &Folder, budget: &mut Budget) 
     let name = output_name(uri)?;
     let mut file = sandbox.create(&name, 0o644)?;
     source.copy_to(&uri.value, &mut file, budget)?;
-    // Mesos extracts nothing that is to be executed.
+    // As in Mesos, an executable is not extracted.
     if uri.executable.unwrap_or(false) {
         let mode = rustix::fs::Mode::from_raw_mode(0o755);
         return rustix::fs::fchmod(&file, mode).map_err(|error| error.to_string().into());
@@ -267,7 +266,7 @@ fn fetch_one(uri: &Uri, source: &Source, sandbox: &Folder, budget: &mut Budget) 
     Ok(())
 }
 
-/// What the fetched file is called in the sandbox.
+/// The name of the fetched file in the sandbox.
 fn output_name(uri: &Uri) -> Step<String> {
     if let Some(wanted) = uri.output_file.as_deref().filter(|name| !name.is_empty()) {
         return Ok(wanted.to_owned());

@@ -1,6 +1,6 @@
-//! The records of an extended header of a tar archive (POSIX pax): `<length> <key>=<value>\n`, again and again.
+//! The records of an extended header of a tar archive (POSIX pax): `<length> <key>=<value>\n`, repeated.
 //!
-//! Values are bytes of any length: attributes of files above all. Only of the keys that are understood is the value read.
+//! Values are bytes of any length, mostly attributes of files. Only the values of known keys are read.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
@@ -8,20 +8,20 @@ use super::unpack::{NAME_BYTES_MAX, broken, read_name};
 use super::{Step, StepError};
 
 const CHUNK_BYTES: usize = 4096;
-/// Those of the largest length that there can be, and the blank behind them.
+/// The digits of the largest possible length, and the following blank.
 const LENGTH_BYTES_MAX: u64 = 21;
 
-/// What is told of an entry before its own header.
+/// The fields that precede an entry's own header.
 #[derive(Debug, Default)]
 pub(super) struct Extended {
     pub(super) name: Option<String>,
-    /// Where a link leads.
+    /// The target of a link.
     pub(super) link: Option<String>,
-    /// In place of the size in its header, where one of 8 GiB finds no room.
+    /// The size, which replaces that of the header: a size of 8 GiB does not fit there.
     pub(super) size: Option<u64>,
-    /// When it was changed: seconds since 1970, and nanoseconds.
+    /// The time of the last change: seconds since 1970, and nanoseconds.
     pub(super) modified: Option<(i64, u32)>,
-    /// Whether its data is a map of what is there and that.
+    /// Whether the data is that of a sparse file, which begins with a map.
     pub(super) is_sparse: bool,
 }
 
@@ -73,12 +73,12 @@ impl Extended {
     }
 }
 
-/// How much of a record follows its length; none behind the last one.
+/// The number of bytes that follow the length of a record; `None` after the last record.
 fn read_length(records: &mut impl io::BufRead) -> Step<Option<u64>> {
     let mut length = Vec::new();
     let mut start = records.take(LENGTH_BYTES_MAX);
     start.read_until(b' ', &mut length).map_err(broken)?;
-    // Some fill the header up.
+    // Some programs pad the header.
     if matches!(length.first(), None | Some(0)) {
         return Ok(None);
     }
@@ -87,7 +87,7 @@ fn read_length(records: &mut impl io::BufRead) -> Step<Option<u64>> {
     left.ok_or_else(malformed).map(Some)
 }
 
-/// None for a value that is empty, which takes back what an earlier record said.
+/// Reads a text. `None` for an empty value, which revokes that of an earlier record.
 fn read_text(value: &mut impl Read) -> Step<Option<String>> {
     let text = read_name(value)?;
     Ok(Some(text).filter(|text| !text.is_empty()))
@@ -99,7 +99,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     digits?.parse().ok()
 }
 
-/// Seconds since 1970, with a sign and a fraction or without; digits beyond nanoseconds are left out.
+/// Parses seconds since 1970, with an optional sign and fraction; digits beyond nanoseconds are ignored.
 fn moment(text: &str) -> Option<(i64, u32)> {
     let (is_before, text) = match text.strip_prefix('-') {
         Some(text) => (true, text),
@@ -135,7 +135,7 @@ mod tests {
 
     use super::super::tests::{Fixture, header, pax_record, tar_of};
 
-    /// A file whose size is in its header, or not, behind an extended header of these bytes.
+    /// A file behind an extended header of these bytes; its own header contains this size.
     fn behind_pax(records: &[u8], name: &str, content: &str, size: usize) -> Vec<u8> {
         let padded = |bytes: &[u8]| {
             let mut padded = bytes.to_vec();
@@ -151,7 +151,8 @@ mod tests {
         parts.concat()
     }
 
-    /// So are files of 8 GiB and more written: they came out empty, and what followed them not at all.
+    /// Files of 8 GiB and more have such headers. Regression: they were extracted empty, and the later entries not at
+    /// all.
     #[test]
     fn the_size_in_an_extended_header_counts() {
         let fixture = Fixture::new();
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(fixture.read("second"), "text");
     }
 
-    /// As tar keeps them with `--xattrs`, and that of macOS always.
+    /// Extended attributes, which tar writes with `--xattrs`, and the tar of macOS always.
     #[test]
     fn records_that_are_not_understood_may_hold_any_bytes_of_any_length() {
         let attributes = [
@@ -172,7 +173,7 @@ mod tests {
             pax_record("SCHILY.xattr.user.long", &vec![0xfe; 70_000]),
             pax_record("path", "ähm".as_bytes()),
             pax_record("mtime", b"1.5"),
-            // Some fill it up.
+            // Some programs pad it.
             vec![0; 100],
         ];
         let fixture = Fixture::new();
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(fixture.read("ähm"), "text");
     }
 
-    /// Their data begins with a map, and their name is another.
+    /// Their data begins with a map, and their real name is in a record.
     #[test]
     fn sparse_files_are_refused_in_every_dialect() {
         let records = [

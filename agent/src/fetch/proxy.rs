@@ -1,8 +1,8 @@
-//! The proxy through which a file is fetched, from the environment of the agent.
+//! The proxy for a fetch, from the environment of the agent.
 //!
 //! [`Proxies::choose`] follows curl, which fetches for Mesos: `http_proxy` for `http://`, `https_proxy` for `https://`,
-//! `all_proxy` for both, and no proxy for the hosts in `no_proxy`; each name counts in upper case too. Pure: variables come
-//! in as a function.
+//! `all_proxy` for both, and no proxy for the hosts in `no_proxy`. Each name also works in upper case. Pure: variables
+//! come in as a function.
 
 use std::net::IpAddr;
 
@@ -46,8 +46,8 @@ impl Proxies {
         }
     }
 
-    /// The proxy for a URL; `None` if the URL is fetched without. An unusable proxy is an error, so that no request
-    /// goes round a proxy that its operator has named.
+    /// Returns the proxy for a URL; `None` if no proxy applies. An unusable proxy is an error, so that no request
+    /// bypasses the operator's proxy.
     pub(super) fn choose(&self, url: &Uri) -> Result<Option<Proxy>, String> {
         let host = url.host().unwrap_or_default();
         let (variable, proxy) = match url.scheme_str() {
@@ -61,7 +61,7 @@ impl Proxies {
             return Ok(None);
         }
         let parsed = Proxy::parse(proxy);
-        // The text may hold a password.
+        // The text may contain a password.
         let parsed =
             parsed.map_err(|why| format!("the proxy of {variable} (or all_proxy) {why}"))?;
         Ok(Some(parsed))
@@ -80,7 +80,7 @@ impl Proxy {
             Some((credentials, host)) => (Some(credentials), host),
             None => (None, authority),
         };
-        // Without a port, curl takes 1080 and all others the scheme's; the latter is what operators expect.
+        // Without a port, curl uses 1080 and all others use the scheme's default, which operators expect.
         let uri = format!("{scheme}://{host}/").parse::<Uri>();
         let uri = uri.map_err(|error| format!("is no URL: {error}"))?;
         if uri.host().is_none_or(str::is_empty) {
@@ -96,8 +96,8 @@ impl Proxy {
     }
 }
 
-/// Whether a list in the form of `no_proxy` has a host: names match themselves and what is below them, addresses match
-/// themselves or as a part of a network (`10.0.0.0/8`), `*` matches all.
+/// Whether a `no_proxy` list matches a host: names match themselves and their subdomains, addresses match themselves or
+/// a network (`10.0.0.0/8`), `*` matches all.
 fn is_exempt(host: &str, list: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let host = host.trim_end_matches('.').to_ascii_lowercase();
@@ -137,8 +137,8 @@ fn is_in_network(address: IpAddr, entry: &str) -> bool {
     differing.checked_shr(free).unwrap_or(0) == 0
 }
 
-/// The head of a request with its target in the absolute form that a proxy needs (RFC 9112, section 3.2.2); as it was if
-/// its target has another form.
+/// The head of a request with its target in the absolute form that a proxy needs (RFC 9112, section 3.2.2). Unchanged
+/// if the target has another form.
 pub(super) fn in_absolute_form(head: &[u8], url: &Uri, authorization: Option<&str>) -> Vec<u8> {
     let authority = url.authority().map_or("", |authority| {
         let authority = authority.as_str();

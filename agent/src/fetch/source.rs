@@ -1,4 +1,4 @@
-//! Where files come from: `http://`, `https://`, `file://` and plain paths.
+//! The sources of files: `http://`, `https://`, `file://` and plain paths.
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
@@ -15,16 +15,17 @@ use super::{Budget, Cancel, Request, Step, web};
 use crate::file_user;
 use crate::host_paths::HostPaths;
 
-/// Time for a name to be resolved, and for a connection to stand.
+/// Timeout for resolving a name, and for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for an answer to begin: its head has a bound, but each byte of it may take almost as long as a stall.
+/// Timeout for the head of an answer: its length is bounded, but each byte may take almost as long as a stall.
 const HEAD_TIMEOUT: Duration = Duration::from_mins(15);
-/// Time for a whole file. A server that sends is not cut off; one that sends a byte a minute does not hold a place forever.
+/// Timeout for a whole file. It does not cut off a server that sends, but a server that sends a byte a minute cannot
+/// hold a permit for ever.
 const BODY_TIMEOUT: Duration = Duration::from_hours(24);
 const REDIRECTS_MAX: u32 = 10;
 const CHUNK_BYTES: usize = 64 * 1024;
-/// procfs, sysfs, the cgroup trees, debugfs, tracefs, securityfs and the tree of BPF objects, by their
-/// numbers in linux/magic.h: wherever they are mounted, what they show is the kernel's.
+/// The numbers of procfs, sysfs, the cgroup trees, debugfs, tracefs, securityfs and the tree of BPF objects in
+/// linux/magic.h. Their files are the kernel's, wherever they are mounted.
 const KERNEL_FILES: [rustix::fs::FsWord; 8] = [
     0x9fa0,
     0x6265_6572,
@@ -36,14 +37,14 @@ const KERNEL_FILES: [rustix::fs::FsWord; 8] = [
     0xcafe_4a11,
 ];
 
-/// Where one container's files come from.
+/// The source of one container's files.
 #[derive(Debug)]
 pub(super) struct Source {
     host_paths: Arc<HostPaths>,
     cancel: Arc<Cancel>,
     stall: Duration,
     proxies: Proxies,
-    /// Made when something needs it; its connections end when the fetch is not wanted any more.
+    /// Created on demand; its connections end when the fetch is cancelled.
     client: OnceCell<ureq::Agent>,
 }
 
@@ -58,7 +59,7 @@ impl Source {
         }
     }
 
-    /// Copies what a URI names.
+    /// Copies the file of a URI.
     pub(super) fn copy_to(&self, uri: &str, to: &mut File, budget: &mut Budget) -> Step<()> {
         let scheme = uri.split_once("://").map(|(scheme, _)| scheme);
         match scheme.map(str::to_ascii_lowercase).as_deref() {
@@ -74,7 +75,7 @@ impl Source {
             }
             Some("file") => {
                 let path = uri.split_once("://").map_or(uri, |(_, path)| path);
-                // A host may stand before the path; it is this one.
+                // The URL may name a host before the path, which is this host.
                 let path = path
                     .find('/')
                     .map_or(path, |at| path.get(at..).unwrap_or(path));
@@ -88,7 +89,7 @@ impl Source {
         }
     }
 
-    /// Copies a file of the machine's, opened with the rights of this thread's user.
+    /// Copies a local file, opened with the rights of this thread's user.
     fn copy_file(&self, path: &str, to: &mut File, budget: &mut Budget) -> Step<()> {
         self.cancel.set_local(true);
         let copied = self.copy_local(path, to, budget);
@@ -98,15 +99,15 @@ impl Source {
 
     fn copy_local(&self, path: &str, to: &mut File, budget: &mut Budget) -> Step<()> {
         let failed = |error: std::io::Error| format!("failed to read {path}: {error}");
-        // First only to be looked at: opening a device may do something.
+        // First opened only for inspection: opening a device may have effects.
         self.check_file(
             &file_user::open(Path::new(path), OFlags::PATH).map_err(failed)?,
             path,
         )?;
-        // Not to be held up should it have become a pipe meanwhile.
+        // Does not block if it has become a pipe meanwhile.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = file_user::open(Path::new(path), flags).map_err(failed)?;
-        // What is read is what was checked, whatever the path leads to by now.
+        // Checks the opened file again, since the path may lead elsewhere by now.
         self.check_file(&opened, path)?;
         copy(&mut File::from(opened), to, budget)
     }
@@ -126,7 +127,7 @@ impl Source {
         Ok(())
     }
 
-    /// A client of its own for each fetch, so that ending one ends no other.
+    /// Each fetch has its own client, so that ending one fetch ends no other.
     fn client(&self) -> Step<&ureq::Agent> {
         if let Some(client) = self.client.get() {
             return Ok(client);
@@ -169,7 +170,7 @@ impl Source {
     }
 }
 
-/// Copies all of a reader, as far as the budget goes.
+/// Copies all bytes of a reader, within the budget.
 pub(super) fn copy(from: &mut impl Read, to: &mut File, budget: &mut Budget) -> Step<()> {
     copy_with(
         from,
@@ -179,7 +180,7 @@ pub(super) fn copy(from: &mut impl Read, to: &mut File, budget: &mut Budget) -> 
     )
 }
 
-/// Copies all of a reader that pays for itself out of the same budget.
+/// Copies all bytes of a reader that charges itself to the same budget.
 pub(super) fn copy_paid(
     from: &mut impl Read,
     to: &mut File,

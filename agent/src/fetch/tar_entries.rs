@@ -1,7 +1,7 @@
-//! The entries of a tar archive in their order, each with what the extended headers before it say.
+//! The entries of a tar archive in order, each with the fields of the extended headers before it.
 //!
-//! The library reads the fields of a header. Which bytes are whose is decided here, because an extended header may be the
-//! only one that tells the size of an entry. Invariant: memory does not grow with what an extended header holds.
+//! The library reads the fields of a header. This module assigns the bytes to the entries, because the size of an entry
+//! may be only in an extended header. Invariant: memory does not grow with the contents of an extended header.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -16,24 +16,24 @@ use super::{Budget, Step, StepError};
 
 const BLOCK_BYTES: u64 = 512;
 
-/// One of them; its data is read from [`TarEntries`].
+/// An entry; its data is read from [`TarEntries`].
 #[derive(Debug)]
 pub(super) struct TarEntry {
     pub(super) kind: Kind,
     pub(super) name: String,
-    /// Where a link leads.
+    /// The target of a link.
     pub(super) link: Option<String>,
     pub(super) attributes: Attributes,
 }
 
-/// An archive, of which every byte is paid for, so that what is skipped costs the same as what is written. As a reader it
-/// gives the data of the present entry.
+/// An archive whose every byte is charged, so that skipped bytes cost the same as written ones. As a reader it returns
+/// the data of the current entry.
 pub(super) struct TarEntries<'cell, 'budget, R> {
     reader: Paid<'cell, 'budget, R>,
     budget: &'cell RefCell<&'budget mut Budget>,
-    /// Bytes of the present entry that are not read yet.
+    /// Unread bytes of the current entry.
     data: u64,
-    /// What follows them until the next header.
+    /// The padding between the data and the next header.
     padding: u64,
 }
 
@@ -47,7 +47,7 @@ impl<'cell, 'budget, R: Read> TarEntries<'cell, 'budget, R> {
         }
     }
 
-    /// The next entry, whatever is left of the data of the present one; none at the end.
+    /// Returns the next entry, and skips the rest of the current one; `None` at the end.
     pub(super) fn next_entry(&mut self) -> Step<Option<TarEntry>> {
         let mut extended = Extended::default();
         while let Some(header) = self.next_header()? {

@@ -1,4 +1,4 @@
-//! Archives of every kind, and everything that a hostile one tries.
+//! Archives of every kind, and all the attacks of a hostile archive.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ impl Fixture {
         std::fs::read_to_string(self.sandbox().join(name)).unwrap_or_default()
     }
 
-    /// Whether nothing but what was given is beside the sandbox.
+    /// Lists the entries beside the sandbox that the test did not create.
     fn outside(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path()).expect("a folder");
         let mut names: Vec<_> = entries
@@ -79,7 +79,7 @@ impl Fixture {
 pub(super) fn header(kind: tar::EntryType, name: &str, size: usize) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     let bytes = header.as_mut_bytes();
-    // Set by hand: the library refuses to write what the tests are about.
+    // Set by hand: the library refuses to write the tested names.
     bytes[..name.len()].copy_from_slice(name.as_bytes());
     header.set_entry_type(kind);
     header.set_size(u64::try_from(size).expect("small"));
@@ -139,7 +139,7 @@ fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
     assert_eq!(fixture.read("bin/same"), "#!/bin/sh");
     assert_eq!(fixture.read(&long), "deep");
     let mode = std::fs::metadata(fixture.sandbox().join("bin/tool")).expect("there");
-    // Set-id bits are not kept.
+    // Set-id bits are removed.
     let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
     assert_eq!(mode & 0o7777, 0o4755);
     // Mesos leaves the archive there too.
@@ -215,7 +215,7 @@ fn what_leads_out_of_the_sandbox_is_refused_and_nothing_is_written_there() {
         assert_eq!(fixture.outside(), ["a.tar", "sandbox"], "{entries:?}");
         assert!(!Path::new(outside).exists(), "{entries:?}");
     }
-    // A link that leads out is only a link: nothing is written through it, its last part included.
+    // A link that leads out is only a link: nothing is written through it, including its last component.
     let fixture = Fixture::new();
     let entries = [
         (Symlink, "stdout", "../precious"),
@@ -240,7 +240,7 @@ fn a_zip_that_leads_out_is_refused() {
         let fixture = Fixture::new();
         let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
         let options = zip::write::SimpleFileOptions::default();
-        // The writer tidies names, so one of the same length is put in its place afterwards.
+        // The writer normalizes names, so a name of the same length is replaced afterwards.
         let stand_in = "x".repeat(name.len());
         zip.start_file(stand_in.as_str(), options).expect("begun");
         zip.write_all(b"text").expect("written");
@@ -284,7 +284,7 @@ fn bombs_end_at_their_limits() {
     let error = fixture.fetch_within(fixture.give("many.tgz", &gz(&tar_of(&entries))), bytes);
     assert!(error.expect_err("refused").contains("more entries"));
 
-    // A name as long as a disk must not be read into memory.
+    // A name as large as a disk must not be read into memory.
     let fixture = Fixture::new();
     let name = "n".repeat(1 << 20);
     let mut builder = tar::Builder::new(Vec::new());
@@ -295,7 +295,7 @@ fn bombs_end_at_their_limits() {
     assert!(error.expect_err("refused").contains("too long"));
 }
 
-/// A source without an end filled the node's disk, whatever disk the task had.
+/// Regression: a source without an end filled the node's disk, beyond the task's disk limit.
 #[test]
 fn what_is_written_ends_at_the_containers_disk() {
     let limits = Limits {
@@ -317,7 +317,7 @@ fn what_is_written_ends_at_the_containers_disk() {
         let file = std::fs::metadata(fixture.sandbox().join(written)).expect("begun");
         assert!(file.len() <= 1 << 20, "{}", file.len());
     }
-    // What is skipped in an archive is not on the disk, and each URI counts.
+    // Skipped contents of an archive are not on the disk, and each URI counts.
     let fixture = Fixture::new();
     let mut header = header(tar::EntryType::XGlobalHeader, "skipped", 8 << 20);
     header.set_cksum();
@@ -338,7 +338,7 @@ fn what_is_written_ends_at_the_containers_disk() {
     assert!(error.contains("the disk of its container"), "{error}");
 }
 
-/// Found by reading: what the library skips was neither counted nor cut off when the container was killed.
+/// Regression: bytes skipped by the library neither counted nor ended when the container was killed.
 #[test]
 fn bombs_in_what_is_skipped_end_at_their_limits() {
     let limits = Limits {
@@ -357,7 +357,7 @@ fn bombs_in_what_is_skipped_end_at_their_limits() {
     }
 }
 
-/// A global header as large as a disk, of zeros; the container is killed once a megabyte of it was read.
+/// A global header of zeros as large as a disk; the container is killed after a megabyte was read.
 struct KilledMeanwhile {
     header: std::io::Cursor<Vec<u8>>,
     skipped: usize,
@@ -374,7 +374,7 @@ impl std::io::Read for KilledMeanwhile {
         if self.skipped > 1 << 20 {
             self.cancel.cancel();
         }
-        // Given up in the end, for a test that fails instead of one that does not end.
+        // Gives up in the end, so that the test fails instead of running for ever.
         if self.skipped > 64 << 20 {
             return Ok(0);
         }
@@ -402,7 +402,7 @@ fn a_kill_ends_what_is_skipped_too() {
     assert!(error.to_string().contains("not wanted any more"), "{error}");
 }
 
-/// Found by reading: what is compressed and yields nothing is paid for nowhere, and was read to its end whoever was killed.
+/// Regression: compressed data without any output was never charged, and was read to its end after a kill.
 #[test]
 fn a_kill_ends_what_yields_nothing_too() {
     let fixture = Fixture::new();
@@ -495,7 +495,7 @@ fn a_fetch_that_nobody_wants_any_more_stops() {
     assert!(fetch(request).is_err());
 }
 
-/// Takes connections, sends each of them this much, and then nothing; they are given to the test.
+/// Accepts connections, sends this text on each of them, and then nothing; the connections are returned to the test.
 fn silent_after(sent: &'static str) -> (Uri, std::sync::mpsc::Receiver<std::net::TcpStream>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let value = format!("http://{}/file", listener.local_addr().expect("an address"));
@@ -535,7 +535,7 @@ fn a_source_that_sends_nothing_ends_the_fetch_with_that_reason() {
 
 #[test]
 fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
-    // The last has no length: that the connection ends must not pass for the end of the file.
+    // The last answer has no length: the end of the connection must not count as the end of the file.
     let endless = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf";
     for sent in [NOTHING, HALF_A_FILE, endless] {
         let fixture = Fixture::new();
@@ -552,7 +552,7 @@ fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
         std::thread::spawn(move || ends.send(fetch(request)));
         let _connection = taken.recv().expect("it connects");
         cancel.cancel();
-        // Long before it would be given up for the silence.
+        // Long before the stall timeout.
         let fetched = ended.recv_timeout(Duration::from_secs(30));
         let error = fetched.expect("it ends").expect_err("stopped");
         assert!(error.to_string().contains("not wanted any more"), "{error}");
@@ -602,7 +602,7 @@ fn what_the_agent_has_open_and_what_is_its_own_is_not_fetched() {
     }
 }
 
-/// Runs as root only: others cannot become anybody.
+/// Runs as root only: other users cannot switch users.
 #[test]
 fn local_files_are_read_as_the_owner_with_its_groups() {
     use std::os::unix::fs::{PermissionsExt as _, chown};

@@ -1,8 +1,8 @@
-//! Archives, read entry by entry and never trusted: by their name's ending, as Mesos knows them.
+//! Unpacks archives entry by entry, without trusting them. As in Mesos, the end of the name identifies an archive.
 //!
-//! The result equals that of `tar -xpf` and `unzip` for the same user: modes whatever the umask, times, pipes; folders get
-//! theirs at the end. Names that lead out, devices and entries that go through a link end the fetch. Owners are not
-//! kept, everything is the task's.
+//! The result equals that of `tar -xpf` and `unzip` for the same user: modes regardless of the umask, times, pipes;
+//! folders get theirs at the end. Names that lead out, devices and entries that go through a link end the fetch. Owners
+//! are ignored: everything belongs to the task.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,9 +15,9 @@ use super::tar_entries::{TarEntries, TarEntry, not_unpacked};
 use super::zip_directory::{Allowance, Bounded, check};
 use super::{Budget, Cancel, Step, StepError};
 
-/// What decompressing may take, in KiB; xz's largest preset takes 65 MB.
+/// The memory limit of decompression, in KiB; xz's largest preset takes 65 MB.
 const XZ_MEMORY_KIB: u32 = 128 * 1024;
-/// A name longer than this is nobody's.
+/// The longest name of an entry; longer names are errors.
 pub(super) const NAME_BYTES_MAX: u64 = 64 * 1024;
 
 /// Unpacks a file if its name is that of an archive.
@@ -42,7 +42,7 @@ pub(super) fn unpack(name: &str, file: &File, sandbox: &Folder, budget: &mut Bud
     }
 }
 
-/// The first bytes of what is compressed by the programs that tar knows, and whether it is decompressed here.
+/// The first bytes of the compressed formats that tar knows, and whether this module decompresses them.
 const MAGIC_NUMBERS: [(&[u8], Compression); 8] = [
     (&[0x1f, 0x8b], Compression::Gzip),
     (b"BZh", Compression::Bzip2),
@@ -67,7 +67,7 @@ enum Compression {
     Unknown(&'static str),
 }
 
-/// Unpacks by what is in the file, as tar does: its name may say something else.
+/// Unpacks according to the content of the file, as tar does: its name may be wrong.
 fn unpack_compressed_tar(
     mut reader: BufReader<Stoppable>,
     sandbox: &Folder,
@@ -97,8 +97,8 @@ fn unpack_compressed_tar(
     }
 }
 
-/// A file that can be read until the fetch is not wanted any more: what is compressed may be long and yield nothing, so
-/// that nothing of it is ever paid for.
+/// A file that can be read until the fetch is cancelled. Compressed data may be long and have no output, so that
+/// nothing of it is ever charged.
 struct Stoppable {
     file: File,
     cancel: Arc<Cancel>,
@@ -117,7 +117,7 @@ impl Seek for Stoppable {
     }
 }
 
-/// Why an archive cannot be read on: a limit, or that it is damaged.
+/// The reason why an archive cannot be read further: a limit, or damage.
 pub(super) fn broken(error: io::Error) -> StepError {
     match error.downcast() {
         Ok(limit) => limit,
@@ -146,7 +146,7 @@ pub(super) fn unpack_tar(reader: impl Read, sandbox: &Folder, budget: &mut Budge
             (Kind::Symlink, Some(target)) => sandbox.symlink(&name, &target, attributes)?,
             (Kind::Link, Some(target)) => sandbox.hard_link(&name, &target)?,
             (Kind::Fifo, _) => sandbox.make_pipe(&name, attributes)?,
-            // The name of the archive itself.
+            // The label of the archive itself.
             _ if kind.as_byte() == LABEL => {}
             _ if is_folder => {
                 sandbox.make_folder(&name)?;
@@ -217,13 +217,13 @@ fn unpack_zip(mut reader: BufReader<Stoppable>, sandbox: &Folder, budget: &mut B
     folders.apply(sandbox)
 }
 
-/// When an entry was changed: as its extra field says, else as its header says, which knows no time zone.
+/// The time of an entry's last change: from its extra field, or else from its header, which has no time zone.
 fn modified<R: Read>(entry: &zip::read::ZipFile<'_, R>) -> Option<(i64, u32)> {
     let exact = entry.extra_data_fields().find_map(|field| match field {
         zip::extra_fields::ExtraField::ExtendedTimestamp(times) => times.mod_time(),
         _ => None,
     });
-    // The seconds are of 32 bits with a sign.
+    // The seconds have 32 bits with a sign.
     let exact = exact.map(|seconds| i64::from(seconds.cast_signed()));
     let listed = || {
         let time = entry.last_modified()?;
@@ -234,9 +234,9 @@ fn modified<R: Read>(entry: &zip::read::ZipFile<'_, R>) -> Option<(i64, u32)> {
     exact.or_else(listed).map(|seconds| (seconds, 0))
 }
 
-/// The days from the first of January 1970 to a date of the Gregorian calendar after it.
+/// The days from the first of January 1970 to a later date of the Gregorian calendar.
 fn days_since_1970((year, month, day): (i64, i64, i64)) -> i64 {
-    // Years that begin in March have their leap day at the end.
+    // In years that begin in March, the leap day comes last.
     let (year, month) = match month {
         ..=2 => (year - 1, month + 9),
         _ => (year, month - 3),

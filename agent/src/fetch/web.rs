@@ -1,7 +1,7 @@
 //! The HTTP client of one fetch: connects to the server or to a proxy, and ends with its task.
 //!
-//! Entered through [`client`]. A proxy is sent the whole URL for `http://`, and a CONNECT for `https://`. Invariant: whatever
-//! a connection waits for, a cancelled fetch ends it.
+//! Entered through [`client`]. A proxy gets the whole URL for `http://`, and a CONNECT for `https://`. Invariant: a
+//! cancelled fetch ends a connection in any state.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -41,7 +41,7 @@ fn choose(proxies: &Proxies, url: &Uri) -> Result<Option<Proxy>, ureq::Error> {
     chosen.map_err(|why| ureq::Error::Io(std::io::Error::other(why)))
 }
 
-/// Resolves the host that is connected to: a proxy resolves the server's name itself.
+/// Resolves the host to connect to: a proxy itself resolves the server's name.
 #[derive(Debug)]
 struct FetchResolver {
     names: DefaultResolver,
@@ -114,7 +114,7 @@ impl Connector for FetchConnector {
     }
 }
 
-/// Asks a proxy for a connection to the server (RFC 9110, section 9.3.6).
+/// Requests a connection to the server from a proxy (RFC 9110, section 9.3.6).
 fn open_tunnel(
     to_proxy: Box<dyn Transport>,
     proxy: &Proxy,
@@ -155,7 +155,7 @@ fn open_tunnel(
     }
 }
 
-/// A tunnel through a proxy. The server's TLS goes on top, also where the proxy is spoken to with TLS.
+/// A tunnel through a proxy. The server's TLS runs inside, also if the connection to the proxy uses TLS.
 #[derive(Debug)]
 struct Plain(Box<dyn Transport>);
 
@@ -177,7 +177,7 @@ impl Transport for Plain {
     }
 }
 
-/// A connection to a proxy over which requests name the whole URL.
+/// A connection to a proxy on which requests contain the whole URL.
 #[derive(Debug)]
 struct ProxiedTransport {
     inner: Box<dyn Transport>,
@@ -193,7 +193,7 @@ impl Transport for ProxiedTransport {
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         let output = self.inner.buffers().output().get(..amount);
         let output = output.unwrap_or_default();
-        // A request of a fetch is one head.
+        // A request of a fetch consists of a single head.
         if !output.starts_with(b"GET ") {
             return self.inner.transmit_output(amount, timeout);
         }
@@ -234,7 +234,7 @@ mod tests {
     use crate::fetch::tests::Fixture;
     use crate::fetch::{Proxies, Request, fetch};
 
-    /// Answers each connection in turn with one of these, and returns the heads of the requests.
+    /// Answers the connections in turn with these answers, and returns the heads of the requests.
     fn proxy(answers: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
@@ -279,7 +279,7 @@ mod tests {
             "HTTP/1.1 302 Found\r\nLocation: http://other.invalid/b\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ntext",
         ]);
-        // Nobody but the proxy can resolve these names.
+        // Only the proxy can resolve these names.
         let (fixture, fetched) = fetch_through(&address, "http://host.invalid:81/a?q");
         fetched.expect("fetched");
         assert_eq!(fixture.read("a?q"), "text");

@@ -1,8 +1,8 @@
-//! The directory of a zip archive, which the library holds in memory as a whole: bounded beforehand.
+//! Bounds the directory of a zip archive, since the library holds the whole directory in memory.
 //!
-//! [`check`] refuses what claims more entries than it may, for which memory would be reserved at once;
-//! [`Bounded`] ends the reading of a directory that is too large, whatever it claims. Invariant: the
-//! memory that a directory takes does not grow with the archive.
+//! [`check`] refuses an archive that claims too many entries, for which memory would be reserved at once. [`Bounded`]
+//! stops reading a directory that is too large, whatever it claims. Invariant: the memory for a directory does not grow
+//! with the archive.
 
 use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,28 +13,28 @@ use super::{Step, StepError};
 
 /// Enough for some 150,000 entries with names of the usual length. In memory it takes several times as much.
 pub(super) const DIRECTORY_BYTES_MAX: u64 = 16 << 20;
-/// Where the last records are looked for: a comment of 64 KiB, and then some.
+/// The part of the file in which the last records are searched: a comment of 64 KiB, and a margin.
 const TAIL_BYTES: u64 = 128 * 1024;
 
 const LOCATOR: &[u8] = b"PK\x06\x07";
 const LOCATOR_BYTES: usize = 20;
 const ZIP64_END: &[u8] = b"PK\x06\x06";
 const ZIP64_END_BYTES: u64 = 56;
-/// What a record of that length gives as its size.
+/// The size field of a record with this length.
 const ZIP64_END_SIZE: u64 = 44;
 
-/// An archive whose last records claim no more than they may.
+/// An archive whose last records are within the limits.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// How it is to be opened.
+    /// The configuration with which to open it.
     pub(super) config: Config,
     /// Bytes of the whole archive.
     pub(super) length: u64,
 }
 
-/// Checks what the archive claims of its directory. Without zip64 that is 65,535 entries at most.
+/// Checks the claims of the archive about its directory. Without zip64 a directory has at most 65,535 entries.
 ///
-/// Which of several records the library takes is for it to decide, so each of them has to be good.
+/// The library chooses among several records, so each of them must be valid.
 pub(super) fn check(archive: &mut (impl Read + Seek), entries_max: u64) -> Step<Checked> {
     let failed = |error: io::Error| StepError(format!("failed to read: {error}"));
     let length = archive.seek(SeekFrom::End(0)).map_err(failed)?;
@@ -45,7 +45,7 @@ pub(super) fn check(archive: &mut (impl Read + Seek), entries_max: u64) -> Step<
         let Some(offset) = number(locator, 8).filter(|_| locator.starts_with(LOCATOR)) else {
             continue;
         };
-        // With this the library takes the record that was looked at here, and searches for no other.
+        // With this offset the library uses the checked record, and searches for no other.
         config.archive_offset = ArchiveOffset::Known(0);
         if offset >= length {
             continue;
@@ -76,7 +76,7 @@ fn number(record: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// How much of an archive may still be read, and what it means when that is used up.
+/// The number of bytes that may still be read, and the error when they are used up.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: Cell<u64>,
@@ -84,7 +84,7 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// While it is opened.
+    /// The allowance while the archive is opened.
     pub(super) fn of_directory() -> Self {
         Self {
             left: Cell::new(DIRECTORY_BYTES_MAX),
@@ -92,14 +92,15 @@ impl Allowance {
         }
     }
 
-    /// Once it is open: each byte once, for entries that do not overlap are not longer together.
+    /// Changes the allowance to that of an open archive: each byte once, since entries that do not overlap have at most
+    /// this total length.
     pub(super) fn extend_to_entries(&self, length: u64) {
         self.left.set(length);
         self.refusal.set("entries of the archive overlap");
     }
 }
 
-/// Reads as much as is allowed.
+/// A reader of at most the allowed number of bytes.
 #[derive(Debug)]
 pub(super) struct Bounded<'a, R> {
     reader: R,
@@ -138,13 +139,13 @@ mod tests {
     /// The last record of an archive without a comment.
     const END_BYTES: usize = 22;
 
-    /// One stored file, and a directory with so many entries for it, each with a comment of this length.
+    /// A stored file, and a directory with this number of entries for it, each with a comment of this length.
     fn archive(content: &[u8], entries: u16, comment: u16) -> Vec<u8> {
         let length = |bytes: usize| u32::try_from(bytes).expect("small").to_le_bytes();
         let mut crc = flate2::Crc::new();
         crc.update(content);
         let size = length(content.len());
-        // Version, flags, method, time and date; then what is in it, and the lengths of its names.
+        // Version, flags, method, time and date; then the contents, and the lengths of its names.
         let about = [20, 0, 0, 0, 0, 0, 0, 0, 0x21, 0];
         let sum = crc.sum().to_le_bytes();
         let about = [&about[..], &sum, &size, &size, &[5, 0, 0, 0]].concat();
@@ -173,7 +174,7 @@ mod tests {
         archive
     }
 
-    /// The same with a record of zip64 that claims so many entries, and to be of this size.
+    /// Adds a record of zip64 that claims this number of entries and this size.
     fn with_zip64(mut archive: Vec<u8>, entries: u64, size: u64) -> Vec<u8> {
         let end = archive.split_off(archive.len() - END_BYTES);
         let at = archive.len();
@@ -215,12 +216,12 @@ mod tests {
         ] {
             assert_eq!(unpacked(&archive).expect("whole").read("f0000"), "text");
         }
-        // What comes before an archive without zip64, such as a program that unpacks it, is skipped.
+        // Data before an archive without zip64, such as a program that unpacks it, is skipped.
         let archive = [&[b'#'; 1000], &archive(b"text", 1, 9)[..]].concat();
         assert_eq!(unpacked(&archive).expect("whole").read("f0000"), "text");
     }
 
-    /// Found by reading: the library holds the whole directory in memory before any limit was looked at.
+    /// Regression: the library loaded the whole directory into memory before any limit was checked.
     #[test]
     fn a_directory_that_would_take_much_memory_is_refused() {
         let refused = |archive: &[u8]| unpacked(archive).map(drop).expect_err("refused");

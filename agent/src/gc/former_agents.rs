@@ -1,7 +1,7 @@
-//! Checkpoints of agents that the work directory was of before: they go after the last of their sandboxes.
+//! Removes the checkpoints of former agents of the work directory, after the last of their sandboxes.
 //!
-//! An agent has another id than before when an operator has removed `meta/slaves/latest`, for example. Until it has that
-//! id nothing is removed: the link may be put back.
+//! An agent gets a new id, for example, after an operator has removed `meta/slaves/latest`. Until the agent has that id
+//! nothing is removed: the operator may restore the link.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,13 +13,13 @@ use tracing::{info, warn};
 use super::{LATEST, folders_in};
 use crate::checkpoint::Layout;
 
-/// The ids that are not the present one's, at the agent's start.
+/// The ids in the work directory other than the present one, at the agent's start.
 pub(super) fn former_agents(layout: &Layout, present: Option<&AgentId>) -> Vec<AgentId> {
     let folders = folders_in(&layout.agents()).unwrap_or_default();
     let names = folders
         .iter()
         .filter_map(|folder| folder.file_name()?.to_str());
-    // Of names with a dot there are those of links that are being made.
+    // Names with a dot are those of links that are being made.
     let names = names.filter(|name| *name != LATEST && !name.starts_with('.'));
     let mut ids: Vec<_> = names.filter_map(|name| AgentId::new(name).ok()).collect();
     ids.retain(|id| Some(id) != present);
@@ -27,14 +27,14 @@ pub(super) fn former_agents(layout: &Layout, present: Option<&AgentId>) -> Vec<A
     ids
 }
 
-/// The id that is on record. Of a link that is none of an agent here, written by hand say, nothing follows.
+/// The recorded id. `None` for a link that names no agent here, such as one written by hand.
 fn recorded(layout: &Layout) -> Option<AgentId> {
     let latest = std::fs::read_link(layout.latest_agent()).ok()?;
     let id = AgentId::new(latest.to_str()?).ok()?;
     layout.agent_info(&id).is_file().then_some(id)
 }
 
-/// Removes those of which no sandbox is left; gives the others.
+/// Removes the former agents without sandboxes; returns the others.
 pub(super) fn without_sandboxes(layout: &Layout, mut former: Vec<AgentId>) -> Vec<AgentId> {
     let recorded = recorded(layout);
     former.retain(|id| {
@@ -64,7 +64,7 @@ pub(super) fn without_sandboxes(layout: &Layout, mut former: Vec<AgentId>) -> Ve
 mod tests {
     use super::*;
 
-    /// They stayed for ever.
+    /// Regression: they stayed for ever.
     #[test]
     fn checkpoints_of_an_agent_of_before_go_after_its_sandboxes_and_its_succession() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -81,7 +81,7 @@ mod tests {
         std::fs::create_dir_all(&sandboxes).expect("made");
         let former = former_agents(&layout, Some(&id("S3")));
         assert_eq!(former, [id("S1"), id("S2")]);
-        // It is not known yet who comes after them, nor by links that are none of an agent here.
+        // The successor is not known yet, and links that name no agent here do not determine it.
         let link = |target: &Path| {
             let _ = std::fs::remove_file(layout.latest_agent());
             std::os::unix::fs::symlink(target, layout.latest_agent()).expect("linked");
@@ -101,7 +101,7 @@ mod tests {
         std::fs::remove_dir(&sandboxes).expect("removed");
         assert_eq!(without_sandboxes(&layout, former), []);
         assert!(!layout.agent(&id("S2")).exists());
-        // What an operator has linked to again is no agent of before.
+        // An agent that an operator has linked again is not a former agent.
         assert_eq!(without_sandboxes(&layout, vec![id("S3")]), [id("S3")]);
         assert!(layout.agent(&id("S3")).exists());
     }

@@ -1,30 +1,30 @@
-//! Whose sandboxes are being removed, and whose are next: one thread for a framework, a few at a time, in order.
+//! The queue of frameworks for the removal of sandboxes: one thread for a framework, a few at a time, in order.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Frameworks whose sandboxes are removed side by side.
+/// Frameworks with a removal in progress at the same time.
 const FRAMEWORKS_AT_ONCE: usize = 4;
 
 /// Frameworks, by their folders.
 #[derive(Debug, Default)]
 pub(super) struct RemovalQueue {
-    /// Those that wait, the first for longest, and when their sandboxes were found to be due.
+    /// The waiting frameworks, longest first, each with the time at which its sandboxes were due.
     waiting: VecDeque<(PathBuf, Duration)>,
-    /// Those that wait and those whose sandboxes are being removed.
+    /// The waiting frameworks and those with a removal in progress.
     all: BTreeSet<PathBuf>,
 }
 
 impl RemovalQueue {
-    /// Puts a framework at the end of the queue, unless it is in it or its sandboxes are being removed.
+    /// Adds a framework to the end of the queue, unless it is waiting or its sandboxes are being removed.
     pub(super) fn add(&mut self, framework: &Path, now: Duration) {
         if self.all.insert(framework.to_owned()) {
             self.waiting.push_back((framework.to_owned(), now));
         }
     }
 
-    /// Takes the first if there may be another thread; until [`RemovalQueue::end`].
+    /// Takes the first framework, if another thread may start; it counts until [`RemovalQueue::end`].
     pub(super) fn begin(&mut self) -> Option<(PathBuf, Duration)> {
         let under_way = self.all.len() - self.waiting.len();
         if under_way >= FRAMEWORKS_AT_ONCE {
@@ -37,7 +37,7 @@ impl RemovalQueue {
         self.all.remove(framework);
     }
 
-    /// Whether a folder lies in that of a framework that is here.
+    /// Whether a folder lies in that of a waiting or active framework.
     pub(super) fn includes(&self, folder: &Path) -> bool {
         folder.ancestors().any(|above| self.all.contains(above))
     }

@@ -1,4 +1,4 @@
-//! A thread's turn at the old sandboxes of one framework: some seconds, after which others that wait have theirs.
+//! A thread's turn at the old sandboxes of one framework: some seconds, then the next framework has its turn.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::Gc;
 pub(super) struct Turn {
     pub(super) gc: Gc,
     pub(super) framework: PathBuf,
-    /// When they were found to be due.
+    /// The time at which the sandboxes were due.
     pub(super) now: Duration,
 }
 
@@ -21,7 +21,7 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// Removes what is due of this framework, then of those that wait, until nothing is due of any.
+    /// Takes this turn, then those of the waiting frameworks, until no sandbox is due.
     pub(super) fn and_those_after(self) {
         let gc = self.gc.clone();
         let mut turn = Some(self);
@@ -29,11 +29,12 @@ impl Turn {
             one.take();
             turn = gc.next_turn();
         }
-        // For what has become due meanwhile, and the ages of what is left.
+        // Wakes the collection for sandboxes that became due meanwhile, and to record the ages of the rest.
         gc.wake();
     }
 
-    /// Removes what is due of this framework while the turn lasts. If that is not all, the framework waits behind the others.
+    /// Removes the due sandboxes of this framework during the turn. If some remain, the framework queues behind the
+    /// others.
     pub(super) fn take(self) {
         let (gc, framework, now) = (self.gc.clone(), self.framework.clone(), self.now);
         let began = Instant::now();
