@@ -1,27 +1,27 @@
-//! What of the machine's files tasks may be shown as volumes, or have fetched: the operator's list, and
-//! never what is the agent's own.
+//! The host's paths that tasks may mount as volumes, or fetch: according to the operator's list, and never the agent's
+//! own files.
 //!
-//! Pure but for [`HostPaths::new`], which asks the machine where the paths lead. Paths are judged as the
-//! kernel names them, without a link in them.
+//! Pure except [`HostPaths::new`], which resolves the paths on the machine. Paths are compared in the kernel's form,
+//! without links.
 
 use std::path::{Path, PathBuf};
 
 use meseta_proto::Invalid;
 
-/// Folders of the machine that show the kernel and no files.
+/// Folders of the machine that contain kernel interfaces instead of files.
 const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// The rules of one node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostPaths {
-    /// What HOST_PATH volumes may show; everything if absent.
+    /// The paths that HOST_PATH volumes may mount; `None` allows everything.
     allowed: Option<Vec<PathBuf>>,
     /// The agent's own files and folders.
     own: Vec<PathBuf>,
 }
 
-/// Reads `--allowed_host_paths`. Without it everything is allowed on an agent that is as permissive as
-/// Mesos, and nothing elsewhere.
+/// Reads `--allowed_host_paths`. Without the flag everything is allowed on an agent that is as permissive as Mesos, and
+/// nothing elsewhere.
 pub(crate) fn allowed(given: Option<&str>, is_open: bool) -> Result<Option<Vec<PathBuf>>, Invalid> {
     let Some(given) = given else {
         return Ok((!is_open).then(Vec::new));
@@ -39,7 +39,7 @@ pub(crate) fn allowed(given: Option<&str>, is_open: bool) -> Result<Option<Vec<P
 }
 
 impl HostPaths {
-    /// With what the operator allows, and the agent's own files and folders.
+    /// Creates the rules from the operator's list, and the agent's own files and folders.
     pub(crate) fn new(allowed: Option<Vec<PathBuf>>, own: Vec<PathBuf>) -> Self {
         let where_they_are = |paths: Vec<PathBuf>| -> Vec<PathBuf> {
             let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
@@ -51,7 +51,7 @@ impl HostPaths {
         }
     }
 
-    /// Whether a HOST_PATH volume may show this; if not, why.
+    /// Checks that a HOST_PATH volume may mount this path.
     pub(crate) fn check_volume(&self, path: &Path) -> Result<(), Invalid> {
         self.check_own(path)?;
         let is_listed = |allowed: &Vec<PathBuf>| allowed.iter().any(|one| path.starts_with(one));
@@ -66,7 +66,7 @@ impl HostPaths {
         .into())
     }
 
-    /// Whether a task may have this fetched, as far as its user may read it; if not, why.
+    /// Checks that a task may fetch this path, if its user may read it.
     pub(crate) fn check_fetch(&self, path: &Path) -> Result<(), Invalid> {
         self.check_own(path)?;
         match KERNEL_FOLDERS.iter().find(|one| path.starts_with(one)) {
@@ -127,7 +127,7 @@ mod tests {
             let error = rules.check_volume(Path::new(path)).expect_err(path);
             assert!(error.to_string().contains(why), "{error}");
         }
-        // What is fetched is the user's to read; the list is of what is shown.
+        // A fetch only needs the user's read permission; the list is for mounted paths.
         assert_eq!(rules.check_fetch(Path::new("/etc/passwd")), Ok(()));
         for path in ["/proc/1/status", "/sys/x", "/dev/null", "/srv/data/agent/x"] {
             assert!(rules.check_fetch(Path::new(path)).is_err(), "{path}");

@@ -1,26 +1,26 @@
 //! Meseta's node daemon: core, checkpoints, containerizer, HTTP.
 //!
-//! Entered through [`run`], with [`Flags`] and a [`RunEnv`]. The decisions are in [`core`], which is
-//! pure; what must survive a crash is in [`checkpoint`]; `service` owns the core and hands its effects
-//! to what touches the machine and the network. Invariant: nothing is visible outside before what it says
-//! is durable, and the agent's own end touches no task unless it was told so.
+//! Entered through [`run`], with [`Flags`] and a [`RunEnv`]. The decisions are in [`core`], which is pure.
+//! [`checkpoint`] stores the state that must survive a crash. `service` owns the core and passes its effects to the
+//! components that act on the machine and the network. Invariant: no effect is visible outside before the state behind
+//! it is durable, and the agent's own end touches no task unless an operator requested that.
 //!
 //! ```text
 //! run.rs             start and end of the daemon
-//! configuration/     what the operator gives, checked
-//! service.rs         owns the core; handle.rs is the way in to it
+//! configuration/     the operator's settings, validated
+//! service.rs         owns the core; handle.rs is the handle to it
 //! core/              decides
-//! checkpoint/        what survives a crash, and the thread that writes it
+//! checkpoint/        the state that survives a crash, and its writer thread
 //! link/              the stream to the master
 //! containerizer/     containers, from launch to end
-//! spec/              what a container is launched with
-//! fetch/             what a task wants fetched into its sandbox
-//! task_connection.rs connections that are made for a task
-//! nested/            containers that are asked for over the API
-//! monitor/           what containers and the machine use
+//! spec/              the launch specification of a container
+//! fetch/             fetches a task's URIs into its sandbox
+//! task_connection.rs connections made for a task
+//! nested/            containers requested through the API
+//! monitor/           usage of containers and the machine
 //! oversubscription/  estimators and QoS controllers
 //! gc.rs              old sandboxes
-//! http/              the API; routes.rs has its paths, permission.rs who may what, context.rs what handlers share
+//! http/              the API; routes.rs has its paths, permission.rs the permissions, context.rs the shared state of handlers
 //! metrics.rs         every metric
 //! ```
 
@@ -78,13 +78,13 @@ pub use link::MasterAddressError;
 pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 
-/// The paths that are served, for tests that try them all.
+/// The served paths, for tests that try them all.
 pub fn routes() -> impl Iterator<Item = &'static str> {
     http::ROUTES.list.iter().map(|route| route.path)
 }
 
-/// Turns this process into the launcher of containers if it was started as one. Must be the first
-/// statement of any `main` that calls [`run`], before any thread exists.
+/// Turns this process into the launcher of containers if it was started as one. Must be the first statement of any
+/// `main` that calls [`run`], before any thread exists.
 pub fn run_launcher_if_requested() -> Option<std::process::ExitCode> {
     meseta_isolators::launcher::run_if_requested()
 }

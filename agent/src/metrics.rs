@@ -1,8 +1,9 @@
 //! Every metric of the agent, defined once.
 //!
-//! [`FAMILIES`] is the list, with the help ([`families`]); [`text()`] fills it from the core's snapshot
-//! and the monitor's last samples, those of containers one by one ([`containers`]). Of containers nothing is read from the
-//! kernel for a scrape, and a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
+//! [`FAMILIES`] is the list, with the help ([`families`]). [`text()`] fills it from the core's snapshot and the
+//! monitor's last samples; the series of each container are in [`containers`]. A scrape reads no container values from
+//! the kernel, and a container's series end with the container. The keys of Mesos's `/metrics/snapshot` are in
+//! [`mesos`].
 
 pub(crate) mod containers;
 mod families;
@@ -50,24 +51,24 @@ pub(crate) async fn text(context: &Context, caller: &Caller) -> String {
     text
 }
 
-/// One series in the making.
+/// A series under construction.
 #[derive(Debug)]
 struct Series {
-    /// The values of its labels, by which the series of a family are sorted.
+    /// The values of the series' labels, by which the series of a family are sorted.
     values: Vec<String>,
-    /// Its labels as text.
+    /// The labels of the series as text.
     labels: String,
     value: f64,
 }
 
-/// Series in the making, by family.
+/// Series under construction, by family.
 #[derive(Debug, Default)]
 struct MetricsBuilder {
     series: BTreeMap<&'static str, Vec<Series>>,
 }
 
 impl MetricsBuilder {
-    /// The only series of its family.
+    /// Adds the only series of its family.
     fn one(&mut self, name: &'static str, value: impl Into<Option<f64>>) {
         self.add(name, &[], value);
     }
@@ -267,8 +268,8 @@ fn role_label<'a>(role: Option<&'a Role>, approver: &Approver) -> &'a str {
     seen.unwrap_or_default()
 }
 
-/// Also roles of executors whose tasks have not run out of memory: of a counter that begins with its first event nobody
-/// sees an increase.
+/// Also contains roles of executors whose tasks have not run out of memory: if a counter began with its first event,
+/// nobody would see an increase.
 fn out_of_memory<'a>(
     builder: &mut MetricsBuilder,
     counts: &BTreeMap<Option<Role>, u64>,
@@ -290,7 +291,7 @@ fn out_of_memory<'a>(
     }
 }
 
-/// Of what is not oversubscribed: that is no part of the agent's resources, see [`revocable`].
+/// The agent's own resources, without oversubscribed ones, see [`revocable`].
 fn resources(builder: &mut MetricsBuilder, total: &Resources, allocated: &Resources) {
     let (total, allocated) = (total.unrevocable(), allocated.unrevocable());
     amounts(builder, &total, &allocated, "false");
@@ -302,7 +303,7 @@ fn resources(builder: &mut MetricsBuilder, total: &Resources, allocated: &Resour
     }
 }
 
-/// The resources of a sort, in the units and with the labels that all daemons have.
+/// The resources of a kind, in the units and with the labels common to all daemons.
 fn amounts(builder: &mut MetricsBuilder, total: &Resources, used: &Resources, revocable: &str) {
     for name in ["cpus", "mem", "disk", "gpus"] {
         let scale = unit(name);
@@ -326,7 +327,7 @@ fn scalar(resources: &Resources, name: &str) -> f64 {
     resources.scalar(name).map_or(0.0, |scalar| scalar.to_f64())
 }
 
-/// Also those states in which there is none.
+/// All states, including those without tasks.
 fn tasks_by_state(snapshot: &Snapshot) -> [(&'static str, usize); 4] {
     use meseta_proto::mesos::v1::TaskState;
     let of = |state: TaskState| {
@@ -380,7 +381,7 @@ mod tests {
         lines.map(str::to_owned).collect()
     }
 
-    /// An agent of four CPUs had allocated seven of them.
+    /// Regression: an agent with four CPUs reported seven as allocated.
     #[test]
     fn what_is_oversubscribed_is_not_allocated_of_the_agents_resources() {
         let parse = |text| Resources::parse(text, &Role::star()).expect("resources");
@@ -400,7 +401,7 @@ mod tests {
         }
     }
 
-    /// The first task of a role that ran out of memory was no increase of anything.
+    /// Regression: the first task of a role that ran out of memory caused no increase.
     #[test]
     fn tasks_out_of_memory_are_counted_from_zero_on() {
         let role = |name: &str| Some(Role::new(name).expect("a role"));

@@ -60,8 +60,7 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
     ))
 }
 
-/// A response in JSON. Some lists are there also when nothing is in them, as in Mesos: clients index them without
-/// asking.
+/// A response in JSON. As in Mesos, some lists are present even if empty: clients index them without a check.
 fn response_json(response: &api::Response) -> Vec<u8> {
     let part = if let Some(tasks) = &response.get_tasks {
         tasks_json(tasks)
@@ -132,7 +131,7 @@ fn invalid(what: &str) -> Reply {
     Reply::text(StatusCode::BAD_REQUEST, &text)
 }
 
-/// The answer to a call, if there is more to say than that it was done.
+/// The answer to a call with a result; `None` for a call without.
 async fn answer(
     context: &Arc<Context>,
     caller: &Caller,
@@ -369,8 +368,8 @@ fn frameworks(snapshot: &Snapshot) -> api::response::GetFrameworks {
     }
 }
 
-/// Containers inside executors': those of groups' tasks, and those that were asked for over this API. None
-/// stands alone here, so that `show_standalone` has nothing to add.
+/// Containers inside executors' containers: those of groups' tasks, and those requested through this API. There are no
+/// standalone containers, so that `show_standalone` adds nothing.
 fn nested(context: &Context, snapshot: &Snapshot) -> Vec<api::response::get_containers::Container> {
     let asked_for = context.nested.running();
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! Authorization of calls on containers: by the user that they run as, or for the caller's own containers.
 //!
-//! Invariant: an executor's right to what is nested in its container ends where another user's begins.
+//! Invariant: an executor's right to containers nested in its own does not extend to those of other users.
 
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
@@ -14,15 +14,15 @@ use crate::core::Snapshot;
 use crate::nested::{Found, NestedError};
 use crate::permission;
 
-/// The container of an id that was asked for over the API. It is looked up once for a call: another may have the id when that
-/// is authorized.
+/// Looks up a nested container of the API, once for a call: another container may have the id when the call is
+/// authorized.
 pub(super) fn look_up(context: &Context, id: &pb::ContainerId) -> Result<Found, NestedError> {
     let id = ContainerId::try_from(id).map_err(|_| NestedError::Unknown)?;
     context.nested.look_up(&id)
 }
 
-/// Whether somebody may do this to a container, which was looked up: by the user that it runs as, or else what is around it.
-/// Changes are put on record.
+/// Authorizes an action on a container that was looked up: by the container's user, or else its executor's user.
+/// Changes are written to the audit log.
 pub(super) async fn authorize(
     context: &Context,
     caller: &Caller,
@@ -42,7 +42,7 @@ pub(super) async fn authorize(
             Some(id) if id.parent.is_none() && user.is_none() => alone,
             _ => nested,
         };
-        // As itself, as at its launch.
+        // A container of the executor's own user, as at its launch.
         let is_own = id.is_some_and(|id| is_inside(caller, id)) && user == outer;
         if is_own {
             Ok(())
@@ -62,7 +62,7 @@ pub(super) async fn authorize(
     Ok(decision?)
 }
 
-/// Whether a container is nested in that of the executor that calls.
+/// Whether a container is nested in that of the calling executor.
 fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
     let Some(mut outer) = id.parent.as_deref() else {
         return false;
@@ -73,7 +73,7 @@ fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
     caller.container.as_deref() == Some(outer.value.as_str())
 }
 
-/// The user of the executor around a container, whichever of its containers that is.
+/// The user of the executor that contains a container.
 fn executor_user(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
     let mut id = id;
     loop {
@@ -87,7 +87,7 @@ fn executor_user(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
     }
 }
 
-/// Whether somebody may run a command as its user, below an executor of that one.
+/// Authorizes the launch of a command as its user, inside an executor of its user.
 pub(super) fn authorize_launch(
     caller: &Caller,
     snapshot: &Snapshot,
@@ -98,7 +98,7 @@ pub(super) fn authorize_launch(
     let parent = id.parent.as_deref();
     let outer = parent.and_then(|parent| executor_user(snapshot, parent));
     let own = command.and_then(|command| command.user.clone());
-    // As itself: an executor's right is not that of another user.
+    // The command runs as the executor's own user: an executor has no rights of other users.
     let is_own = is_inside(caller, id) && (own.is_none() || own == outer);
     let decision = match parent {
         Some(_) if is_own => Ok(()),

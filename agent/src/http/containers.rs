@@ -1,4 +1,4 @@
-//! The calls on containers: nested ones and sessions, what `mesos task exec` and `attach` need.
+//! The calls on nested containers and sessions, which `mesos task exec` and `attach` need.
 
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ use crate::nested::output::{OutputReceiver, Stream};
 use crate::nested::terminal::WindowSize;
 use crate::nested::{Attached, Found, NestedError, Reader, SIGKILL};
 
-/// Largest record of a stream of input, where calls may be as large.
+/// Largest record of an input stream, if calls may be as large.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Records of output that wait for their connection.
 const RECORDS_MAX: usize = 1;
-/// What Mesos says of a container without a terminal, and its command line looks for.
+/// Mesos's message for a container without a terminal, which its command line searches for.
 const NO_SWITCHBOARD: &str = "I/O switchboard server was disabled for this container";
 
 fn bad(text: &str) -> Reply {
@@ -77,7 +77,7 @@ fn containerizer(context: &Context) -> Result<&Containerizer, Reply> {
     ready.ok_or_else(|| Unavailable::Recovering.into())
 }
 
-/// What a client wants to run.
+/// The launch request of a client.
 struct NestedRequest {
     id: pb::ContainerId,
     command: Option<pb::CommandInfo>,
@@ -106,13 +106,13 @@ fn nested_request(call: api::Call) -> Option<NestedRequest> {
     }
 }
 
-/// Whether it is to run at a terminal, and how large that is.
+/// The requested terminal: its size, if the request has one, or `None` without a terminal.
 fn terminal(request: &NestedRequest) -> Option<Option<WindowSize>> {
     let info = request.container.as_ref()?.tty_info?;
     Some(info.window_size.map(window_size))
 }
 
-/// More than the kernel can tell is as good as the most that it can.
+/// Converts a window size; values beyond the kernel's range become its maximum.
 fn window_size(size: pb::tty_info::WindowSize) -> WindowSize {
     let cells = |count| u16::try_from(count).unwrap_or(u16::MAX);
     WindowSize {
@@ -121,7 +121,7 @@ fn window_size(size: pb::tty_info::WindowSize) -> WindowSize {
     }
 }
 
-/// Where a nested container goes, and as what.
+/// Plans the launch of a nested container.
 fn plan_of(
     snapshot: &Snapshot,
     request: &NestedRequest,
@@ -191,7 +191,7 @@ fn plan_of(
         demand: executor.container.demand,
         resources: meseta_resources::Resources::default(),
         volumes: Vec::new(),
-        // A group's place has none itself; its tasks see theirs in their own sandboxes.
+        // A group's outer container has no volumes itself; its tasks see theirs in their own sandboxes.
         parent_volumes: match task {
             Some(task) => volumes_among(&task.info.resources),
             None => executor.volumes(|_| true),
@@ -200,7 +200,7 @@ fn plan_of(
     Ok((plan, parent_id))
 }
 
-/// The container of an id, to which somebody may do this.
+/// Looks up a container by id, and authorizes the action.
 async fn looked_up(
     context: &Context,
     caller: &Caller,
@@ -304,7 +304,7 @@ fn no_switchboard() -> Reply {
     Reply::text(StatusCode::INTERNAL_SERVER_ERROR, NO_SWITCHBOARD)
 }
 
-/// ATTACH_CONTAINER_OUTPUT: what a session prints from now on. What tasks print is in their sandboxes.
+/// ATTACH_CONTAINER_OUTPUT: the later output of a session. The output of tasks is in their sandboxes.
 pub(super) async fn attach_output(
     context: &Arc<Context>,
     caller: &Caller,
@@ -338,7 +338,7 @@ pub(super) async fn attach_output(
     }
 }
 
-/// What a stream is called and what its records are in.
+/// The content type of a stream, and the type of its records.
 fn stream_types(headers: &HeaderMap) -> Result<(&'static str, MediaType), Reply> {
     let all = [MediaType::Json, MediaType::Protobuf, MediaType::RecordIo];
     let outer = Accept::of(headers, &ACCEPT).choose(&all);
@@ -352,7 +352,7 @@ fn stream_types(headers: &HeaderMap) -> Result<(&'static str, MediaType), Reply>
     Ok((outer.as_str(), message))
 }
 
-/// Refuses a type for records where the answer has none.
+/// Refuses a type for records if the answer has none.
 pub(super) fn no_message_accept(headers: &HeaderMap) -> Result<(), Reply> {
     if !headers.contains_key(MESSAGE_ACCEPT) {
         return Ok(());
@@ -361,7 +361,7 @@ pub(super) fn no_message_accept(headers: &HeaderMap) -> Result<(), Reply> {
     Err(Reply::text(StatusCode::NOT_ACCEPTABLE, text))
 }
 
-/// LAUNCH_NESTED_CONTAINER_SESSION: a command in a container that lives, as long as somebody reads.
+/// LAUNCH_NESTED_CONTAINER_SESSION: a command in a container that lives as long as a client reads its output.
 pub(super) async fn session(
     context: &Arc<Context>,
     caller: &Caller,
@@ -394,7 +394,7 @@ pub(super) async fn session(
     Ok(stream(context, types, session.chunks, Some(session.reader)))
 }
 
-/// Pieces of output as records; with the last reader of a session its container goes.
+/// Converts pieces of output to records; the container ends with the last reader of a session.
 fn stream(
     context: &Arc<Context>,
     (outer, media): (&'static str, MediaType),
@@ -417,7 +417,7 @@ fn stream(
                 break true;
             }
         };
-        // What is still on its way is nobody's now.
+        // Nobody reads the queued pieces any more.
         drop(chunks);
         if let (false, Some(reader)) = (is_gone, reader) {
             reader.has_read_all();
@@ -469,7 +469,7 @@ pub(super) async fn attach_input(
     // A client that attaches input may pause, but not before the first record, nor in the middle of one.
     let mut min_rate = Some(MinRate::new(Instant::now()));
     loop {
-        // What is written to a command that does not read is no fault of who types.
+        // A command that does not read its input is not the client's fault.
         if let Some(min_rate) = &mut min_rate {
             min_rate.resume(Instant::now());
         }
@@ -483,7 +483,7 @@ pub(super) async fn attach_input(
         };
         let frame = frame.map_err(|_| bad("The body could not be read"))?;
         if let Some(bytes) = frame.data_ref() {
-            // Of a record that is not whole.
+            // Bytes of an incomplete record.
             let more = bytes.len();
             match &mut charge {
                 Some(charge) => charge.grow(more).map_err(no_memory)?,
@@ -500,7 +500,7 @@ pub(super) async fn attach_input(
             .map_err(|error| bad(&error.to_string()))?
         {
             has_taken = true;
-            // Until it is written, which is when it is gone.
+            // Charged until the input is written and dropped.
             let decoded = media::decode_charged::<api::Call>(media, &record, &budget);
             let (call, _decoded) = decoded.map_err(|error| undecodable(&error))?;
             let input = call.attach_container_input;
@@ -520,7 +520,7 @@ pub(super) async fn attach_input(
                 (Some(_), _, None) => return Err(bad("Expecting 'process_io' to be present")),
             }
         }
-        // Frames end where the transport has them end, mostly within a record.
+        // Frames end at arbitrary positions, mostly within a record.
         if let Some(charge) = &mut charge {
             charge.shrink_to(decoder.buffered_bytes());
         }
@@ -533,7 +533,7 @@ pub(super) async fn attach_input(
     Ok(Reply::empty(StatusCode::OK))
 }
 
-/// Until the container ends; for ever before it is known.
+/// Waits for the end of the container; for ever before it is known.
 async fn ended(attached: Option<&(pb::ContainerId, Attached)>) {
     match attached {
         Some((_, attached)) => attached.ended().await,
@@ -541,7 +541,7 @@ async fn ended(attached: Option<&(pb::ContainerId, Attached)>) {
     }
 }
 
-/// Until more should have come; for ever where nothing is awaited.
+/// Waits until the client is too slow; for ever if no bytes are expected.
 async fn too_slow(min_rate: Option<MinRate>) {
     match min_rate {
         Some(min_rate) => tokio::time::sleep_until(min_rate.deadline()).await,
@@ -559,14 +559,14 @@ fn slow() -> Reply {
     Reply::text(error.status(), &error.to_string())
 }
 
-/// One record of what is typed.
+/// Handles one record of input.
 async fn take(id: &pb::ContainerId, attached: &Attached, io: api::ProcessIo) -> Result<(), Reply> {
     if let Some(data) = io.data {
         let bytes = data.data.unwrap_or_default();
         let written = attached.write(&bytes).await;
         return written.map_err(|error| refuse(id, &error));
     }
-    // Signs of life need no answer.
+    // Heartbeats need no answer.
     let info = io.control.and_then(|control| control.tty_info);
     let Some(info) = info else {
         return Ok(());

@@ -1,7 +1,7 @@
-//! `/api/v1/executor`: what executors of frameworks call, in JSON and in protobuf.
+//! `/api/v1/executor`: the calls of frameworks' executors, in JSON and in protobuf.
 //!
-//! SUBSCRIBE is answered with a stream of events as RecordIO; every other call with 202 once it is the
-//! core's. The order of the checks is Mesos's, and so are their words.
+//! SUBSCRIBE is answered with a stream of events as RecordIO; every other call with 202 once the core has it. The
+//! checks have Mesos's order and error messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,13 +30,13 @@ use crate::context::Context;
 use crate::core::{ConnectionId, Executor, Input};
 use crate::service::executor_streams::Events;
 
-/// How often an executor that hears nothing else hears that the agent is there.
+/// The interval of heartbeats for an executor that gets no other event.
 const HEARTBEAT: Duration = Duration::from_secs(30 * 60);
 /// Records that are encoded and not yet sent: each may be as large as a task group.
 const RECORDS_MAX: usize = 1;
 /// Characters of an id that an error repeats.
 const ID_CHARACTERS_MAX: usize = 255;
-/// What a call takes, decoded, besides its body, and more for none but odd ones.
+/// The memory of a decoded call besides its body; only unusual calls need more.
 const DECODED_BYTES_USUAL: usize = 64 * 1024;
 
 pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
@@ -58,7 +58,7 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
     })?;
     let accept = match call.r#type() {
         call::Type::Subscribe => accept.map_err(refuse)?,
-        // May hold ids that are nobody's.
+        // The ids may be unknown.
         call::Type::Heartbeat => return Ok(Reply::empty(StatusCode::ACCEPTED)),
         _ => MediaType::Json,
     };
@@ -85,11 +85,11 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
             let bytes = update.status.encoded_len().max(decoded);
             let status = Box::new(update.status);
             let (group, sender) = (framework.as_str(), container.as_str());
-            // What waits takes no room from what is still to be read, as far as it has a place of its own.
+            // A waiting update takes no capacity from calls to read, if it has a waiting place.
             let waiting = context.waiting.take(group, sender, bytes).await;
             let waiting = waiting.map_err(too_many_waiters)?;
             drop(permit);
-            // Not answered before: whoever is not heard says no more.
+            // The call is answered only then: an executor without an answer sends no further updates.
             let until_acknowledged = context.unacknowledged.take(group, sender, bytes).await;
             let until_acknowledged = until_acknowledged.map_err(too_many_waiters)?;
             drop(waiting);
@@ -119,7 +119,7 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
     }
 }
 
-/// Reads a call once there is room for as much as it announces; one that announces nothing takes room as it comes.
+/// Reads a call once there is room for its announced length; without a length it takes room as its bytes arrive.
 async fn read(
     context: &Context,
     caller: &ExecutorCaller,
@@ -145,7 +145,7 @@ async fn read(
     }
 }
 
-/// A call, and what it takes now that it is decoded, which may be many times what it was: what is much more takes
+/// Decodes a call, and returns its decoded size, which may be many times that of its bytes. A much larger call needs
 /// more room, if there is some.
 fn decode(
     context: &Context,
@@ -154,7 +154,7 @@ fn decode(
     permit: &mut Permit,
 ) -> Result<(Call, usize), Reply> {
     let budget = Budget::new(context.budgets.call_bytes_max().saturating_mul(3));
-    // Beside something else nothing passes that exceeds it.
+    // With this charge no body exceeds the budget.
     let whole = budget.charge(bytes.len().max(1));
     let decoded = media::decode_charged(content_type, &bytes, &budget);
     let (call, charge) = decoded.map_err(|error| undecodable(&error))?;
@@ -235,14 +235,14 @@ fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), Invalid> 
     Ok(())
 }
 
-/// An id as it stands in an error: of one that is too long to be one, the beginning.
+/// The beginning of an id for an error message, since an invalid id may be long.
 fn truncated_id(id: &str) -> &str {
     let end = id.char_indices().nth(ID_CHARACTERS_MAX);
     end.and_then(|(end, _)| id.get(..end)).unwrap_or(id)
 }
 
-/// What each of a subscriber's unacknowledged updates takes of the room for those. Nobody waits for it: an
-/// executor says again, when it subscribes anew, what has not been acknowledged to it.
+/// Takes the permits of a subscriber's unacknowledged updates, without waiting: an executor repeats unacknowledged
+/// updates at its next subscription.
 fn permits_for(
     unacknowledged: &ByteSemaphore,
     group: &str,
@@ -289,8 +289,8 @@ async fn close_stream(context: &Context, connection: ConnectionId) {
     context.core.tell(Input::ExecutorGone { connection }).await;
 }
 
-/// Encodes events until the stream ends or nobody reads it, with a sign of life in longer pauses. What an
-/// ended stream has not said is dropped at once, however long its connection stands.
+/// Encodes events until the stream ends or nobody reads it, and sends heartbeats in longer pauses. The unsent events of
+/// an ended stream are dropped at once, however long its connection stays open.
 async fn forward(
     mut events: Events,
     records: &mpsc::Sender<Bytes>,
@@ -304,7 +304,7 @@ async fn forward(
             () = events.ended.cancelled() => return,
             queued = events.queue.recv() => {
                 let Some(queued) = queued else { return };
-                // It counts as waiting until there is room for its record.
+                // The event counts as waiting until there is room for its record.
                 let slot = events.ended.run_until_cancelled(records.reserve()).await;
                 let Some(Ok(slot)) = slot else { return };
                 slot.send(media::encode_record(media, queued.event()));

@@ -1,9 +1,9 @@
 //! Authenticates callers of the executor API.
 //!
-//! An executor shows the token of its container. One that knows of no tokens, as those of pymesos and
-//! mesos-go, is told by its connection: the kernel knows in which container that was opened. Root and the
-//! agent's own user may speak for any, as far as they are in no container: nothing is kept from them.
-//! Invariant: whoever may not speak for an executor does not learn whether there is one.
+//! An executor presents the token of its container. An executor without token support, such as those of pymesos and
+//! mesos-go, is identified by its connection: the kernel knows the container that opened it. Root and the agent's own
+//! user, outside of containers, may act for any executor, since they have access to everything anyway. Invariant: a
+//! caller without the right to act for an executor does not learn whether the executor exists.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use super::routes::{self, Route};
 use crate::context::Context;
 use crate::core::{Executor, ExecutorKind};
 
-/// What is asked for, as Mesos words it.
+/// The challenge to authenticate, in Mesos's words.
 const CHALLENGE: &str = "Bearer realm=\"mesos-agent-executor\"";
 
 /// A caller of the executor API.
 #[derive(Debug)]
 pub(super) enum ExecutorCaller {
-    /// It may speak for any executor.
+    /// The caller may act for any executor.
     Trusted,
-    /// It has shown the token of one.
+    /// The caller has presented the token of an executor.
     Claimed(Claims),
-    /// It opened its connection on this machine.
+    /// The caller opened its connection on this machine.
     Local(SocketOwner),
-    /// Nothing is known of it.
+    /// The identity of the caller is unknown.
     Unknown,
 }
 
@@ -51,8 +51,8 @@ impl ExecutorCaller {
         }
     }
 
-    /// With whom it shares that, as far as that is known before the call is. Those without a token are one
-    /// group: whoever makes many containers is no more than others.
+    /// The group that shares room with the caller, as far as it is known before the call is read. All callers without a
+    /// token form one group, so that many containers give no advantage.
     pub(super) fn group(&self) -> String {
         match self {
             Self::Claimed(claims) => format!("framework {}", claims.framework),
@@ -61,7 +61,7 @@ impl ExecutorCaller {
         }
     }
 
-    /// Who makes a request; refused if it shows a token that is none of ours.
+    /// Identifies the caller of a request; refuses a token that this agent did not make.
     pub(super) async fn of(
         context: &Context,
         headers: &HeaderMap,
@@ -98,7 +98,7 @@ impl ExecutorCaller {
         Ok(())
     }
 
-    /// What was found for a call, if the caller may speak for it.
+    /// Returns the executor found for a call, if the caller may act for it.
     pub(super) async fn admit(
         &self,
         context: &Context,
@@ -132,8 +132,8 @@ impl ExecutorCaller {
     }
 }
 
-/// An executor that calls the operator API from its container, or with its token: it may nest containers in
-/// its own, as Mesos lets it.
+/// Identifies an executor that calls the operator API from its container, or with its token: as in Mesos, it may nest
+/// containers in its own.
 pub(super) async fn operator(
     context: &Context,
     route: &Route,
@@ -143,7 +143,7 @@ pub(super) async fn operator(
     if route.path != routes::OPERATOR || context.tokens.is_none() {
         return None;
     }
-    // Where executors may call from does not depend on what they call.
+    // The permitted origins of executors' calls are the same for all routes.
     let authentication = &context.authentication;
     let admitted = authentication.authenticate(Realm::Executor, headers, peer);
     admitted.await.ok()?;
@@ -192,7 +192,7 @@ fn not_claimed(claim: &str, what: &str) -> Reply {
     Reply::text(StatusCode::FORBIDDEN, &text)
 }
 
-/// Takes note that a caller has proven to be the executor in a container.
+/// Notes that a caller has proven to be the executor in a container.
 pub(super) async fn register(context: &Context, container: &ContainerId, peer: &Peer) {
     if !peer.is_unauthenticated() {
         return;
@@ -200,7 +200,7 @@ pub(super) async fn register(context: &Context, container: &ContainerId, peer: &
     let Ok(snapshot) = context.snapshot().await else {
         return;
     };
-    // Each that is known is looked for.
+    // The known containers, each of which is checked.
     let there: BTreeSet<_> = snapshot.executors().map(|one| &one.key.container).collect();
     context
         .executor_connections

@@ -38,7 +38,7 @@ impl From<FilesError> for Reply {
     }
 }
 
-/// Reads from the sandbox that `path` is in, if the caller may read those of whom it is.
+/// Reads from the sandbox that contains `path`, if the caller may read the files of its owner.
 async fn on_disk<T: Send + 'static>(
     context: &Arc<Context>,
     caller: &Caller,
@@ -61,7 +61,7 @@ async fn on_disk<T: Send + 'static>(
         if switches_user {
             return work(sandboxes.read_by(reader, user));
         }
-        // All files are the agent's own: what is known is as whom they were made.
+        // All files belong to the agent's user; the executor's user is known from the launch.
         let allowed = reader.check(Action::AccessSandbox, user.as_deref());
         allowed.map_err(FilesError::Forbidden)?;
         work(sandboxes)
@@ -77,8 +77,8 @@ fn unread(error: ReadsError) -> Reply {
     Reply::text(status, &error.to_string())
 }
 
-/// Returns the part of a path that names one run of an executor, or all of a path of another form. Files of one run may
-/// lie on a file system that does not answer, without harm to readers of other runs.
+/// Returns the part of a path that names one run of an executor, or a whole path of another form. A silent file system
+/// with the files of one run does not block readers of other runs.
 fn place_of(path: &str) -> &str {
     const RUNS: &str = "/runs/";
     let run = path.find(RUNS).map(|at| at + RUNS.len());
@@ -86,8 +86,8 @@ fn place_of(path: &str) -> &str {
     end.and_then(|end| path.get(..end)).unwrap_or(path)
 }
 
-/// As whom an executor ran in this very run, as long as that is remembered; one whose newest run has no sandbox yet, in
-/// the run that it is in now.
+/// The user of an executor in this run, while the run is remembered. For the newest run without a sandbox, the user of
+/// its current run.
 fn user_of(snapshot: &Snapshot, run: &NamedRun) -> Option<String> {
     let over = snapshot.completed_frameworks.iter();
     let found = snapshot.frameworks.get(&run.framework);
@@ -191,7 +191,7 @@ pub(super) async fn download(permitted: Permitted) -> Result<Reply, Reply> {
     Ok(Reply::file(name, size, body))
 }
 
-/// `/files/debug`: the virtual paths and what they stand for.
+/// `/files/debug`: the virtual paths and the real paths behind them.
 pub(super) async fn debug(permitted: Permitted) -> Result<Reply, Reply> {
     let context = &permitted.context;
     let snapshot = context.snapshot().await?;

@@ -1,8 +1,8 @@
-//! The agent's HTTP server: what Mesos clients, operators and Prometheus ask.
+//! The agent's HTTP server for Mesos clients, operators and Prometheus.
 //!
-//! One dispatch by path, as libprocess does it: a leading `/slave(1)` and slashes around are
-//! ignored, and the longest known prefix of an API path answers; [`routes`] has the table. Answers are made from a snapshot of
-//! the core and from the last samples; nothing here reads usage from the kernel or holds the core up.
+//! One dispatch by path, as in libprocess: a leading `/slave(1)` and surrounding slashes are ignored, and the longest
+//! known prefix of an API path answers; [`routes`] has the table. Answers are made from a snapshot of the core and from
+//! the last samples; nothing here reads usage from the kernel or delays the core.
 
 mod api;
 mod container_rights;
@@ -39,7 +39,7 @@ pub(crate) use reply::Reply;
 pub(crate) use routes::ROUTES;
 use routes::{Permitted, Route};
 
-/// The routes, over what they share.
+/// Creates the router with its shared context.
 pub(crate) fn router(context: Arc<Context>) -> Router {
     let routes = Router::new().fallback(dispatch);
     routes.layer(compression::layer()).with_state(context)
@@ -134,7 +134,7 @@ fn check_method(route: &Route, method: &Method) -> Result<(), Reply> {
     Err(Reply::text(StatusCode::METHOD_NOT_ALLOWED, &reason).allow(allow))
 }
 
-/// A call, and what it takes until it is done.
+/// Decodes a call, with the charge that it holds until it is done.
 async fn read_call<T: WireMessage>(
     context: &Context,
     caller: &Caller,

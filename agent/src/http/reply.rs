@@ -1,4 +1,4 @@
-//! An answer in the making: status, type, body.
+//! An answer under construction: status, type, body.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use crate::context::Unavailable;
 use meseta_daemon::compression::Compressible;
 use meseta_daemon::query::Query;
 
-/// Answers below this are not counted: each connection has one at a time.
+/// Smaller answers are not counted: each connection has at most one at a time.
 const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -40,7 +40,7 @@ enum Content {
     },
     Stream {
         body: Body,
-        /// What its records are in, if they are framed.
+        /// The type of its records, if they are framed.
         records: Option<&'static str>,
     },
 }
@@ -69,7 +69,7 @@ impl Reply {
         }
     }
 
-    /// Nothing but a status.
+    /// An answer with only a status.
     pub(crate) fn empty(status: StatusCode) -> Self {
         Self::new(status, None, Bytes::new())
     }
@@ -79,17 +79,17 @@ impl Reply {
         Self::new(status, Some(TEXT), text.to_owned())
     }
 
-    /// As libprocess says it.
+    /// The answer of libprocess for an unknown path.
     pub(crate) fn not_found() -> Self {
         Self::text(StatusCode::NOT_FOUND, "404 Not Found.")
     }
 
-    /// A value as JSON, or as JSONP if the query asks.
+    /// A value as JSON, or as JSONP if the query requests that.
     pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::new(StatusCode::OK, Some(JSON), body),
             Err(error) => {
-                // None of what is shown has keys that are no strings.
+                // No view has keys that are not strings.
                 tracing::error!(%error, "a view cannot be written as JSON");
                 Self::empty(StatusCode::INTERNAL_SERVER_ERROR)
             }
@@ -116,7 +116,7 @@ impl Reply {
         }
     }
 
-    /// What goes on until one side ends it; framed as records of that type, if there is one.
+    /// A body that continues until one side ends it; framed as records of a type, if there is one.
     pub(crate) fn stream(
         content_type: &'static str,
         records: Option<&'static str>,
@@ -131,13 +131,13 @@ impl Reply {
         }
     }
 
-    /// Tells what would have been allowed.
+    /// Adds the allowed methods.
     pub(crate) fn allow(mut self, methods: String) -> Self {
         self.allow = Some(methods);
         self
     }
 
-    /// What it has in memory until it is sent.
+    /// The memory of the body until it is sent.
     fn counted_bytes(&self) -> usize {
         match &self.body {
             Content::Bytes(bytes) => bytes.len(),
@@ -145,7 +145,7 @@ impl Reply {
         }
     }
 
-    /// The same once it is charged for that; another one if there is no room.
+    /// Attaches the charge to the body; without room it becomes an error.
     fn charged(mut self, charge: Result<Charge, Exhausted>) -> Self {
         match (charge, self.body) {
             (Ok(charge), Content::Bytes(bytes)) => {
@@ -168,13 +168,13 @@ impl Reply {
         self.status == StatusCode::SERVICE_UNAVAILABLE
     }
 
-    /// Tells what to say who one is by.
+    /// Adds a challenge to authenticate.
     pub(crate) fn challenge(mut self, challenge: &'static str) -> Self {
         self.challenge = Some(challenge);
         self
     }
 
-    /// The answer to a query: as JSONP if that asks, and charged for what it has in memory until it is sent.
+    /// The answer to a query: as JSONP if requested, and charged for its memory until it is sent.
     pub(crate) fn into_charged_response(
         self,
         query: &Query,
@@ -245,8 +245,7 @@ impl Reply {
     }
 }
 
-/// A file name as a header can hold it: plain ones as they are, others quoted without what a header
-/// cannot hold.
+/// A file name in the form for a header: plain names unchanged, others quoted without invalid characters.
 fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if !name.is_empty() && name.chars().all(plain) {
@@ -280,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// Found by reading: the callback was put around a copy that counted for nothing.
+    /// Regression: the callback wrapped a copy that was not charged.
     #[test]
     fn an_answer_counts_until_it_is_sent_in_a_callback_too() {
         const BYTES: usize = 2 * COUNTED_ANSWER_BYTES;

@@ -1,6 +1,7 @@
-//! The agent's routes: which path is answered by which handler, and what it takes to be answered.
+//! The agent's routes: the handler of each path, and the permission that it needs.
 //!
-//! This file and those of the handlers know each other: the table names them, and they take its [`Permitted`] requests.
+//! This file and those of the handlers depend on each other: the table names the handlers, and they take its
+//! [`Permitted`] requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::{Reply, api, executor, files, state, statistics};
 use crate::context::Context;
 use crate::metrics;
 
-/// A request of a caller who is authenticated and has the permission that the route needs.
+/// A request of an authenticated caller with the permission that the route needs.
 #[derive(Debug)]
 pub(crate) struct Permitted {
     pub(super) context: Arc<Context>,
@@ -148,7 +149,7 @@ pub(crate) static ROUTES: routes::Routes<fn(Permitted) -> Answer> = routes::Rout
     libprocess: &LIBPROCESS,
 };
 
-/// Asks nobody: neither the core nor the disk.
+/// Answers without the core or the disk.
 fn health(context: &Context) -> Result<Reply, Reply> {
     match context.disk_report.problem(context.layout.work_dir()) {
         None => Ok(Reply::empty(StatusCode::OK)),
@@ -182,7 +183,7 @@ async fn prometheus(permitted: Permitted) -> Result<Reply, Reply> {
 
 async fn metrics_snapshot(permitted: Permitted) -> Result<Reply, Reply> {
     if let Some(timeout) = permitted.query.get("timeout") {
-        // All is at hand: there is nothing to wait for.
+        // All data is in memory, so nothing can be slow.
         request::timeout(timeout)
             .map_err(|invalid| Reply::text(StatusCode::BAD_REQUEST, invalid.as_str()))?;
     }

@@ -1,7 +1,7 @@
-//! `/state`, `/flags` and `/version`, in the shapes of Mesos.
+//! `/state`, `/flags` and `/version`, in the formats of Mesos.
 //!
-//! Views borrow from the snapshot and are written one after the other: an agent with much to show needs memory for the
-//! text, not for a tree of values beside it.
+//! Views borrow from the snapshot and are written one after the other: an agent with a large state needs memory for the
+//! text, but not for a tree of values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
     })
 }
 
-/// What is oversubscribed and what more can be; an empty object before anything was estimated.
+/// The oversubscribed and oversubscribable resources; an empty object before the first estimate.
 struct Oversubscribed<'a>(Option<&'a Resources>);
 
 impl Serialize for Oversubscribed<'_> {
@@ -133,7 +133,7 @@ impl Serialize for Oversubscribed<'_> {
     }
 }
 
-/// How that came about, and what is done about revocable tasks; not in Mesos.
+/// The details of the estimate, and the treatment of revocable tasks; not in Mesos.
 #[derive(Serialize)]
 struct OversubscriptionView<'a> {
     forecasts: Vec<ForecastView>,
@@ -192,7 +192,7 @@ impl<'a> Serialize for FrameworkView<'a> {
             user: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
             principal: Option<&'a str>,
-            /// Of a framework with the capability for several, `roles`.
+            /// Absent for a framework with the multi-role capability, which has `roles`.
             #[serde(skip_serializing_if = "Option::is_none")]
             role: Option<&'a str>,
             #[serde(skip_serializing_if = "<[String]>::is_empty")]

@@ -1,4 +1,4 @@
-//! `/monitor/statistics` and `/containers`: what containers use and are.
+//! `/monitor/statistics` and `/containers`: the usage and the status of containers.
 
 use meseta_proto::mesos::v1 as pb;
 use serde::Serialize;
@@ -72,7 +72,7 @@ pub(super) fn statistics<'a>(
     entries.filter_map(|(executor, sample)| Some(Entry::new(context, executor, Some(&sample?))))
 }
 
-/// `/containers`, narrowed by `container_id`, or `framework_id` and `executor_id`.
+/// `/containers`, filtered by `container_id`, or `framework_id` and `executor_id`.
 pub(super) fn containers<'a>(
     context: &'a Context,
     snapshot: &'a Snapshot,

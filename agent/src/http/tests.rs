@@ -1,4 +1,4 @@
-//! The endpoints, without sockets: the handlers' context over a core that is as a test says.
+//! Tests the endpoints without sockets: the handlers' context over a simulated core.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -46,7 +46,7 @@ struct Command {
     flags: Flags,
 }
 
-/// What handlers share, and the one executor that there is: a framework's own, of the user `nobody`.
+/// The handlers' context and a single executor: a framework's own, with the user `nobody`.
 struct TestAgent {
     context: Arc<Context>,
     executor: Arc<RunKey>,
@@ -54,7 +54,7 @@ struct TestAgent {
 }
 
 impl TestAgent {
-    /// On a network, with authentication and TLS.
+    /// An agent on a network, with authentication and TLS.
     fn exposed() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let pair = rcgen::generate_simple_self_signed(["agent".to_owned()]).expect("a pair");
@@ -74,7 +74,7 @@ impl TestAgent {
         Self::with(dir, &args)
     }
 
-    /// For this machine alone, where everybody may read.
+    /// An agent for this machine only, where everybody may read.
     fn open() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let args = ["--ip=127.0.0.1", "--authenticate_http_readonly=false"];
@@ -122,7 +122,7 @@ impl TestAgent {
         }
     }
 
-    /// What all the routes answer.
+    /// The routed answer to a request.
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         use tower::ServiceExt as _;
         let answered = router(self.context.clone()).oneshot(request);
@@ -155,7 +155,7 @@ fn flags(work_dir: &Path, more: &[String]) -> Flags {
     parsed.expect("flags").flags
 }
 
-/// A core that runs this executor and nothing else.
+/// A core that runs only this executor.
 fn snapshot(run: &Arc<RunKey>) -> Snapshot {
     let executor = Executor {
         key: run.clone(),
@@ -215,7 +215,7 @@ fn nested_id(name: &str) -> pb::ContainerId {
     }
 }
 
-/// One to whom an ACL of this name allows what is of this user.
+/// A caller with an ACL of this name for objects of this user.
 fn caller_with(acl: &str, user: &str) -> Caller {
     let acls = format!(
         r#"{{"{acl}": [{{"principals": {{"type": "ANY"}}, "users": {{"values": ["{user}"]}}}}]}}"#
@@ -240,7 +240,7 @@ async fn another_users_session_is_neither_its_executors_nor_of_those_with_rights
     let executor = Caller::of_executor("outer".to_owned(), None);
     let stranger = Caller::of_executor("another".to_owned(), None);
     let typist = |user| caller_with("attach_containers_input", user);
-    // Who, and whether that one may type into its executor's own, and into the operator's.
+    // The caller, and whether it may attach input to the executor's own container, and to the operator's.
     for (caller, own, operators) in [
         (executor, true, false),
         (stranger, false, false),
@@ -322,12 +322,12 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
         assert_eq!(ask(path, json, "gzip", &gzip(&bomb)).await, 413, "{path}");
         assert_eq!(ask(path, json, "br", call).await, 415, "{path}");
     }
-    // Streams of records are taken as they are.
+    // Streams of records are not compressed.
     let records = "application/recordio";
     assert_eq!(ask("/api/v1", records, "gzip", heartbeat).await, 415);
 }
 
-/// Its executor is known, and nothing is on disk.
+/// Its executor is known, but nothing is on disk.
 #[tokio::test]
 async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
     let agent = TestAgent::exposed();
@@ -349,7 +349,7 @@ async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
     }
 }
 
-/// A record of what is typed, and the call that it is.
+/// A record of terminal input, as the body of its call.
 fn typed(data: Vec<u8>) -> Bytes {
     attach_record(AttachContainerInput {
         r#type: Some(attach_container_input::Type::ProcessIo.into()),
@@ -374,7 +374,8 @@ fn attach_record(input: AttachContainerInput) -> Bytes {
     media::encode_record(MediaType::Protobuf, &call)
 }
 
-/// Attaches to the input of a session with a body of these frames, each after a pause; what the session reads.
+/// Attaches to the input of a session with a body of these frames, each after a pause. Returns the number of bytes that
+/// the session reads.
 async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) -> usize {
     let (input, mut read) = pipe::pipe().expect("a pipe");
     let own = ContainerId::try_from(&nested_id("session")).expect("an id");
@@ -401,7 +402,7 @@ async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) ->
     reading.await.expect("no panic")
 }
 
-/// A body of so many records, each with so many bytes of what is typed, and the end of the input.
+/// A body of this number of records, each with this many bytes of input, and the end of the input.
 fn input_body(records: usize, bytes_each: usize) -> Vec<u8> {
     let first = attach_record(AttachContainerInput {
         r#type: Some(attach_container_input::Type::ContainerId.into()),
@@ -421,7 +422,7 @@ fn frames(body: &[u8], bytes_each: usize) -> Vec<Bytes> {
     frames.map(Bytes::copy_from_slice).collect()
 }
 
-/// As a client sends it that does not know of records, such as `curl --data-binary`, or a proxy.
+/// Clients without record support, such as `curl --data-binary`, and proxies send such frames.
 #[tokio::test]
 async fn input_goes_on_however_its_frames_end_within_records() {
     const RECORD_BYTES: usize = 200_000;

@@ -1,18 +1,18 @@
-//! Where the master is looked for.
+//! The address of the master.
 
 use meseta_proto::leader::is_host_port;
 
 use crate::failure::Failure;
 
-/// Where the master is looked for; of several masters one leads.
+/// The address of the master; one of several masters leads.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum MasterAddress {
     HostPorts(Vec<String>),
-    /// Where this file says, read anew for each attempt.
+    /// The content of this file, read again for each attempt.
     File(std::path::PathBuf),
 }
 
-/// A `--master` that cannot be used.
+/// An unusable value of `--master`.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum MasterAddressError {
     /// A kind of address that is not supported.
@@ -68,7 +68,7 @@ impl MasterAddress {
     }
 }
 
-/// The addresses of a list with commas between.
+/// The addresses of a comma-separated list.
 fn host_ports(text: &str) -> Option<Vec<String>> {
     text.split(',').map(host_port).collect()
 }

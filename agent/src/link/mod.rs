@@ -1,14 +1,14 @@
 //! The connection to the master: one gRPC stream, opened by the agent.
 //!
-//! Each attempt is a task of its own that says once that the link is up and once that it is down. What
-//! the core sends goes into a queue that is bounded in bytes (`outgoing.rs`); a master that does not
-//! take what cannot be kept back is dropped like one that does not answer. What is heard of the master has a channel
-//! of its own: however much others tell the core, its pings and kills arrive.
+//! Each attempt is a separate task that reports once that the link is up and once that it is down. Frames from the core
+//! go into a queue that is bounded in bytes (`outgoing.rs`). If a master does not read frames that cannot be held back,
+//! the link is dropped like that to a silent master. Frames from the master have their own channel: its pings and kills
+//! arrive, however many other inputs the core gets.
 //!
 //! ```text
-//! address.rs   where the master is looked for
+//! address.rs   the address of the master
 //! outgoing.rs  the queue of frames, bounded in bytes
-//! reach.rs     the warning about an advertised address that nobody reaches
+//! reach.rs     the warning about an unreachable advertised address
 //! ```
 
 mod address;
@@ -41,15 +41,15 @@ pub use address::MasterAddressError;
 use outgoing::{Dropped, Outgoing, Queue, outgoing};
 use reach::Reach;
 
-/// Time for the master to act on what it was sent last, and to end the connection.
+/// Time for the master to handle the last message, and to end the connection.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for the connection to stand.
+/// Timeout for establishing the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the master to say that it leads.
+/// Time for the master to report that it leads.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection without any traffic is probed this often, and dropped after as long again.
+/// An idle connection is probed at this interval, and dropped after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// Largest frame for the master: one update with its data is far below it.
+/// Largest frame for the master: an update with its data is far smaller.
 const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The present connection to the master.
@@ -57,22 +57,22 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) struct Links {
     master: MasterAddress,
     identity: ClientIdentity,
-    /// For what a queue has to say.
+    /// The channel for events of the frame queue.
     inputs: mpsc::Sender<Input>,
-    /// What the attempts tell of their connections, in order, and the end that it arrives at.
+    /// The channel on which the attempts report in order, and its receiver.
     tell: mpsc::Sender<Input>,
     heard: mpsc::Receiver<Input>,
     dropped: Dropped,
     budgets: Budgets,
     samples: Samples,
     reach: Reach,
-    /// Frames that wait for the core, of whatever connection.
+    /// The capacity for frames that wait for the core, of any connection.
     frames: Budget,
     hint: Hint,
     current: Option<Current>,
 }
 
-/// The leader that a master has named which does not lead itself; it is tried once.
+/// The leader named by a master that does not lead itself; it is tried once.
 #[derive(Clone, Debug, Default)]
 struct Hint(Arc<Mutex<Option<String>>>);
 
@@ -121,7 +121,7 @@ impl Links {
         }
     }
 
-    /// Carries out what concerns the link.
+    /// Carries out an action on the link.
     pub(crate) fn carry_out(&mut self, action: LinkAction) {
         match action {
             LinkAction::Connect { link } => self.connect(link),
@@ -130,7 +130,7 @@ impl Links {
         }
     }
 
-    /// Waits for what is heard of the master, up to so many things.
+    /// Waits for up to `max` events from the master.
     pub(crate) async fn hear(&mut self, heard: &mut Vec<Input>, max: usize) {
         self.heard.recv_many(heard, max).await;
     }
@@ -154,7 +154,7 @@ impl Links {
         self.current = Some(Current { link, frames, task });
     }
 
-    /// Ends a connection, if it is the present one.
+    /// Ends a connection, if it is the current one.
     fn disconnect(&mut self, link: LinkId) {
         if self
             .current
@@ -165,7 +165,7 @@ impl Links {
         }
     }
 
-    /// Sends on a connection, if it is the present one.
+    /// Sends on a connection, if it is the current one.
     fn send(&mut self, link: LinkId, mut message: protocol::agent_frame::Message) {
         if let protocol::agent_frame::Message::Pong(pong) = &mut message {
             pong.usage = self.samples.usage();
@@ -174,7 +174,8 @@ impl Links {
             return;
         };
         if !current.frames.send(message) {
-            // It ended, which it says itself, or it does not read: then it may as well be gone.
+            // Either the connection has ended, which it reports itself, or the master does not read: then the link is
+            // dropped.
             let inputs = self.tell.clone();
             let reason = "the master does not take what it is sent".to_owned();
             self.close();
@@ -184,7 +185,7 @@ impl Links {
         }
     }
 
-    /// Waits until the master has ended the connection, as it does to an agent that has unregistered, or for long enough.
+    /// Waits until the master has ended the connection, as it does after an agent has unregistered, or until a timeout.
     pub(crate) async fn ended_by_master(&mut self) {
         let Some(mut current) = self.current.take() else {
             return;
@@ -233,7 +234,7 @@ impl Attempt {
     }
 
     async fn speak(&self, queue: Queue) -> Result<(), Failure> {
-        // Read anew for each attempt, so that new certificates and secrets need no restart.
+        // Read again for each attempt, so that new certificates and secrets need no restart.
         let masters = self.master.resolve()?;
         let encryption = self.identity.encryption(&masters)?;
         let address = match masters.as_slice() {
@@ -286,7 +287,7 @@ impl Attempt {
             value.set_sensitive(true);
             request.metadata_mut().insert("authorization", value);
         }
-        // A master that stands still takes the connection later, which may be after another one led.
+        // A paused master accepts the connection later, possibly after another one became the leader.
         let response = tokio::select! {
             response = client.connect(request) => response.map_err(refused)?,
             leader = others.until_another_leads() => return Err(silent(&leader)),
@@ -315,7 +316,7 @@ impl Attempt {
                 frame.message,
                 Some(protocol::master_frame::Message::Ping(_))
             );
-            // What finds no room waits with the master; a ping is small, and answered in whatever state the agent is.
+            // A frame without room waits at the master. A ping is small, and is answered in any state of the agent.
             let charge = match is_ping {
                 true => None,
                 false => Some(self.waiting.charge_when_free(waiting_bytes(&frame)).await),

@@ -1,8 +1,8 @@
-//! What is on its way to the master, bounded in bytes.
+//! The frames on their way to the master, bounded in bytes.
 //!
-//! Beyond the bound, of bytes or of frames, messages of executors are dropped, which promise nothing, and status updates wait where
-//! they are kept anyway: their streams are named to the core once there is room. Everything else is small and
-//! goes. Invariant: an update that was not taken is named again, unless its connection ends.
+//! Beyond the bound, of bytes or of frames, messages of executors are dropped, since their delivery is not guaranteed.
+//! Status updates stay in their streams, which the queue reports to the core once there is room. All other frames are
+//! small and always queued. Invariant: a rejected update is reported later, unless its connection ends.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -17,12 +17,12 @@ use tokio_stream::Stream;
 
 use crate::core::{Input, LinkId, StreamKey, stream_key};
 
-/// Frames that wait: at a registration, one for each task with an update to tell.
+/// Frames that wait: at a registration, one for each task with an update to send.
 const FRAMES_MAX: usize = 65_536;
-/// Places that are kept for what cannot be kept back.
+/// Places reserved for frames that cannot be held back.
 const FRAMES_RESERVED: usize = FRAMES_MAX / 4;
 
-/// Messages of executors that were dropped because the master did not read, in the agent's life.
+/// Messages of executors dropped because the master did not read, counted during the agent's life.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dropped(Arc<AtomicU64>);
 
@@ -41,7 +41,7 @@ impl Dropped {
 pub(super) struct Outgoing {
     frames: mpsc::Sender<(protocol::AgentFrame, usize)>,
     load: Arc<Mutex<Load>>,
-    /// Bytes of messages and updates that may wait; one alone may be larger.
+    /// Bytes of messages and updates that may wait; a single one may be larger.
     bytes_max: usize,
     dropped: Dropped,
 }
@@ -51,7 +51,7 @@ pub(super) struct Outgoing {
 pub(super) struct Queue {
     frames: mpsc::Receiver<(protocol::AgentFrame, usize)>,
     load: Arc<Mutex<Load>>,
-    /// Updates are fetched again once so little is left.
+    /// The level below which the core sends updates again.
     bytes_low: usize,
     link: LinkId,
     inputs: mpsc::Sender<Input>,
@@ -60,7 +60,7 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Load {
     bytes: usize,
-    /// Streams of updates whose head was not taken.
+    /// Streams of updates whose head was rejected.
     unsent: BTreeSet<StreamKey>,
 }
 
@@ -93,7 +93,7 @@ fn locked(load: &Mutex<Load>) -> MutexGuard<'_, Load> {
 }
 
 impl Outgoing {
-    /// Sends, or keeps back what may be. `false` if the connection is to be given up.
+    /// Queues a frame, or drops or rejects it if allowed. `false` if the connection must be given up.
     pub(super) fn send(&self, message: Message) -> bool {
         let bytes = message.encoded_len();
         {
@@ -223,7 +223,7 @@ mod tests {
             }
         };
         assert!(locked(&outgoing.load).bytes <= BYTES_MAX / 2);
-        // Those that are still queued are not named.
+        // Streams with a queued update are not reported.
         drop(outgoing);
         while queue.next().await.is_some() {
             sent += 1;

@@ -1,6 +1,6 @@
-//! Tells whether others can reach the address that the agent advertises, judged by the way to the master.
+//! Checks whether others can reach the advertised address of the agent, judged by the route to the master.
 //!
-//! Invariant: the warning comes once for each run of the agent, and delays no connection.
+//! Invariant: the warning appears once for each run of the agent, and delays no connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use meseta_daemon::advertised::is_of_this_machine;
 use tracing::warn;
 
-/// The address that the agent advertises, judged beside each master that the agent connects to.
+/// The advertised address of the agent, compared with each master that the agent connects to.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     advertised: IpAddr,
@@ -49,7 +49,7 @@ impl Reach {
     }
 }
 
-/// Whether clients beside the master, which is at one of these addresses, cannot reach an advertised address.
+/// Whether an advertised address is unreachable for clients near the master, which has one of these addresses.
 pub(crate) fn is_out_of_reach(
     advertised: IpAddr,
     masters: &[IpAddr],
@@ -76,7 +76,7 @@ mod tests {
             ("127.0.0.1", vec!["10.0.0.7"], false),
             ("::1", vec!["fd00::1", "::1"], false),
             ("10.0.0.7", vec!["10.0.0.1"], false),
-            // A name that nobody knows says nothing.
+            // An unknown name proves nothing.
             ("127.0.0.1", vec![], false),
         ] {
             let masters: Vec<_> = masters.into_iter().map(ip).collect();

@@ -1,7 +1,7 @@
-//! The series of containers, written as text straight from the last samples.
+//! The series of containers, written as text directly from the last samples.
 //!
-//! A thousand containers have tens of thousands of series: their labels are escaped once each, and no
-//! message is built per series, which keeps a scrape short and the agent's memory where it was.
+//! A thousand containers have tens of thousands of series. Their labels are escaped only once per container, and no
+//! message is built per series, so that a scrape is fast and needs little memory.
 
 use meseta_access::Approver;
 use meseta_isolators::Limit;
@@ -12,10 +12,10 @@ use crate::context::Context;
 use crate::core::Snapshot;
 use crate::monitor::Sample;
 
-/// One series of every container.
+/// A series of every container.
 struct Series {
     family: &'static str,
-    /// Labels beside the container's own, as text.
+    /// Labels in addition to the container's own, as text.
     extra: &'static str,
     value: fn(&Sample) -> Option<f64>,
 }
@@ -46,7 +46,7 @@ const MEMORY_PRESSURE: &str = "meseta_agent_container_memory_pressure_events_tot
 const IO_BYTES: &str = "meseta_agent_container_io_bytes_total";
 const IO_OPERATIONS: &str = "meseta_agent_container_io_operations_total";
 
-/// All of them; those of one family stand together.
+/// All series; those of one family are adjacent.
 const SERIES: &[Series] = &[
     series("meseta_agent_container_cpu_user_seconds_total", |s| {
         s.usage.cpu.user_secs
@@ -216,7 +216,7 @@ pub(crate) mod tests {
     use crate::containerizer::LiveContainer;
     use crate::containerizer::inspection_limits::InspectionLimits;
 
-    /// Of a container with half a CPU and ten bytes of memory.
+    /// A sample of a container with half a CPU and ten bytes of memory.
     pub(crate) fn sample() -> Sample {
         Sample {
             container: Arc::new(LiveContainer {

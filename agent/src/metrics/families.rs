@@ -1,9 +1,9 @@
 //! The list of the agent's metrics: name and help of every family.
 //!
-//! `docs/metrics.md` is checked against what a scrape gives; a counter's name ends in `_total`, and no other's does.
+//! A test compares `docs/metrics.md` with a scrape. Names of counters, and no others, end in `_total`.
 
-/// All families but those of oversubscription, one a line: the name, and its help behind the first blank. Those of
-/// containers have the labels `container_id`, `framework_id`, `executor_id` and `role`.
+/// All families except those of oversubscription, one a line: the name, and its help after the first blank. The series
+/// of containers have the labels `container_id`, `framework_id`, `executor_id` and `role`.
 pub(super) const FAMILIES: &str = "\
 meseta_agent_build_info Always 1, with the version and the commit as labels.
 meseta_agent_registered Whether the agent is registered with a master.
@@ -73,7 +73,7 @@ mod tests {
     use super::super::families;
     use super::super::text::write_head;
 
-    /// Also those that this machine's kernel has no figures for.
+    /// Also those for which this machine's kernel has no values.
     #[test]
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../../docs/metrics.md");
@@ -117,7 +117,8 @@ mod tests {
         assert!(shown > 20, "{shown}");
     }
 
-    /// Series of a container end with it, and a kill for want of memory ends most containers: panels showed none.
+    /// Regression: the series of a container end with it, and a memory kill ends most containers, so that panels showed
+    /// none.
     #[test]
     fn panels_on_memory_that_ran_out_know_of_containers_that_are_gone() {
         let text = include_str!("../../../docs/grafana/nodes.json");

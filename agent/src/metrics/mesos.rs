@@ -1,4 +1,4 @@
-//! The keys of Mesos's `/metrics/snapshot`, flat and by name, as far as they mean something here.
+//! The flat keys of Mesos's `/metrics/snapshot`, as far as they apply here.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ pub(crate) async fn mesos_keys(context: &Context) -> Value {
         "containerizer/mesos/container_destroy_errors",
         destroy_errors.unwrap_or_default(),
     );
-    // There is no cache of what was fetched, no image and no provider of resources that could be counted.
+    // This agent has no fetcher cache, no images and no resource providers to count.
     for key in [
         "containerizer/fetcher/cache_size_total_bytes",
         "containerizer/fetcher/cache_size_used_bytes",

@@ -11,7 +11,7 @@ use crate::oversubscription::{FAILURE_KINDS, PLUGIN_DETECTOR, Role};
 
 /// Kinds of resources that can be oversubscribed.
 const NAMES: [&str; 4] = ["cpus", "mem", "disk", "gpus"];
-/// Corrections that are shown also before the first of them, whose increase nobody would see: all evictions.
+/// Corrections shown from the start, since nobody would see the increase of a new series: all evictions.
 const CORRECTIONS: [(&str, &str); 10] = [
     ("load-5min", "kill"),
     ("load-15min", "kill"),
@@ -28,7 +28,7 @@ const CORRECTIONS: [(&str, &str); 10] = [
 const FORECAST: &str = "meseta_agent_oversubscription_forecast_amount";
 const SLACK: &str = "meseta_agent_oversubscription_slack_amount";
 
-/// Those of oversubscription, in the same form as [`super::FAMILIES`].
+/// The families of oversubscription, in the same form as [`super::FAMILIES`].
 pub(super) const FAMILIES: &str = "\
 meseta_agent_revocable_resources Deprecated: meseta_agent_resource_amount. Oversubscribed resources, allocated and free, as reported to the master.
 meseta_agent_revocable_allocated Deprecated: meseta_agent_resource_amount. Oversubscribed resources that are allocated to live tasks.
@@ -97,7 +97,7 @@ pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &
     }
 }
 
-/// In the units and with the labels that all daemons have, and as older versions have them.
+/// The forecasts in the units and with the labels common to all daemons, and in those of older versions.
 fn forecasts(builder: &mut MetricsBuilder, forecasts: &[Forecast]) {
     for forecast in forecasts {
         let (name, resource) = (("name", forecast.resource), ("resource", forecast.resource));

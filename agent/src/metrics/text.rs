@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use super::families;
 
-/// Whole numbers, which most are, without the search for the shortest fraction.
+/// Writes a value. Most values are whole numbers, which do not need the slow search for the shortest fraction.
 pub(super) fn write_value(out: &mut String, value: f64) {
-    /// Beyond, not every whole number is an `f64`.
+    /// The bound of exact whole numbers: beyond, not every whole number is an `f64`.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     // Writing to a `String` cannot fail.
     let _ = if value.fract() == 0.0 && (0.0..EXACT_MAX).contains(&value) {
@@ -31,7 +31,7 @@ pub(super) fn write_head(out: &mut String, name: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-/// `a="b",c="d"`, with the values escaped as the text format wants it.
+/// Formats labels as `a="b",c="d"`, with the values escaped for the text format.
 pub(super) fn labels(pairs: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (name, value) in pairs {

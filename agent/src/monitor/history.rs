@@ -1,7 +1,7 @@
-//! What containers used of processors over the last minute.
+//! The CPU usage of containers over the last minute.
 //!
-//! A ring of a fixed length for each container. Pure. Invariant: points are in the order of time; what was absent in a
-//! sample is absent here.
+//! A ring of a fixed length for each container. Pure. Invariant: points are in order of time; a value missing in a
+//! sample is missing here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use meseta_isolators::ContainerUsage;
 /// Points of one container: a minute at one sample a second.
 const HISTORY_POINTS_MAX: usize = 60;
 
-/// One container at one moment.
+/// A container at one moment.
 #[derive(Copy, Clone, Debug, PartialEq)]
 struct Point {
-    /// When, since the Unix epoch.
+    /// The time of the point, since the Unix epoch.
     at: Duration,
     /// User and system time together, since the container began.
     cpu_time: Option<Duration>,
@@ -27,8 +27,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Adds a sample; the oldest point goes when there are [`HISTORY_POINTS_MAX`]. A clock that was
-    /// set back begins the history anew.
+    /// Adds a sample; the oldest point is dropped at [`HISTORY_POINTS_MAX`]. A clock set back clears the history.
     pub(super) fn push(&mut self, usage: &ContainerUsage) {
         let at = usage.timestamp;
         if self.points.back().is_some_and(|last| last.at > at) {
@@ -43,8 +42,8 @@ impl History {
         self.points.push_back(Point { at, cpu_time });
     }
 
-    /// Processors used on average between the oldest and the newest point of the last `window` that
-    /// know their time; `None` with fewer than two.
+    /// Processors used on average between the oldest and the newest point of the last `window` with a CPU time; `None`
+    /// with fewer than two such points.
     pub(super) fn cpus_over(&self, window: Duration) -> Option<f64> {
         let since = self.points.back()?.at.saturating_sub(window);
         let mut timed = self

@@ -1,6 +1,6 @@
 //! The machine and the agent itself, read from procfs through descriptors that stay open.
 //!
-//! Parsed by the procfs crate. Invariant: what cannot be read or makes no sense is absent.
+//! Parsed by the procfs crate. Invariant: unreadable or invalid values are absent.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -9,26 +9,26 @@ use std::time::Duration;
 
 use procfs::{FromBufRead as _, FromRead as _, WithCurrentSystemInfo as _};
 
-/// The machine and the agent itself; what could not be read is absent.
+/// Values of the machine and the agent itself; unreadable values are absent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostSample {
     /// The number of processors that are online.
     pub(crate) cpus: Option<u64>,
     /// Load over 1, 5 and 15 minutes.
     pub(crate) load: Option<[f64; 3]>,
-    /// Time of all processors together spent on anything but idling and waiting for disks, since boot.
+    /// Time of all processors together, since boot, without idling and waiting for disks.
     pub(crate) cpu_busy_secs: Option<f64>,
     /// The memory of the whole machine.
     pub(crate) mem_total_bytes: Option<u64>,
     /// Memory that is not used at all.
     pub(crate) mem_free_bytes: Option<u64>,
-    /// Memory that could be had.
+    /// Memory available for new processes.
     pub(crate) mem_available_bytes: Option<u64>,
-    /// Stall for want of processors.
+    /// Stall for lack of CPU time.
     pub(crate) cpu_pressure: HostPressure,
-    /// Stall for want of memory.
+    /// Stall for lack of memory.
     pub(crate) memory_pressure: HostPressure,
-    /// Stall for want of disks.
+    /// Stall for lack of disk throughput.
     pub(crate) io_pressure: HostPressure,
     /// CPU time of this process.
     pub(crate) own_cpu_secs: Option<f64>,
@@ -36,20 +36,20 @@ pub(crate) struct HostSample {
     pub(crate) own_rss_bytes: Option<u64>,
     /// Open descriptors of this process.
     pub(crate) own_fds: Option<u64>,
-    /// How long the sweep took, this reading included.
+    /// The duration of the sweep, including this reading.
     pub(crate) sweep: Option<Duration>,
 }
 
-/// Stall of the whole machine for want of one resource; absent where the kernel does not tell.
+/// Stall of the whole machine for lack of one resource; absent if the kernel does not report it.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(crate) struct HostPressure {
-    /// Some tasks stood still.
+    /// Some of the tasks were stalled.
     pub(crate) some: Option<Stall>,
-    /// All of them did.
+    /// All of the tasks were stalled.
     pub(crate) full: Option<Stall>,
 }
 
-/// One line of a pressure file.
+/// A line of a pressure file.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(crate) struct Stall {
     /// Share of the last ten seconds, in per cent.
@@ -58,7 +58,7 @@ pub(crate) struct Stall {
     pub(crate) total_secs: f64,
 }
 
-/// Reads the machine again and again.
+/// Reads the machine's values repeatedly.
 #[derive(Debug)]
 pub(crate) struct HostReader {
     stat: OpenFile,
@@ -70,7 +70,7 @@ pub(crate) struct HostReader {
 }
 
 impl HostReader {
-    /// Of the machine behind a procfs.
+    /// Creates a reader for the machine of a procfs.
     pub(crate) fn at(proc: &Path) -> Self {
         let kept = |file: &str| OpenFile::new(proc.join(file));
         Self {
@@ -148,7 +148,7 @@ impl OpenFile {
     }
 }
 
-/// Processors that the kernel counts the time of.
+/// Processors whose time the kernel counts.
 fn processors(stat: &str) -> Option<u64> {
     let is_one = |line: &&str| {
         line.strip_prefix("cpu")
@@ -168,7 +168,7 @@ fn busy_secs(stat: &str) -> Option<f64> {
     let [user, nice, system, _idle, _iowait, irq, softirq, ..] = ticks[..] else {
         return None;
     };
-    // Guest time is in user time already; stolen time was not ours.
+    // User time already includes guest time; stolen time belongs to other machines.
     Some(seconds(user + nice + system + irq + softirq))
 }
 
@@ -194,7 +194,8 @@ fn pressure(text: &str) -> HostPressure {
     }
 }
 
-/// Since Linux 6.2 the folder's size is the number of its entries; before, it must be read.
+/// The number of open descriptors. Since Linux 6.2 the folder's size is the number of its entries; before, the folder
+/// must be read.
 fn open_descriptors(folder: &Path) -> Option<u64> {
     let told = std::fs::metadata(folder).ok()?.len();
     if told > 0 {
@@ -203,7 +204,7 @@ fn open_descriptors(folder: &Path) -> Option<u64> {
     u64::try_from(std::fs::read_dir(folder).ok()?.count()).ok()
 }
 
-/// The kernel gives two decimals; a wider float must not pretend to more.
+/// Rounds to two decimals, as the kernel reports them; a wider float must not show more.
 fn hundredths(figure: f32) -> f64 {
     (f64::from(figure) * 100.0).round() / 100.0
 }
@@ -243,7 +244,7 @@ mod tests {
                 "pressure/memory",
                 "some avg10=1.25 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=500000\n",
             ),
-            // Before Linux 5.13 there was one line only.
+            // Before Linux 5.13 the file had a single line.
             (
                 "pressure/cpu",
                 "some avg10=9.00 avg60=0.00 avg300=0.00 total=1000000\n",

@@ -1,12 +1,12 @@
-//! Samples what every container uses, once per interval, and keeps the last sample of each.
+//! Samples the usage of every container, once per interval, and keeps the last sample of each.
 //!
-//! The only place that reads usage from the kernel: scrapes, operators, estimators and controllers
-//! are answered from [`Samples`]. A sample, and a container's history, goes with its container.
+//! The only module that reads usage from the kernel: scrapes, operators, estimators and controllers are answered from
+//! [`Samples`]. A sample, and a container's history, end with its container.
 //!
 //! ```text
 //! host.rs        the machine, from /proc
 //! history.rs     a container's last minute
-//! statistics.rs  a sample as Mesos tells it
+//! statistics.rs  a sample in Mesos's format
 //! ```
 
 mod history;
@@ -37,28 +37,28 @@ pub(crate) use host::HostSample;
 pub(crate) struct Sample {
     pub(crate) container: Arc<LiveContainer>,
     pub(crate) usage: ContainerUsage,
-    /// What its folders held when they were last measured, the sandbox first.
+    /// The last measured disk usage of its folders, the sandbox first.
     pub(crate) disks: Option<Arc<[DiskUsage]>>,
     /// CPUs used on average over [`USED_WINDOW`].
     pub(crate) cpus_used: Option<f64>,
 }
 
-/// Over how long [`Sample::cpus_used`] is taken.
+/// The window for [`Sample::cpus_used`].
 const USED_WINDOW: Duration = Duration::from_secs(10);
 
-/// The last sample of every container that runs, and of the machine.
+/// The last sample of every running container, and of the machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples {
     last: Arc<RwLock<Arc<BTreeMap<ContainerId, Sample>>>>,
     host: Arc<RwLock<Arc<HostSample>>>,
     history: Arc<RwLock<BTreeMap<ContainerId, History>>>,
     sweep: Arc<tokio::sync::Notify>,
-    /// Milliseconds between two sweeps that somebody who watches closely asked for; 0 if nobody did.
+    /// The requested milliseconds between two sweeps; 0 without a request.
     watched_ms: Arc<AtomicU64>,
 }
 
 impl Samples {
-    /// Asks for sweeps no further apart than this, or for none but the usual ones.
+    /// Requests sweeps at most this far apart, or drops the request.
     pub(crate) fn watch(&self, interval_max: Option<Duration>) {
         let millis = interval_max.map_or(0, |interval| {
             u64::try_from(interval.as_millis())
@@ -68,7 +68,7 @@ impl Samples {
         self.watched_ms.store(millis, Ordering::Relaxed);
     }
 
-    /// From one sweep to the next.
+    /// The interval from one sweep to the next.
     fn pace(&self, usual: Duration) -> Duration {
         match self.watched_ms.load(Ordering::Relaxed) {
             0 => usual,
@@ -81,7 +81,7 @@ impl Samples {
         self.sweep.notified().await;
     }
 
-    /// All of them, as of the last sweep.
+    /// The samples of the last sweep.
     pub(crate) fn last(&self) -> Arc<BTreeMap<ContainerId, Sample>> {
         self.last
             .read()
@@ -89,7 +89,7 @@ impl Samples {
             .clone()
     }
 
-    /// The machine, as of the last sweep.
+    /// The machine's values from the last sweep.
     pub(crate) fn host(&self) -> Arc<HostSample> {
         self.host
             .read()
@@ -97,7 +97,8 @@ impl Samples {
             .clone()
     }
 
-    /// What containers use all together, as of the last sweep; `None` before the first. Those inside another count with it.
+    /// The total usage of containers in the last sweep; `None` before the first. Nested containers count with their
+    /// parents.
     pub(crate) fn usage(&self) -> Option<UsageTotal> {
         self.host().sweep?;
         let last = self.last();
@@ -137,8 +138,8 @@ impl Samples {
     }
 }
 
-/// Of the descriptors that this process may have, what stays free of control files at most: two for each
-/// container, and connections. With few of them only an eighth is kept open.
+/// The descriptors not used for control files, at most: two for each container, and connections. If the process may
+/// have only few descriptors, control files get an eighth of them.
 const OTHER_DESCRIPTORS_MAX: u64 = 7_000;
 
 /// Runs the sweeps for ever.
@@ -147,7 +148,7 @@ pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval
     let mut due = tokio::time::Instant::now();
     loop {
         tokio::time::sleep_until(due).await;
-        // A sweep that comes late puts the next ones off: two at once would tell nothing.
+        // A late sweep delays the next sweeps: two at once would give no information.
         due = tokio::time::Instant::now() + samples.pace(interval);
         let containerizer = containerizer.clone();
         let sweep = move || {
@@ -167,7 +168,7 @@ pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval
     }
 }
 
-/// What stays open from one sweep to the next.
+/// The files that stay open from one sweep to the next.
 #[derive(Debug)]
 struct Readers {
     host: HostReader,
@@ -202,13 +203,13 @@ fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<Conta
                 Some((container, sample))
             }
             Err(error) => {
-                // It ended under our hands, most likely; the next sweep knows.
+                // The container has probably just ended; the next sweep will show that.
                 debug!(container_id = %container, error = %chain(&error), "no sample");
                 None
             }
         }
     };
-    // Collected, a tree is packed: filled one by one in order, half of it would be empty.
+    // A collected tree is compact: after insertions one by one in order, half of its space would be unused.
     containerizer
         .live()
         .into_iter()

@@ -6,8 +6,8 @@ use meseta_proto::mesos::v1::resource::disk_info::Persistence;
 
 use super::Sample;
 
-/// The last sample of a container as a message. The limits come from what was asked for, as Mesos
-/// tells them, so that they survive restarts.
+/// The last sample of a container as a message. As in Mesos, the limits come from the requested limits, so that they
+/// survive restarts.
 pub(crate) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::ResourceStatistics {
     let (usage, demand) = (&sample.usage, &sample.container.demand);
     let cpus = millis(demand.cpus_millis);
@@ -54,7 +54,7 @@ pub(crate) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::Reso
     }
 }
 
-/// What the container's folders hold: the sum, and each persistent volume's share.
+/// The disk usage of the container: the sum, and each persistent volume's share.
 fn disks(measured: &[DiskUsage]) -> pb::ResourceStatistics {
     let volumes = measured.iter().skip(1).map(|disk| pb::DiskStatistics {
         limit_bytes: disk.quota_bytes,
@@ -74,7 +74,7 @@ fn disks(measured: &[DiskUsage]) -> pb::ResourceStatistics {
     }
 }
 
-/// Sums over all devices, as Mesos tells them: an entry that names no device.
+/// The sums over all devices, as in Mesos: an entry without a device.
 fn block_devices(io: &IoUsage) -> Option<pb::cgroup_info::blkio::Statistics> {
     use pb::cgroup_info::blkio::{Operation, Statistics, Value, throttling};
     let values = |read: Option<u64>, write: Option<u64>| {

@@ -1,26 +1,27 @@
 //! Limits on concurrent blocking work that API clients start: launches and sandbox removals.
 //!
-//! Threads that may block are shared and bounded. Invariants: what clients can ask for without end waits here, so
-//! that kills and the agent's own launches always find a thread; launches and removals of one framework leave places to others'.
+//! Threads that may block are shared and bounded. Invariants: the unbounded requests of clients wait here, so that
+//! kills and the agent's own launches always find a thread. The launches and removals of one framework leave permits to
+//! others'.
 
 use meseta_resources::FrameworkId;
 
 use crate::containerizer::fair_semaphore::{FairPermit, FairSemaphore, PermitLimits};
 
-/// Launches at a time.
+/// Launches in progress at the same time.
 const LAUNCHES_AT_ONCE: PermitLimits = PermitLimits {
     all: 32,
     each: 16,
     spare: 8,
 };
-/// Sandboxes that are removed at a time, which takes as long as a task has made it take.
+/// Sandbox removals at the same time; a task's files decide how long a removal takes.
 const REMOVALS_AT_ONCE: PermitLimits = PermitLimits {
     all: 4,
     each: 2,
     spare: 4,
 };
 
-/// See the module. Cheap to clone.
+/// The limits of this module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct ApiConcurrency {
     launches: FairSemaphore,
@@ -37,12 +38,12 @@ impl Default for ApiConcurrency {
 }
 
 impl ApiConcurrency {
-    /// Waits until a container of a framework may be launched; the place is held until it is dropped.
+    /// Waits until a container of a framework may be launched; returns a permit.
     pub(super) async fn launch(&self, framework: &FrameworkId) -> Option<FairPermit> {
         self.launches.take(framework).await
     }
 
-    /// The same for a sandbox that is to be removed.
+    /// Waits until a sandbox of a framework may be removed; returns a permit.
     pub(super) async fn remove(&self, framework: &FrameworkId) -> Option<FairPermit> {
         self.removals.take(framework).await
     }

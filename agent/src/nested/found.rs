@@ -1,5 +1,5 @@
-//! One container as it was looked up: who may do something to it is decided of the one that it is done to, and of no other
-//! that has its id by then.
+//! A container as it was looked up. The authorization is for the container that the action then changes, and never for
+//! another one that has the same id by then.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::terminal::WindowSize;
 use super::{Ended, Input, Nested, NestedError, SIGKILL};
 use crate::containerizer::Containerizer;
 
-/// A client whose input waits for longer than this gives way to another client.
+/// The longest wait of a client's input, after which another client may replace the client.
 const INPUT_STALL_MAX: Duration = Duration::from_secs(60);
 
-/// The write to the standard input of a container that is under way.
+/// The write to the standard input of a container that is in progress.
 #[derive(Debug, Default)]
 pub(super) struct StalledWrite(Mutex<Option<(Instant, CancellationToken)>>);
 
-/// Notes the write for as long as it lasts.
+/// Registers the write for its duration.
 struct WriteUnderWay<'a> {
     write: &'a StalledWrite,
     token: CancellationToken,
@@ -39,7 +39,7 @@ impl StalledWrite {
         WriteUnderWay { write: self, token }
     }
 
-    /// Ends the write if it has lasted for too long. Returns whether it has, to the first caller alone.
+    /// Ends the write if it has lasted too long. Returns whether it has, but only to the first caller.
     fn revoke(&self, now: Instant) -> bool {
         let mut current = self.current();
         let stalled =
@@ -60,7 +60,7 @@ impl Drop for WriteUnderWay<'_> {
     }
 }
 
-/// Between a signal that is not SIGKILL and SIGKILL: for ever, as far as anybody waits.
+/// The time between a signal other than SIGKILL and SIGKILL: practically for ever.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The container that had an id when it was looked up.
@@ -71,21 +71,21 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whom it runs as.
+    /// The user of the container's processes.
     pub(crate) fn user(&self) -> &str {
         &self.nested.user
     }
 
-    /// What it prints from now on.
+    /// Attaches to its later output.
     pub(crate) fn attach_output(&self) -> Result<Option<OutputReceiver>, NestedError> {
         let attached = self.nested.output.attach();
         attached.map_err(|_| NestedError::Crowded)
     }
 
-    /// Attaches to its standard input, to which one client alone can be attached.
+    /// Attaches to its standard input, which allows only one client.
     ///
-    /// Takes the place of a client whose input the container has not read for [`INPUT_STALL_MAX`]: that client may be
-    /// gone, which nobody sees while its input waits.
+    /// Replaces a client whose input the container has not read for [`INPUT_STALL_MAX`]: that client may be gone, which
+    /// nobody notices while its input waits.
     pub(crate) async fn attach_input(&self) -> Result<Attached, NestedError> {
         let is_closed = |input: &Option<Input>| input.is_none();
         if self
@@ -99,7 +99,7 @@ impl Found {
         let lock = match self.nested.attached.clone().try_lock_owned() {
             Ok(lock) => lock,
             Err(_) if self.nested.stalled_write.revoke(Instant::now()) => {
-                // The client before lets go as soon as its task runs.
+                // The previous client releases the lock as soon as its task runs.
                 self.nested.attached.clone().lock_owned().await
             }
             Err(_) => return Err(NestedError::Taken),
@@ -121,7 +121,7 @@ impl Found {
             .map_err(|_| NestedError::Failed("its exit is not watched any more".to_owned()))
     }
 
-    /// Sends it a signal; SIGKILL ends all of it.
+    /// Sends it a signal; SIGKILL ends the whole container.
     pub(crate) async fn kill(
         &self,
         containerizer: &Containerizer,
@@ -146,7 +146,7 @@ impl Found {
     }
 }
 
-/// Somebody at the standard input of a container.
+/// A client attached to the standard input of a container.
 #[derive(Debug)]
 pub(crate) struct Attached {
     nested: Arc<Nested>,
@@ -154,7 +154,7 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// Writes; nothing at all ends a pipe, and is nothing at a terminal, which has a key for it.
+    /// Writes input. Empty input closes a pipe, and has no effect at a terminal, which has a key for the end.
     pub(crate) async fn write(&self, bytes: &[u8]) -> Result<(), NestedError> {
         let mut input = self.nested.input.lock().await;
         if bytes.is_empty() && matches!(*input, Some(Input::Pipe(_))) {
@@ -173,12 +173,12 @@ impl Attached {
         tokio::select! {
             written = writing => written.map_err(|error| NestedError::Failed(error.to_string())),
             () = write.revoked() => Err(NestedError::Taken),
-            // Nobody reads any more.
+            // Nobody reads the input any more.
             _ = ended.wait_for(Option::is_some) => Ok(()),
         }
     }
 
-    /// Tells the command how large its terminal is.
+    /// Sets the size of the command's terminal.
     pub(crate) async fn resize(&self, size: WindowSize) -> std::io::Result<()> {
         match &*self.nested.input.lock().await {
             Some(Input::Terminal(terminal)) => terminal.resize(size),

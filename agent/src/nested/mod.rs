@@ -1,16 +1,16 @@
-//! Containers that are asked for over the agent's own API, inside those of executors and tasks.
+//! Containers requested through the agent's own API, inside those of executors and tasks.
 //!
-//! A session runs a command in a container that lives and streams what it prints; others have a sandbox of their own.
-//! They are not checkpointed: a restarted agent destroys them. Invariant: none outlives the container around it, nor a
-//! session the connection that asked for it.
+//! A session runs a command in a running container and streams its output; other nested containers have their own
+//! sandbox. They are not checkpointed: a restarted agent destroys them. Invariant: no nested container outlives its
+//! parent, and no session outlives the connection that requested it.
 //!
 //! ```text
-//! table.rs            the containers by id, and how many of a framework there may be
-//! pipes.rs            a session on pipes, and what is read from them
+//! table.rs            the containers by id, and their number per framework
+//! pipes.rs            a session on pipes, and its output
 //! terminal.rs         a session at a terminal
-//! output.rs           who reads what a container prints
-//! api_concurrency.rs  launches and removals at a time
-//! found.rs            what is done to one that was looked up
+//! output.rs           the readers of a container's output
+//! api_concurrency.rs  launches and removals at the same time
+//! found.rs            actions on a container that was looked up
 //! ```
 
 mod api_concurrency;
@@ -44,50 +44,50 @@ use terminal::{Terminal, WindowSize};
 
 pub(crate) const SIGKILL: i32 = 9;
 
-/// Why a nested container cannot be had.
+/// The reason why a request for a nested container failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NestedError {
-    /// One of that id runs.
+    /// A container with that id is running.
     #[error("it is there already")]
     Exists,
-    /// There is none of that id.
+    /// There is no container with that id.
     #[error("it cannot be found")]
     Unknown,
     /// The container is running.
     #[error("Nested container has not terminated yet")]
     Running,
-    /// Nothing can be typed into it.
+    /// The container accepts no input.
     #[error("its standard input is closed")]
     NoInput,
-    /// Somebody else types into it.
+    /// Another client is attached to its input.
     #[error("Multiple input connections are not allowed")]
     Taken,
-    /// As many as may read what it prints already.
+    /// Its output already has the largest number of readers.
     #[error("Too many connections read its output already")]
     Crowded,
-    /// It could not be launched, or reached.
+    /// It could not be launched or reached.
     #[error("{0}")]
     Failed(String),
 }
 
-/// How one ended, as wait(2) tells it; unknown if nobody saw it.
+/// The exit status of a container, in the format of wait(2); `None` if nobody observed the end.
 pub(crate) type Ended = Option<i32>;
 
 #[derive(Debug)]
 struct Nested {
     framework: FrameworkId,
-    /// Whom it runs as.
+    /// The user of the container's processes.
     user: String,
     supervisor: ProcessIdentity,
-    /// Its own sandbox, if it has one.
+    /// The container's own sandbox, if it has one.
     sandbox: Option<NestedSandbox>,
     input: tokio::sync::Mutex<Option<Input>>,
     stalled_write: StalledWrite,
-    /// Held by whoever is attached to the input.
+    /// Locked by the client attached to the input.
     attached: Arc<tokio::sync::Mutex<()>>,
     output: Output,
     ended: watch::Receiver<Option<Ended>>,
-    /// Held by whoever is about to remove it.
+    /// Locked by a call that is about to remove the container.
     removing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -98,7 +98,7 @@ impl Nested {
     }
 }
 
-/// Where what is typed goes.
+/// The destination of input.
 #[derive(Debug)]
 enum Input {
     Pipe(pipe::Sender),
@@ -111,7 +111,7 @@ pub(crate) struct NestedContainers {
     api_concurrency: ApiConcurrency,
 }
 
-/// An id that is taken for a launch, until the container is kept.
+/// An id reserved for a launch, until the container is added.
 #[derive(Debug)]
 struct Reserved {
     all: NestedContainers,
@@ -128,25 +128,25 @@ impl Drop for Reserved {
     }
 }
 
-/// A session, for whoever asked for it.
+/// A session for the caller that requested it.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What its command prints.
+    /// The output of the session's command.
     pub(crate) chunks: OutputReceiver,
-    /// Its container goes with this.
+    /// The guard that kills the session's container when dropped.
     pub(crate) reader: Reader,
 }
 
-/// Whoever a session runs for: without one its container is killed.
+/// The caller of a session: without a caller its container is killed.
 #[derive(Debug)]
 pub(crate) struct Reader {
     containerizer: Containerizer,
-    /// Its container, and no other that has its id by then.
+    /// Its container, and no other with the same id.
     found: Option<Found>,
 }
 
 impl Reader {
-    /// All was read: the container ends by itself.
+    /// Notes that all output was read: the container ends by itself.
     pub(crate) fn has_read_all(mut self) {
         self.found.take();
     }
@@ -160,7 +160,7 @@ impl Drop for Reader {
         };
         let containerizer = self.containerizer.clone();
         runtime.spawn(async move {
-            // Nobody is left who would read what it prints.
+            // Nobody is left to read its output.
             let _ = found.kill(&containerizer, SIGKILL).await;
         });
     }
@@ -181,7 +181,7 @@ impl NestedContainers {
         })
     }
 
-    /// Takes the id, so that nobody else launches under it.
+    /// Reserves the id, so that nobody else launches under it.
     fn reserve(
         &self,
         containerizer: &Containerizer,
@@ -199,14 +199,14 @@ impl NestedContainers {
         })
     }
 
-    /// Runs a container with a sandbox of its own inside another. Once its turn has come it is launched and
-    /// kept, whatever becomes of whoever asked.
+    /// Runs a container with its own sandbox inside another. With its permit the launch runs to its end, even if the
+    /// caller is gone.
     pub(crate) async fn launch(
         &self,
         containerizer: &Containerizer,
         plan: LaunchPlan,
     ) -> Result<(), NestedError> {
-        // Before a turn is taken, which others wait for.
+        // Waits before taking a permit, since other launches wait for permits.
         let (settings, wanted) = (containerizer.settings(), volumes_of(&plan));
         let emptied = volumes::emptied(&settings.places, &settings.layout, &wanted).await;
         emptied.map_err(|error| NestedError::Failed(Failure::from(error).into()))?;
@@ -239,8 +239,8 @@ impl NestedContainers {
         .await
     }
 
-    /// Runs a command in a container that lives, at a terminal of that size or on pipes. If whoever asked has
-    /// gone meanwhile, so does the container.
+    /// Runs a command in a running container, at a terminal of that size or on pipes. If the caller has gone meanwhile,
+    /// the container ends too.
     pub(crate) async fn session(
         &self,
         containerizer: &Containerizer,
@@ -278,7 +278,7 @@ impl NestedContainers {
         .await
     }
 
-    /// Remembers one that runs, and watches for its end.
+    /// Adds a running container, and watches for its end.
     fn keep(
         &self,
         containerizer: &Containerizer,
@@ -316,7 +316,7 @@ impl NestedContainers {
         tokio::spawn(async move {
             let status = await_end(&containerizer, &id, launched.supervisor).await;
             info!(container_id = %id, ?status, "a nested container ended");
-            // First, because whoever waits for room in its input holds that until then.
+            // First, because a client that waits for room in its input holds the input until then.
             let _ = told.send(Some(status));
             nested.input.lock().await.take();
             let _ = tokio::task::spawn_blocking(move || drop(ends.pipes)).await;
@@ -337,8 +337,8 @@ impl NestedContainers {
         running.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Forgets one that ended, with its sandbox. Once its turn has come it goes to its end, and its id is taken
-    /// until then.
+    /// Forgets an ended container, with its sandbox. With its permit the removal runs to its end, and its id stays
+    /// reserved until then.
     pub(crate) async fn remove(&self, found: Found) -> Result<(), NestedError> {
         let Found { id, nested } = found;
         if nested.ended.borrow().is_none() {
@@ -349,7 +349,7 @@ impl NestedContainers {
         let this = self.clone();
         to_its_end(async move {
             let _held = (removing, permit);
-            // Another call may have removed it meanwhile, and its id may be a new one's.
+            // Another call may have removed it meanwhile, and a new container may have its id.
             if !this.is_known(&id, &nested) {
                 return Err(NestedError::Unknown);
             }
@@ -365,7 +365,7 @@ impl NestedContainers {
         .await
     }
 
-    /// Whether this is still the one of that id.
+    /// Whether the id still belongs to this container.
     fn is_known(&self, id: &ContainerId, nested: &Arc<Nested>) -> bool {
         self.table()
             .get(id)
@@ -373,7 +373,7 @@ impl NestedContainers {
     }
 }
 
-/// Does something to its end, also if nobody waits for that any more; what comes of it is dropped then.
+/// Runs a future to its end, even if nobody waits for it any more; then its result is dropped.
 async fn to_its_end<T: Send + 'static>(
     doing: impl Future<Output = Result<T, NestedError>> + Send + 'static,
 ) -> Result<T, NestedError> {
@@ -386,7 +386,7 @@ fn flatten<T>(done: Result<Result<T, Failure>, tokio::task::JoinError>) -> Resul
         .map_err(|failure| NestedError::Failed(failure.into()))
 }
 
-/// What goes in and out of a container, and where it is kept meanwhile.
+/// The input and output of a container, and its sandbox.
 #[derive(Debug, Default)]
 struct NestedIo {
     sandbox: Option<NestedSandbox>,
@@ -396,7 +396,7 @@ struct NestedIo {
     pipes: Option<PipeFolder>,
 }
 
-/// Runs a command inside, with pipes for what it reads and prints.
+/// Runs a command inside, with pipes for its input and output.
 fn on_pipes(
     containerizer: &Containerizer,
     plan: &LaunchPlan,
@@ -428,7 +428,7 @@ fn on_pipes(
     Ok((ends, launched))
 }
 
-/// Runs a command inside, at a terminal of its own.
+/// Runs a command inside, at its own terminal.
 fn at_terminal(
     containerizer: &Containerizer,
     plan: &LaunchPlan,
@@ -458,7 +458,7 @@ fn at_terminal(
     Ok((ends, launched))
 }
 
-/// Waits for the supervisor's end and leaves nothing of the container.
+/// Waits for the supervisor's end and removes the container.
 async fn await_end(
     containerizer: &Containerizer,
     id: &ContainerId,
@@ -484,7 +484,8 @@ async fn await_end(
 
 #[cfg(test)]
 impl NestedContainers {
-    /// Has one that runs as this user, whose input goes to a pipe. It ends when the sender says so, or is gone.
+    /// Adds a running container with this user, whose input goes to a pipe. It ends when the sender sends an end, or is
+    /// dropped.
     pub(crate) fn insert_running(
         &self,
         (id, run): (&ContainerId, &crate::checkpoint::RunKey),
@@ -540,7 +541,7 @@ mod tests {
     use crate::checkpoint::{Layout, inside};
     use crate::core::Subject;
 
-    /// Polls once; whether there is more to come.
+    /// Polls once. Returns whether the future is pending.
     async fn is_pending<F: Future>(mut doing: Pin<&mut F>) -> bool {
         std::future::poll_fn(|context| Poll::Ready(doing.as_mut().poll(context).is_pending())).await
     }
@@ -560,7 +561,7 @@ mod tests {
         done.await.expect("it went to its end");
     }
 
-    /// Containers of one id, one after the other.
+    /// Containers with the same id, one after the other.
     struct Removals {
         dir: tempfile::TempDir,
         all: NestedContainers,
@@ -603,7 +604,7 @@ mod tests {
             outer.join(inside(&self.plan.container))
         }
 
-        /// Launches one, as far as what is kept of it goes.
+        /// Launches a container, as far as the table is concerned.
         fn launch(&self) -> watch::Sender<Option<Ended>> {
             std::fs::create_dir_all(self.sandbox()).expect("a sandbox");
             let ends = NestedIo {
@@ -643,7 +644,7 @@ mod tests {
             let mut removal = Box::pin(removals.all.remove(removals.found()));
             assert!(is_pending(removal.as_mut()).await);
             drop(removal);
-            // Of a framework there are two at a time.
+            // A framework has two permits.
             let _other = removals.take_permit().await;
             let mut next = Box::pin(removals.take_permit());
             assert!(is_pending(next.as_mut()).await, "its permit was given away");
@@ -675,7 +676,7 @@ mod tests {
         assert!(removals.sandbox().exists());
     }
 
-    /// Between the authorization of a call and what it did the id was looked up once more.
+    /// Regression: between the authorization of a call and its action the id was looked up once more.
     #[tokio::test]
     async fn what_was_looked_up_is_no_other_that_has_its_id_later() {
         let removals = Removals::new();
@@ -699,7 +700,8 @@ mod tests {
         assert_eq!(found.wait().await.expect("it ended"), Some(0));
     }
 
-    /// A client that was gone held the input of a container that does not read it until the container ended.
+    /// Regression: a client that was gone blocked the input of a container that does not read it, until the container
+    /// ended.
     #[tokio::test(start_paused = true)]
     async fn second_client_takes_over_stalled_input() {
         let removals = Removals::new();
@@ -722,7 +724,7 @@ mod tests {
         assert!(removals.found().attach_input().await.is_ok());
     }
 
-    /// A launch under the id of a task's container fails, and the sandbox is the task's.
+    /// A launch under the id of a task's container fails, and the sandbox belongs to the task.
     #[test]
     fn what_was_there_before_a_launch_stays_when_that_is_undone() {
         let removals = Removals::new();

@@ -1,6 +1,6 @@
-//! Who gets what a container prints while it prints it.
+//! The readers of a container's output while it is printed.
 //!
-//! Invariant: no more waits in memory than a few pieces for each of a few readers; one that stops stops the container.
+//! Invariant: only a few pieces for each of a few readers wait in memory; a reader that stops stops the container.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,30 +9,30 @@ use tokio::sync::mpsc;
 
 /// Pieces of output on their way to a reader.
 const CHUNKS_MAX: usize = 4;
-/// Readers of one container.
+/// The most readers of one container.
 const READERS_MAX: usize = 8;
 
-/// Where a piece of output came from.
+/// The stream of a piece of output.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Stream {
     Output,
     Error,
 }
 
-/// Pieces of output, for whoever reads them.
+/// The receiver of pieces of output.
 pub(crate) type OutputReceiver = mpsc::Receiver<(Stream, Bytes)>;
 
-/// Whom pieces of output go to.
+/// The senders to the readers of the output.
 type Readers = Vec<mpsc::Sender<(Stream, Bytes)>>;
 
-/// As many read already as may.
+/// The error for a container that already has the most readers.
 #[derive(Debug)]
 pub(super) struct TooManyReaders;
 
-/// Everybody who is to get what a container prints; a reader that stops stops it.
+/// The readers of a container's output; a reader that stops stops the container.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Output {
-    /// None for a container whose output is in its sandbox, or is over.
+    /// `None` for a container whose output is in its sandbox, or has ended.
     readers: Arc<Mutex<Option<Readers>>>,
 }
 
@@ -47,7 +47,7 @@ impl Output {
         output
     }
 
-    /// What is printed from now on; none if nothing is, or not here.
+    /// Attaches a reader to the later output; `None` if there is none, or if it is in the sandbox.
     pub(super) fn attach(&self) -> Result<Option<OutputReceiver>, TooManyReaders> {
         let mut readers = self.readers();
         let Some(readers) = readers.as_mut() else {

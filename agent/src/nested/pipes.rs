@@ -1,4 +1,4 @@
-//! Where what a session's command prints is read, and where what is typed is written.
+//! The pipes for the output and the input of a session's command.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::terminal::Terminal;
 /// Largest piece of output.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// The folder of a session's pipes, which goes with this: a session that cannot be launched leaves nothing.
+/// The folder of a session's pipes, removed when dropped: a session that cannot be launched leaves nothing.
 #[derive(Debug)]
 pub(super) struct PipeFolder(PathBuf);
 
@@ -27,13 +27,13 @@ impl PipeFolder {
 }
 
 impl Drop for PipeFolder {
-    /// Blocking. The folder above stays: another session may be about to make its own there.
+    /// Blocking. The parent folder stays: another session may be about to make its own folder there.
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// The three pipes of a session, by name, in a folder of their own.
+/// The three pipes of a session, by name, in their own folder.
 #[derive(Debug)]
 pub(super) struct Pipes {
     pub(super) folder: PipeFolder,
@@ -53,7 +53,7 @@ impl Pipes {
         };
         let (input, output, errors) = (make("in")?, make("out")?, make("err")?);
         Ok(Self {
-            // Open for reading too, so that whoever opens it to read need not wait for us.
+            // Also open for reading, so that a reader does not wait for the agent when it opens the pipe.
             input: pipe::OpenOptions::new()
                 .read_write(true)
                 .open_sender(input)?,
@@ -68,7 +68,7 @@ impl Pipes {
     }
 }
 
-/// Where output is read.
+/// The source of the output.
 #[derive(Debug)]
 pub(super) enum Source {
     Pipe(pipe::Receiver, Stream),
@@ -84,7 +84,7 @@ impl Source {
     }
 }
 
-/// Reads to the end, which comes when the last process that can print is gone.
+/// Reads to the end, which comes when the last process with the open output has ended.
 pub(super) async fn pump(mut from: Source, to: Output) {
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok((stream, count)) = from.read(&mut chunk).await {
@@ -100,7 +100,8 @@ pub(super) async fn pump(mut from: Source, to: Output) {
 mod tests {
     use super::*;
 
-    /// Each session that could not be launched left its folder in the runtime folder: one executor filled /run.
+    /// Regression: each session that could not be launched left its folder in the runtime folder, so that one executor
+    /// filled /run.
     #[tokio::test]
     async fn pipes_that_come_to_nothing_leave_no_folder() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -110,7 +111,7 @@ mod tests {
         assert!(pipes.path("err").exists());
         drop(pipes);
         assert!(!folder.exists());
-        // One of the three is in the way.
+        // A folder is in the place of one of the three.
         std::fs::create_dir_all(folder.join("err")).expect("made");
         Pipes::make(&folder).expect_err("it is no pipe");
         assert_eq!(std::fs::read_dir(&sessions).expect("there").count(), 0);

@@ -1,7 +1,8 @@
 //! Table of nested containers: running ones, and ended ones until WAIT and REMOVE.
 //!
-//! A framework may have as many as half of what is free, up to a bound of its own. Invariant: for a new one goes
-//! nothing that runs, and of what has ended only its own framework's oldest, or what was in an executor that is gone.
+//! A framework may have up to half of the free entries, up to a limit of its own. Invariant: a new entry never replaces
+//! a running container. Of the ended ones it replaces only the oldest of its own framework, or those of executors that
+//! are gone.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +14,15 @@ use crate::checkpoint::RunKey;
 /// The most entries of all frameworks together.
 const ENTRIES_MAX: usize = 4096;
 const OF_FRAMEWORK_MAX: usize = 1024;
-/// The part of what is free that a framework may have.
+/// The divisor for the free entries that a framework may take.
 const FRAMEWORK_PART: usize = 2;
 
-/// See the module; `N` is what is remembered of one.
+/// The table of this module; `N` is the state of a container.
 #[derive(Debug)]
 pub(super) struct NestedTable<N> {
     entries: BTreeMap<ContainerId, Entry<N>>,
     counts: BTreeMap<FrameworkId, usize>,
-    /// How many there were, which is their order.
+    /// The number of launches, which gives the order of the entries.
     launches: u64,
 }
 
@@ -31,7 +32,7 @@ struct Entry<N> {
     /// The id of the executor's own container.
     outermost: ContainerId,
     order: u64,
-    /// None while it is launched.
+    /// The state of the container; `None` while it is launched.
     one: Option<N>,
 }
 
@@ -50,13 +51,13 @@ impl<N> NestedTable<N> {
         self.entries.get(id)?.one.as_ref()
     }
 
-    /// Those that were launched.
+    /// The launched containers with their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ContainerId, &N)> {
         let entries = self.entries.iter();
         entries.filter_map(|(id, entry)| Some((id, entry.one.as_ref()?)))
     }
 
-    /// Takes an id. `is_there` tells of an executor's or a task's own container whether there is one of that id.
+    /// Reserves an id. `is_there` tells whether an executor's or a task's own container has the id.
     pub(super) fn reserve(
         &mut self,
         id: &ContainerId,
@@ -86,7 +87,7 @@ impl<N> NestedTable<N> {
         Ok(())
     }
 
-    /// One that was reserved is launched.
+    /// Adds the launched container of a reserved id.
     pub(super) fn keep(&mut self, id: &ContainerId, one: N) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.one = Some(one);
@@ -111,7 +112,7 @@ impl<N> NestedTable<N> {
         own < OF_FRAMEWORK_MAX.min(free.div_ceil(FRAMEWORK_PART))
     }
 
-    /// A framework's that ended and was launched first.
+    /// Forgets the ended container of a framework that was launched first.
     fn forget_oldest(&mut self, framework: &FrameworkId, has_ended: impl Fn(&N) -> bool) -> bool {
         let own = self.entries.iter().filter(|(_, entry)| {
             entry.framework == *framework && entry.one.as_ref().is_some_and(&has_ended)
@@ -124,7 +125,7 @@ impl<N> NestedTable<N> {
         true
     }
 
-    /// All that ended with their executors: nobody may wait for them.
+    /// Forgets all containers that ended with their executors, since nobody may wait for them.
     fn forget_abandoned(
         &mut self,
         has_ended: impl Fn(&N) -> bool,
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether it has ended.
+    /// A table that only stores whether a container has ended.
     type TestTable = NestedTable<bool>;
 
     fn run(framework: &str) -> RunKey {
