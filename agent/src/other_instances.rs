@@ -1,7 +1,7 @@
-//! Containers beside ours that no agent keeps: those of an agent that had another work directory.
+//! Running containers without an agent beside this instance: those of an agent with another work directory.
 //!
-//! Agents share a runtime directory; each has a folder in it, which it locks and in which it names its work directory.
-//! Nothing is changed here, and what cannot be looked at is not told of.
+//! Agents share a runtime directory. Each has a folder in it, which it locks and into which it writes the name of its
+//! work directory. This module changes nothing, and skips folders that it cannot inspect.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use rustix::io::Errno;
 
 use crate::directories::{INSTANCE_LOCK, INSTANCE_PORT, INSTANCE_PREFIX};
 
-/// Folders that are looked at.
+/// Folders inspected at most.
 const INSTANCES_MAX: usize = 1_000;
-/// Of the name of a work directory.
+/// Bytes read of the name of a work directory.
 const NAME_BYTES_MAX: u64 = 4_096;
 
-/// What another agent has left.
+/// Containers that another agent has left running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Abandoned {
-    /// Its folder in the runtime directory.
+    /// The other agent's folder in the runtime directory.
     pub(crate) folder: PathBuf,
-    /// Its work directory, if it named that.
+    /// The other agent's work directory, if it wrote the name.
     pub(crate) work_dir: Option<String>,
-    /// Containers of it that run.
+    /// The number of its running containers.
     pub(crate) containers: usize,
 }
 
@@ -39,7 +39,7 @@ impl Abandoned {
         )
     }
 
-    /// The port that it listened on, if it noted that.
+    /// The port that it listened on, if it wrote it.
     pub(crate) fn port(&self) -> Option<u16> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(self.folder.join(INSTANCE_PORT), flags, Mode::empty()).ok()?;
@@ -54,7 +54,7 @@ impl Abandoned {
     }
 }
 
-/// What other agents than this instance have left in a runtime directory.
+/// The containers that other agents than this instance have left in a runtime directory.
 pub(crate) fn abandoned(runtime_dir: &Path, own: &str) -> Vec<Abandoned> {
     let entries = std::fs::read_dir(runtime_dir).into_iter().flatten();
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -70,12 +70,12 @@ fn left_in(folder: PathBuf) -> Option<Abandoned> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = match rustix::fs::open(folder.join(INSTANCE_LOCK), flags, Mode::empty()) {
         Ok(lock) => Some(lock),
-        // Nobody can hold it.
+        // Nobody can hold a missing lock.
         Err(Errno::NOENT) => None,
         Err(_) => return None,
     };
     if let Some(lock) = &lock {
-        // Let go of at once: an agent that starts meanwhile waits for it.
+        // Released at once: an agent that starts meanwhile waits for the lock.
         rustix::fs::flock(lock, FlockOperation::NonBlockingLockShared).ok()?;
     }
     let containers = meseta_isolators::living_containers(&folder);
@@ -108,7 +108,8 @@ mod tests {
         }
     }
 
-    /// A corrected configuration or a moved disk: the tasks of before were told lost, and ran on without a word.
+    /// Regression: after a corrected configuration or a moved disk, the earlier tasks were reported lost, and continued
+    /// without a warning.
     #[test]
     fn containers_that_run_are_told_of_once_their_agent_has_left_them() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -138,7 +139,7 @@ mod tests {
             found.sort_by(|one, other| one.folder.cmp(&other.folder));
             found
         };
-        // Of a version that named no work directory.
+        // A folder of a version that wrote no work directory.
         let unnamed = Abandoned {
             folder: dir.path().join("agent-3"),
             work_dir: None,

@@ -1,7 +1,7 @@
-//! What a permission is needed for on a node: each call; and what a reader may see.
+//! The permissions for calls on a node, and the filters for readers.
 //!
-//! What routes need is in their table. The compiler holds the lists complete. Lists are not refused but filtered
-//! ([`filtered`]). Invariant: a framework that is hidden hides its executors and tasks.
+//! The needs of routes are in their table. The compiler ensures that the lists are complete. Lists are not refused but
+//! filtered ([`filtered`]). Invariant: a hidden framework hides its executors and tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1::agent::call::Type;
 
 use crate::core::{Executor, Framework, Snapshot, Task};
 
-/// What a call of the operator API needs.
+/// The permission for a call of the operator API.
 pub(crate) fn call(kind: Type) -> Need {
     match kind {
         Type::Unknown
@@ -54,7 +54,7 @@ pub(crate) fn call(kind: Type) -> Need {
     }
 }
 
-/// What the calls on containers do, for a container below an executor and for one of its own.
+/// The actions of the calls on containers, for a nested and for a standalone container.
 pub(crate) fn container(kind: Type) -> (Action, Action) {
     match kind {
         Type::KillContainer | Type::KillNestedContainer => {
@@ -80,7 +80,7 @@ pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
     }
 }
 
-/// Snapshot filtered by the caller's permissions; the same one if everything is visible.
+/// Snapshot filtered by the caller's permissions; returned unchanged if everything is visible.
 pub(crate) fn filtered(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
     if approver.allows_everything() {
         return snapshot;
@@ -109,7 +109,7 @@ pub(crate) fn filtered(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snap
     })
 }
 
-/// A snapshot with the containers that somebody may see, and nothing else.
+/// A snapshot that contains only the containers that the caller may see.
 pub(crate) fn containers_of(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
     if approver.allows_everything() {
         return snapshot;

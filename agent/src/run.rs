@@ -1,7 +1,7 @@
 //! The daemon's life: from flags to a listening, recovered, registered agent, and its end.
 //!
-//! [`run`] refuses what cannot work with a message that says what to give, before anything of the
-//! machine is changed. Tasks are touched by no end of the agent but one that was asked to.
+//! [`run`] refuses invalid settings with a message that names the remedy, before it changes anything on the machine.
+//! The end of the agent touches no task, unless that was requested.
 
 mod address;
 mod description;
@@ -70,26 +70,26 @@ use crate::spec::LaunchSettings;
 use crate::spec::environment::AgentEnvironment;
 use crate::spec::user_switching::UserSwitching;
 
-/// What the process around the daemon gives it.
+/// The environment from the process around the daemon.
 #[derive(Debug)]
 pub struct RunEnv {
-    /// Which program this is.
+    /// The version and build of this program.
     pub build: BuildInfo,
     /// All flags in force, as text, for `/flags` and `/state`.
     pub flags_view: BTreeMap<String, String>,
-    /// Changes how much is logged, for operators.
+    /// Changes the log level, for operators.
     pub verbosity: Verbosity,
-    /// Told once where the agent listens.
+    /// Receives the address when the agent listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
-    /// Told once recovery is over, registered or not.
+    /// Receives the health after recovery, with or without a registration.
     pub started: Option<oneshot::Sender<Health>>,
-    /// Cancelled when the agent is to end.
+    /// Cancelled to end the agent.
     pub shutdown: CancellationToken,
-    /// Cancelled when it is to leave its cluster: its tasks end, it unregisters, and ends.
+    /// Cancelled to make the agent leave its cluster: its tasks end, it unregisters, and ends.
     pub unregister: CancellationToken,
 }
 
-/// Runs an agent until it is told to end.
+/// Runs an agent until it is asked to end.
 ///
 /// Boxed, so that its code is generated with this crate and not with each program that runs it.
 pub fn run(
@@ -152,7 +152,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         http::router(context.clone()),
         server::Options {
             connections_max: serving::connections_max(context.budgets),
-            // It has no gRPC, and a connection of HTTP/2 may hold many requests.
+            // The server has no gRPC, and an HTTP/2 connection may carry many requests.
             http2: false,
             ..server::Options::default()
         },
@@ -187,9 +187,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let Some(ended) = outcome? else {
         return Ok(());
     };
-    // What the agent has thawed as it ended is not to stand still until it is back.
+    // A container that the agent has thawed at its end must not stay frozen until the agent is back.
     ended.containerizer.flush_throttle().await;
-    // A container that lives on needs its groups and its folder; without one nothing is left over.
+    // A running container needs its groups and its folder; without running containers everything is removed.
     if close || ended.containerizer.is_idle() {
         ended.containerizer.close().await;
         remove_empty(&ended.runtime_dir);
@@ -200,20 +200,20 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     }
 }
 
-/// What is left of an agent that has ended.
+/// The remains of an agent that has ended.
 struct Ended {
     outcome: Result<ExitReason, RunError>,
     containerizer: Containerizer,
     runtime_dir: PathBuf,
 }
 
-/// What tells an agent to end: at once, or once it has left its cluster.
+/// The signals to end an agent: at once, or after it has left its cluster.
 struct Stop {
     shutdown: CancellationToken,
     unregister: CancellationToken,
 }
 
-/// An agent that listens, between its start and its end.
+/// A listening agent, between its start and its end.
 struct Node {
     started: Option<oneshot::Sender<Health>>,
     flags: Flags,
@@ -253,7 +253,7 @@ impl Node {
         let clock = Clock::new();
         let boot_clock = clock.boot_clock(&opened.boot);
         let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
-        // Whoever finds this file finds an agent whose start can no longer be refused.
+        // The file exists only when the agent's start can no longer be refused.
         let work_dir = self.layout.work_dir().to_owned();
         let publishing = tokio::spawn(publish_endpoint(work_dir, self.scheme, self.address));
         let publishing = start_wait.join("write the endpoint file", publishing);
@@ -279,13 +279,13 @@ impl Node {
             clock,
         );
         let driving = tokio::spawn(service.run());
-        // Before anything can be launched whose sandbox might be taken for one of before.
+        // Before any launch, so that a new sandbox is not mistaken for an old one.
         gc::keep_those_of(&self.context.gc, &opened.image, &self.layout);
         let collecting = tokio::spawn(self.context.gc.clone().run(opened.boot.clone()));
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
-        // Registered or not, nothing can be launched before; without a launcher there is no agent.
+        // Nothing can be launched before, even if the agent is registered; without a launcher the agent ends.
         let ready = containerizer.ready().await;
         if ready.is_err() {
             self.handle.tell(Input::Stop { kill_tasks: false }).await;
@@ -293,7 +293,7 @@ impl Node {
             info!("killing the tasks of before, and ending");
             self.handle.tell(Input::Stop { kill_tasks: true }).await;
         } else if let Some(started) = self.started.take() {
-            // Whoever wanted to know may have left.
+            // The receiver may be gone.
             let _unsent = started.send(Health {
                 context: self.context.clone(),
                 master: self.flags.master.clone(),
@@ -429,7 +429,7 @@ impl Node {
         )
     }
 
-    /// Tells the core what was checkpointed and what became of it.
+    /// Passes the checkpointed state and the containers' states to the core.
     async fn recover(
         &self,
         image: Image,
@@ -471,7 +471,7 @@ impl Node {
         })
     }
 
-    /// One that is leaving its cluster can be told to end at once.
+    /// Forwards the stop signals to the core. An agent that is leaving its cluster can still be stopped at once.
     fn stop_when(&self, stop: Stop) -> tokio::task::JoinHandle<()> {
         let Stop {
             shutdown,
@@ -493,7 +493,7 @@ impl Node {
     }
 }
 
-/// The time from the report that the disk does not answer until the master is answered no more; the flag counts from the
+/// The time from the report of a silent disk until the agent stops answering the master; the flag counts from the
 /// disk's last answer.
 fn disk_timeout(flag: Duration) -> Option<Duration> {
     (!flag.is_zero()).then(|| flag.saturating_sub(SILENT_AFTER))
@@ -523,7 +523,7 @@ fn task_environment(
     }
 }
 
-/// From the operating system, for the core's generator.
+/// A seed from the operating system, for the core's generator.
 fn random_seed() -> u64 {
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
     high ^ low

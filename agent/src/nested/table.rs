@@ -171,7 +171,7 @@ mod tests {
             .is_ok()
     }
 
-    /// As many as a framework may have.
+    /// Fills the table with as many containers as a framework may have.
     fn fill(all: &mut TestTable, framework: &str, ended: Option<bool>) -> usize {
         for number in 0.. {
             let name = format!("{framework}-{number}");
@@ -200,7 +200,7 @@ mod tests {
         assert!(reserve(&mut all, "c", "one-more"));
     }
 
-    /// Its launch would fail, and what is undone of it would be the task's.
+    /// Its launch would fail, and the undo would affect the task's own container.
     #[test]
     fn the_id_of_a_tasks_own_container_is_taken() {
         let mut all = TestTable::default();
@@ -222,7 +222,7 @@ mod tests {
         assert!(reserve(&mut all, "a", "new"));
         assert!(all.get(&id("z")).is_none() && all.get(&id("a-0")).is_some());
         assert_eq!(all.counts[&run("b").framework], others);
-        // What runs stays.
+        // Running containers stay.
         let mut all = TestTable::default();
         fill(&mut all, "a", Some(false));
         assert!(!reserve(&mut all, "a", "new"));

@@ -1,7 +1,7 @@
-//! Terminals for commands that people sit in front of: what is typed goes in here, what is shown comes out.
+//! Terminals for interactive commands: the agent writes the input here and reads the output.
 //!
-//! The kernel's line discipline does the rest: echo, lines, the keys that interrupt. Invariant: the
-//! other end is the command's alone, and its end is the end of what is shown.
+//! The kernel's line discipline does the rest: echo, lines, the keys that interrupt. Invariant: only the command holds
+//! the other end, and its close is the end of the output.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,14 +23,14 @@ pub(crate) struct WindowSize {
     pub(crate) columns: u16,
 }
 
-/// Our end of a terminal.
+/// The agent's end of a terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
     ours: AsyncFd<OwnedFd>,
 }
 
 impl Terminal {
-    /// A new one, and where its other end is. To be called in the runtime.
+    /// Opens a terminal, and returns the path of its other end. Must be called in the runtime.
     pub(super) fn open(size: Option<WindowSize>) -> io::Result<(Self, PathBuf)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = rustix::pty::openpt(flags)?;
@@ -48,7 +48,7 @@ impl Terminal {
         Ok((terminal, path))
     }
 
-    /// Tells the command how large it is.
+    /// Sets the size of the command's terminal.
     pub(super) fn resize(&self, size: WindowSize) -> io::Result<()> {
         let size = Winsize {
             ws_row: size.rows,
@@ -59,7 +59,7 @@ impl Terminal {
         Ok(rustix::termios::tcsetwinsize(&self.ours, size)?)
     }
 
-    /// What is shown next; nothing once nobody holds the other end any more.
+    /// Reads output; returns zero once nobody holds the other end any more.
     pub(super) async fn read(&self, chunk: &mut [u8]) -> io::Result<usize> {
         let read = self.ours.async_io(Interest::READABLE, |ours| {
             Ok(rustix::io::read(ours, &mut *chunk)?)

@@ -1,9 +1,9 @@
 //! Pressure stall of regular containers that get less than they were allocated. Pure.
 //!
-//! The kernel counts, for each container, how long some of it waited. A container that gets what it
-//! was allocated is not deprived, whatever it waits for: it wants more than its share. Nor is one that
-//! waits for its own limits, or those of what runs inside it. Invariant: a container whose figures are
-//! missing says nothing, and is no reason to act.
+//! The kernel counts, for each container, how long some of its tasks waited. A container that uses its allocation is
+//! not deprived, even if it waits: it needs more than its share. A container that waits because of its own limits, or
+//! those of its nested containers, is not deprived either. Invariant: a container with missing values is no reason to
+//! act.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use meseta_estimators::{Pressure, UsageSample};
 use meseta_isolators::PressureUsage;
 use meseta_resources::{ContainerId, Moment};
 
-/// Averages are over so much, as those of the kernel.
+/// The window of the averages, as in the kernel.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Less of what it was allocated is less than it was promised: the rest is error of measurement.
+/// The part of the allocation below which a container counts as unsatisfied; the rest is measurement error.
 const SATISFIED: f64 = 0.95;
-/// Stalls that did not change for so long have been read again, and are none.
+/// Unchanged stalls count as read again after this time, and then as zero.
 const READ_ANEW_WITHIN: Duration = Duration::from_secs(6);
-/// Of its memory limit: the kernel reclaims from a container that fills so much of it.
+/// The part of a memory limit, in percent, from which the kernel reclaims from the container.
 const FULL_PERCENT: u64 = 95;
 
 /// Counters of one container.
@@ -34,28 +34,28 @@ struct Reading {
 }
 
 impl Reading {
-    /// Whether stalls were not read anew: they are looked at less often than processor time, and what
-    /// comes then came in all the time since.
+    /// Whether the stalls were not read again: they are read less often than the CPU time, and an increase then belongs
+    /// to the whole time since.
     fn is_unchanged(&self, next: &Self) -> bool {
         let stalls = |one: &Self| (one.cpu_some, one.memory_some, one.memory_full);
         stalls(self) == stalls(next) && next.at.saturating_since(self.at) < READ_ANEW_WITHIN
     }
 }
 
-/// What the kernel counted of one container.
+/// The kernel's counters of a container.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stalls {
-    /// For how long it waited.
+    /// The time that it waited.
     pub(crate) pressure: PressureUsage,
-    /// For how long limits of processor time held it, or what runs inside it, on all processors together. The kernel
-    /// counts as waiting what such a limit holds.
+    /// The time for which CPU limits throttled it or its nested containers, on all processors together. The kernel also
+    /// counts throttled time as waiting.
     pub(crate) throttled_secs: Option<f64>,
-    /// Whether it, or what runs inside it, fills its own limit, which nobody else is to blame for.
+    /// Whether it or a nested container has reached its own memory limit, so that no other container is to blame.
     pub(crate) is_at_memory_limit: bool,
 }
 
 impl Stalls {
-    /// From the readings of the monitor, by outermost container.
+    /// Returns the counters from the monitor's readings, by outermost container.
     pub(crate) fn by_container<'a>(
         readings: impl Iterator<Item = (&'a ContainerId, &'a meseta_isolators::ContainerUsage)>,
     ) -> BTreeMap<ContainerId, Self> {
@@ -64,7 +64,7 @@ impl Stalls {
             let read = Self::of(usage);
             let outermost = all.entry(id.root()).or_default();
             outermost.is_at_memory_limit |= read.is_at_memory_limit;
-            // These figures hold those of what runs inside.
+            // These values include those of nested containers.
             if id.parent().is_none() {
                 outermost.pressure = read.pressure;
                 outermost.throttled_secs = read.throttled_secs;
@@ -101,7 +101,7 @@ struct Averages {
 }
 
 impl Deprived {
-    /// The worst stalls of regular containers: processor, memory. None where nothing is known.
+    /// The worst stalls of regular containers: processor, memory. `None` without known values.
     pub(crate) fn observe(
         &mut self,
         sample: &UsageSample,
@@ -159,7 +159,7 @@ impl Deprived {
 }
 
 impl Averages {
-    /// As the kernel's running averages move.
+    /// Updates the averages in the way of the kernel's running averages.
     fn moved(self, from: &Reading, to: &Reading, promised: f64) -> Self {
         let elapsed = to.at.saturating_since(from.at).as_secs_f64();
         if elapsed <= 0.0 {
@@ -176,7 +176,7 @@ impl Averages {
             let own = match (from.throttled, to.throttled) {
                 (None, None) => 0.0,
                 (Some(from), Some(to)) if from <= to => rate(from, to),
-                // What could not be read, once, may have been all of it.
+                // If the throttled time was missing once, all the waiting may have been throttling.
                 _ => 1.0,
             };
             (rate(from.cpu_some, to.cpu_some) - own).max(0.0)
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// What the kernel counted after so many seconds of waiting, and of being held by a limit.
+    /// The kernel's counters after these seconds of waiting, and of throttling.
     fn stalled(secs: f64, throttled_secs: f64) -> BTreeMap<ContainerId, Stalls> {
         let pressure = PressureUsage {
             cpu_some_secs: Some(secs),
@@ -268,7 +268,7 @@ mod tests {
             (None, None)
         );
     }
-    /// Found by reading: a task that its own limit throttled, on an idle machine, had all revocable work killed.
+    /// Regression: a task throttled by its own limit, on an idle machine, had all revocable work killed.
     #[test]
     fn who_is_held_by_its_own_limit_is_not() {
         assert!(throttled_for_a_minute("cpus:1", 0.7, 0.52) < 0.01);
@@ -277,7 +277,7 @@ mod tests {
         assert!((29.0..=31.0).contains(&both), "the rest counts: {both}");
     }
 
-    /// For one sweep nobody knew how long its limit had held it, and all its waiting was taken for others' doing.
+    /// Regression: for one sweep the throttled time was unknown, and all the waiting was blamed on others.
     #[test]
     fn limits_whose_figure_is_missing_are_no_reason_to_act() {
         let mut deprived = Deprived::default();
@@ -298,8 +298,7 @@ mod tests {
         }
     }
 
-    /// Found by reading: a task at the memory limit of its own, in an executor that is not at its, had revocable work
-    /// killed.
+    /// Regression: a task at its own memory limit, in an executor below its limit, had revocable work killed.
     #[test]
     fn limits_of_what_runs_inside_count_as_its_own() {
         let outer = ContainerId::new("c").unwrap();

@@ -1,15 +1,15 @@
-//! Whether a plug-in answers the questions that it is asked. Pure.
+//! Whether a plug-in answers its calls. Pure.
 //!
-//! Invariant: one that is not asked owes no answer, however long ago it gave its last.
+//! Invariant: a plug-in without a call owes no answer, however old its last answer is.
 
 use std::time::{Duration, Instant};
 
-/// What a plug-in said last stands for so long when a question is left without an answer.
+/// The time for which the last answer stays valid while a call is unanswered.
 pub(super) const ANSWER_STANDS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// The oldest question since its last answer.
+    /// The oldest call since its last answer.
     unanswered_since: Option<Instant>,
     is_failing: bool,
     is_expired: bool,
@@ -20,17 +20,17 @@ impl Health {
         self.unanswered_since.get_or_insert(now);
     }
 
-    /// Whether it had failed before.
+    /// Notes an answer. Returns whether the plug-in had failed before.
     pub(super) fn answered(&mut self) -> bool {
         std::mem::take(self).is_failing
     }
 
-    /// Whether this is the first failure since it answered.
+    /// Notes a failure. Returns whether it is the first since the last answer.
     pub(super) fn failed(&mut self) -> bool {
         !std::mem::replace(&mut self.is_failing, true)
     }
 
-    /// Whether what it said last stands no more; told once, until it answers again.
+    /// Whether the last answer has just expired; true only once, until the next answer.
     pub(super) fn expires(&mut self, now: Instant) -> bool {
         let is_silent = self
             .unanswered_since
@@ -63,7 +63,7 @@ mod tests {
         assert!(health.expires(at(24)), "it fell silent again");
     }
 
-    /// Found by reading: with corrections every 30 s its answers stood for the first 10 of them.
+    /// Regression: with corrections every 30 s each answer was valid only for the first 10 seconds.
     #[test]
     fn one_that_is_asked_seldom_and_answers_is_not_silent() {
         let start = Instant::now();

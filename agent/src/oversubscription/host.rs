@@ -1,7 +1,7 @@
-//! The machine's load, memory, processor time and stalls, from procfs.
+//! The machine's load, memory, CPU time and stalls, from procfs.
 //!
-//! Entered once for each sample. The folder is given, so that a test can be the machine. What cannot
-//! be read is `None`.
+//! Read once for each sample. The folder is a parameter, so that a test can replace the machine. Unreadable values are
+//! `None`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl HostReader {
         }
     }
 
-    /// The machine as it is now, without what the regular containers wait for.
+    /// Reads the machine's current values, without the stalls of the regular containers.
     pub(crate) fn read(&self) -> HostUsage {
         let at = |name: &str| self.proc.join(name);
         let stat = procfs::KernelStats::from_file(at("stat"), procfs::current_system_info()).ok();
@@ -59,8 +59,8 @@ impl HostReader {
     }
 }
 
-/// Time of all processors on anything but idling. Guests are counted in user time already; what a
-/// hypervisor took away was used by nobody here.
+/// The time that all processors were busy. User time already includes guests; nobody here used the time that a
+/// hypervisor took away.
 fn busy(total: &procfs::CpuTime) -> Duration {
     let ticks = total.user
         + total.nice
@@ -71,7 +71,7 @@ fn busy(total: &procfs::CpuTime) -> Duration {
     Duration::from_millis(ticks.saturating_mul(1000) / per_second)
 }
 
-/// The kernel gives two decimals; a wider float must not pretend to more.
+/// Rounds to two decimals, as the kernel reports them; a wider float must not show more.
 fn hundredths(load: f32) -> f64 {
     (f64::from(load) * 100.0).round() / 100.0
 }

@@ -1,9 +1,8 @@
 //! Oversubscription: runs the resource estimator and the QoS controller after each sample.
 //!
-//! Entered through [`Configured::read`], which refuses what makes no sense, and [`Service::run`]. After
-//! each sweep of the monitor the controller and the estimator are asked and the core is told what they
-//! said; a plug-in is asked by a task of its own. Invariant: no decision is taken here, and nothing
-//! waits for a plug-in.
+//! Entered through [`Configured::read`], which refuses invalid settings, and [`Service::run`]. After each sweep of the
+//! monitor the service queries the controller and the estimator, and passes their answers to the core. A separate task
+//! calls each plug-in. Invariant: no decision is taken here, and nothing waits for a plug-in.
 
 mod deprived;
 mod health;
@@ -41,25 +40,25 @@ use plugin::{Answer, Failure, Plugin, Question};
 pub(crate) use plugin::{DETECTOR as PLUGIN_DETECTOR, FAILURE_KINDS, Role};
 use sample::Clocks;
 
-/// How often what the estimator learned is written.
+/// The interval at which the estimator's learned profile is written.
 const PROFILE_INTERVAL: Duration = Duration::from_secs(300);
-/// Answers of plug-ins that may wait: each has one call under way.
+/// Answers of plug-ins that may wait: each plug-in has one call in progress.
 const ANSWERS_MAX: usize = 4;
 
-/// Why oversubscription cannot be set up.
+/// The reason why oversubscription cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum OversubscriptionError {
     /// The value of `--modules` or `--modules_dir`.
     #[error(transparent)]
     Modules(#[from] ModulesError),
-    /// A name or a parameter.
+    /// An unknown name or an invalid parameter.
     #[error("--{flag}: {wrong}")]
     Config {
         /// The flag that names the estimator or the controller.
         flag: &'static str,
         wrong: ConfigError,
     },
-    /// An interval at which an estimator or a controller knows nothing of what is used.
+    /// An interval so long that all readings of an estimator or a controller are outdated.
     #[error(
         "--{flag}={interval}: {module} believes no readings further apart than its parameter stale_after, {stale_after}; \
          give at most {interval_max}, or a longer stale_after (--modules)"
@@ -72,17 +71,17 @@ pub enum OversubscriptionError {
         stale_after: String,
         interval_max: String,
     },
-    /// The address of a plug-in.
+    /// The address of a plug-in is invalid.
     #[error("--{flag}={address}: {wrong}")]
     Address {
         flag: &'static str,
         address: String,
-        /// What is wrong with it.
+        /// The error in the address.
         wrong: String,
     },
 }
 
-/// One that runs here, or one that another process serves.
+/// A built-in estimator or controller, or the address of a plug-in.
 #[derive(Debug)]
 enum Selection<T: ?Sized> {
     Builtin(Box<T>),
@@ -122,7 +121,7 @@ impl Configured {
             spec => Selection::Builtin(spec.build(&modules).map_err(of_controller)?),
         };
         if let Selection::Builtin(estimator) = &estimator {
-            // Asked after each sweep, which may be late.
+            // Queried after each sweep, which may be late.
             let interval = ("monitor_interval", flags.monitor_interval);
             let stale_after = estimator.stale_after();
             check_interval(interval, estimator.name(), stale_after, |stale| {
@@ -130,7 +129,7 @@ impl Configured {
             })?;
         }
         if let Selection::Builtin(controller) = &controller {
-            // Asked with the first sweep after the interval, and sweeps are no oftener than that.
+            // Queried with the first sweep after the interval, and sweeps are not more frequent.
             let flag = "qos_correction_interval_min";
             let interval = (flag, flags.qos_correction_interval_min);
             let stale_after = controller.stale_after();
@@ -178,7 +177,7 @@ fn checked(role: Role, address: String) -> Result<String, OversubscriptionError>
     }
 }
 
-/// Calls of plug-ins that came to nothing, by plug-in and kind; shared with the metrics.
+/// Failed calls of plug-ins, by plug-in and kind; shared with the metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failures(Arc<Mutex<BTreeMap<(Role, &'static str), u64>>>);
 
@@ -196,7 +195,7 @@ impl Failures {
     }
 }
 
-/// What the loops work with.
+/// The state that the loops use.
 #[derive(Debug)]
 pub(crate) struct ServiceContext {
     pub(crate) core: Handle,
@@ -228,7 +227,7 @@ enum Backend<T: ?Sized> {
 }
 
 impl Service {
-    /// None where there is nothing to do.
+    /// Creates the service; `None` if both parts do nothing.
     pub(crate) fn new(configured: Configured, context: ServiceContext) -> Option<Self> {
         if configured.is_noop {
             return None;
@@ -256,7 +255,7 @@ impl Service {
     /// Runs the loop for ever.
     pub(crate) async fn run(mut self) {
         if matches!(self.controller, Backend::Remote { .. }) {
-            // Until it has answered, nobody watches.
+            // Until the first answer, no controller supervises the oversubscription.
             self.gate = Gate::Closed;
             self.report(Resources::new(), None, Some(plugin::unwatched(&[])))
                 .await;
@@ -287,7 +286,7 @@ impl Service {
             return;
         };
         let clocks = self.clocks();
-        // What regular containers wait for is told of containers, which the sample holds.
+        // The stalls of regular containers are in the sample, by container.
         let mut sample = sample::usage_sample(clocks, host, &snapshot, &readings);
         sample.host = host_of(&sample, &mut self.deprived, &readings);
         self.watch(&sample);
@@ -303,14 +302,14 @@ impl Service {
             .await;
     }
 
-    /// Samples more often while revocable resources are in use.
+    /// Requests more frequent samples while revocable resources are in use.
     fn watch(&self, sample: &UsageSample) {
         let is_oversubscribed = sample.containers.iter().any(ContainerUsage::is_revocable);
         let interval_max = match &self.controller {
             Backend::Builtin(controller) if is_oversubscribed => controller.interval_max(),
             _ => None,
         };
-        // There is no point in looking oftener than it may act.
+        // Samples more frequent than the corrections are of no use.
         let interval_max = interval_max.map(|interval| interval.max(self.qos_interval));
         self.context.samples.watch(interval_max);
     }
@@ -412,7 +411,7 @@ impl Service {
         }
     }
 
-    /// What revocable work holds now.
+    /// The resources of revocable work now.
     async fn allocated(&self) -> Resources {
         match self.context.core.snapshot().await {
             Some(snapshot) => snapshot.allocated().revocable().unallocate(),
@@ -430,8 +429,8 @@ impl Service {
             .await;
     }
 
-    /// A controller that does not answer gets no say: nothing is held back by it, and oversubscription goes on only
-    /// with one that watches over it.
+    /// Replaces the decisions of a silent controller: nothing is throttled any more, and oversubscription stops until a
+    /// controller supervises it again.
     fn expire(&mut self, sample: &UsageSample, now: Instant) -> Option<Assessment> {
         let Backend::Remote { health, .. } = &mut self.controller else {
             return None;
@@ -458,7 +457,7 @@ impl Service {
                 estimator = estimator.name(),
                 "took up what was learned of usage"
             ),
-            // Another estimator's, most likely.
+            // It is probably another estimator's.
             Err(error) => info!(%error, "what was learned of usage is of no use"),
         }
     }
@@ -505,7 +504,7 @@ fn backend<T: ?Sized>(
     }
 }
 
-/// Remembers how a call went, and complains once when plug-ins begin to fail.
+/// Notes the result of a call, and logs a warning once when plug-ins begin to fail.
 fn note<T: ?Sized, A>(
     backend: &mut Backend<T>,
     role: Role,
@@ -550,7 +549,7 @@ fn host_of(
     }
 }
 
-/// Time since the machine was booted, which process start times count from.
+/// The time since the machine was booted, from which process start times count.
 fn since_boot() -> Duration {
     use procfs::Current as _;
     match procfs::Uptime::current() {
@@ -571,7 +570,7 @@ mod tests {
         flags: Flags,
     }
 
-    /// Found by reading: a controller that was to be asked seldom never did anything, and nothing said so.
+    /// Regression: a rarely queried controller never did anything, and nothing reported that.
     #[test]
     fn an_interval_at_which_nothing_is_known_is_refused() {
         let read = |args: &[&str]| {

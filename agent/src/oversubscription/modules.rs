@@ -1,7 +1,7 @@
-//! `--modules` and `--modules_dir`: parameters for what is built in, in Mesos's JSON.
+//! `--modules` and `--modules_dir`: parameters for built-in modules, in Mesos's JSON.
 //!
-//! No library is ever loaded: a module's name selects the one of that name that is built in. Several
-//! values are merged. Invariant: what is not understood is an error that says where and what is right.
+//! No library is ever loaded: a module's name selects the built-in module of that name. Several values are merged.
+//! Invariant: an invalid part is an error with its location and the correct form.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use meseta_estimators::config::Suggestion;
 use meseta_estimators::{ModuleParameters, Parameters, spec};
 use serde_json::Value;
 
-/// Bytes of one text of modules; more is a mistake.
+/// The most bytes of a text with modules; a longer text is probably a mistake.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// The most files that `--modules_dir` may have.
 const FILES_MAX: usize = 256;
 
-/// Why modules cannot be used.
+/// The reason why modules are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ModulesError {
     /// A file or folder cannot be read.
@@ -26,31 +26,31 @@ pub enum ModulesError {
         #[source]
         source: std::io::Error,
     },
-    /// It is too much.
+    /// The text or the folder is too large.
     #[error("{origin}: more than {max} {what}")]
     TooMuch {
         origin: String,
         what: &'static str,
-        /// How much is taken.
+        /// The limit that was exceeded.
         max: u64,
     },
-    /// It is no JSON.
+    /// The text is not valid JSON.
     #[error("{origin} is not JSON")]
     Syntax {
         origin: String,
         #[source]
         source: serde_json::Error,
     },
-    /// It is JSON of another shape.
+    /// The JSON has an invalid structure.
     #[error("{origin}: {at} {wrong}")]
     Shape {
         origin: String,
-        /// The part of the message that is meant.
+        /// The location of the error in the text.
         at: String,
-        /// What is wrong with it.
+        /// The description of the error.
         wrong: String,
     },
-    /// Nothing of that name is built in.
+    /// There is no built-in module of that name.
     #[error(
         "{origin}: unknown module {name:?}; built in are {known}; libraries are not loaded: serve your \
          own over gRPC and give its address, --resource_estimator=unix:///path.sock or \
@@ -59,12 +59,12 @@ pub enum ModulesError {
     Unknown {
         origin: String,
         name: String,
-        /// Names that would do.
+        /// The valid names of modules.
         known: String,
     },
 }
 
-/// All parameters that were given, by module.
+/// Reads all given parameters, by module.
 pub(crate) fn read(
     modules: &[String],
     dir: Option<&Path>,
@@ -84,7 +84,7 @@ pub(crate) fn read(
     Ok(all)
 }
 
-/// The files of `--modules_dir` in order of name, hidden ones left out.
+/// The files of `--modules_dir` in order of name, without hidden files.
 fn files_of(dir: &Path) -> Result<Vec<std::path::PathBuf>, ModulesError> {
     let unreadable = |source| ModulesError::Unreadable {
         flag: "modules_dir",
@@ -142,7 +142,7 @@ fn merge(all: &mut ModuleParameters, origin: &str, text: &str) -> Result<(), Mod
             let module = location.object("a module", module, &["name", "parameters"])?;
             let (name, parameters) = location.module(module)?;
             let merged = all.remove(&name).unwrap_or_default();
-            // The same again is no second value.
+            // An equal value does not count as a second value.
             let merged = if merged == parameters {
                 merged
             } else {
@@ -154,7 +154,7 @@ fn merge(all: &mut ModuleParameters, origin: &str, text: &str) -> Result<(), Mod
     Ok(())
 }
 
-/// Mesos takes one where it takes many.
+/// As in Mesos, a single object may replace an array.
 fn many(value: Option<&Value>) -> Vec<&Value> {
     match value {
         None | Some(Value::Null) => Vec::new(),
@@ -163,7 +163,7 @@ fn many(value: Option<&Value>) -> Vec<&Value> {
     }
 }
 
-/// Where an error is.
+/// The location of an error.
 struct ErrorLocation<'a> {
     origin: &'a str,
 }

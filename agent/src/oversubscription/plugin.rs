@@ -1,8 +1,8 @@
 //! Estimators and controllers in other processes, over gRPC.
 //!
-//! Each has a task of its own that calls it with the newest sample, one call at a time, each with a
-//! deadline. The answers come back through a channel, checked: what makes no sense is no answer.
-//! Invariant: nothing here waits for a plug-in but its own task.
+//! A separate task calls each plug-in with the newest sample, one call at a time, each with a deadline. The answers
+//! come back through a channel, validated: an invalid answer counts as none. Invariant: only the plug-in's own task
+//! waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::{Channel, Endpoint};
 
-/// From the sample to the answer.
+/// The deadline of a call, from the sample to the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The largest question that servers take unless they are told otherwise.
+/// The default limit of gRPC servers for the size of a request.
 const QUESTION_BYTES_USUAL: usize = 4 << 20;
 /// The largest answer that is accepted.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Corrections in one answer; more are garbage.
 const CORRECTIONS_MAX: usize = 4096;
-/// How much of a plug-in's own words is kept.
+/// The characters kept of a plug-in's own texts.
 const REASON_CHARS_MAX: usize = 512;
 /// The detector that corrections of plug-ins are counted under.
 pub(crate) const DETECTOR: &str = "plugin";
@@ -43,7 +43,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// As in metrics and logs.
+    /// The name in metrics and logs.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Estimator => "resource_estimator",
@@ -52,7 +52,7 @@ impl Role {
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Failure {
     /// The kind, for a metric's label: one of [`FAILURE_KINDS`].
@@ -74,7 +74,7 @@ impl Failure {
             tonic::Code::Unavailable => "unreachable",
             tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => "deadline",
             tonic::Code::OutOfRange | tonic::Code::Internal => "garbage",
-            // Our own word for an answer that cannot be read.
+            // The client's own error for an answer that cannot be parsed.
             tonic::Code::InvalidArgument if status.message().contains("Failed to parse body") => {
                 "garbage"
             }
@@ -99,22 +99,22 @@ impl Failure {
     }
 }
 
-/// What a plug-in is asked about.
+/// The data of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     pub(crate) usage: Arc<wire::Usage>,
-    /// What revocable work held then.
+    /// The resources of revocable work at that time.
     pub(crate) allocated: Resources,
 }
 
-/// What a plug-in answered.
+/// The answer of a plug-in.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Estimate(Box<Result<(Resources, Estimate), Failure>>),
     Assessment(Box<Result<Assessment, Failure>>),
 }
 
-/// A plug-in that is asked about the newest sample whenever it is idle.
+/// A plug-in that is called with the newest sample whenever it is idle.
 #[derive(Debug)]
 pub(crate) struct Plugin {
     question: watch::Sender<Option<Question>>,
@@ -136,13 +136,13 @@ impl Plugin {
         Ok(Self { question })
     }
 
-    /// Puts a newer question in the place of the one that waits.
+    /// Replaces the waiting call with a newer one.
     pub(crate) fn ask(&self, question: Question) {
         self.question.send_replace(Some(question));
     }
 }
 
-/// Whether this can be a plug-in's address.
+/// Checks the form of a plug-in's address.
 pub(crate) fn check_address(address: &str) -> Result<(), Invalid> {
     if address.starts_with("https://") {
         return Err("plug-ins are reached over unix:///path.sock or http://host:port".into());
@@ -221,7 +221,7 @@ async fn ask_controller(
     }
 }
 
-/// Reads an estimate, or says what is wrong with it.
+/// Converts an estimate, or fails with the reason.
 fn estimate(answer: &wire::Oversubscribable) -> Result<Estimate, Failure> {
     let resources = convert::resources(&answer.resources)
         .map_err(|error| Failure::garbage(error.to_string()))?;
@@ -243,7 +243,7 @@ fn estimate(answer: &wire::Oversubscribable) -> Result<Estimate, Failure> {
     })
 }
 
-/// Reads corrections, or says what is wrong with them.
+/// Converts corrections, or fails with the reason.
 fn assessment(answer: wire::Corrections) -> Result<Assessment, Failure> {
     if answer.corrections.len() > CORRECTIONS_MAX {
         return Err(Failure::garbage(format!(
@@ -292,8 +292,8 @@ fn correction(correction: wire::QoSCorrection) -> Result<Correction, Failure> {
     })
 }
 
-/// What stands when the controller has been silent for too long: nobody is held back by what it once
-/// said, nor frozen, and nothing is oversubscribed unwatched.
+/// The assessment that replaces an expired one of a silent controller: nothing stays throttled or frozen, and nothing
+/// is oversubscribed without supervision.
 pub(crate) fn unwatched(containers: &[ContainerUsage]) -> Assessment {
     let why = || explanation("the QoS controller does not answer");
     let frozen = containers.iter().filter(|container| container.frozen);
@@ -311,7 +311,7 @@ pub(crate) fn unwatched(containers: &[ContainerUsage]) -> Assessment {
     }
 }
 
-/// The plug-in's own words, cut to a length and without what would spoil a log.
+/// The plug-in's own text, truncated and without control characters.
 fn explanation(words: &str) -> Explanation {
     let words: String = words
         .chars()
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Found by reading: they stayed frozen for as long as the agent ran.
+    /// Regression: they stayed frozen for as long as the agent ran.
     #[test]
     fn what_a_silent_controller_had_frozen_goes_on() {
         let container = |executor: &str, frozen| ContainerUsage {

@@ -1,8 +1,7 @@
-//! From what the monitor and the core know to what an estimator sees. Pure.
+//! Converts the state of the monitor and the core to an estimator's sample. Pure.
 //!
-//! Moments are on the boot's clock, so that the age of a container that is older than this agent is
-//! known. Invariant: every executor that holds resources is in the sample, also when nothing could be
-//! read of it.
+//! Moments are on the boot's clock, so that the age of a container older than this agent is known. Invariant: every
+//! executor with resources is in the sample, even if none of its values could be read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,25 +17,25 @@ use crate::monitor::Sample;
 /// Ticks per second of process start times, a constant of the kernel's interface.
 const USER_HZ: u64 = 100;
 const MILLIS_PER_CPU: f64 = 1000.0;
-/// The label of an executor or a command task that says how dear it is; the lowest goes first.
+/// The label of an executor or a command task with its eviction priority; the lowest is evicted first.
 const EVICTION_PRIORITY: &str = "eviction_priority";
 
 /// The two clocks at one moment.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Clocks {
-    /// Since the machine was booted.
+    /// The time since the machine was booted.
     pub(crate) boot: Duration,
     /// The time since the Unix epoch.
     pub(crate) unix: Duration,
 }
 
 impl Clocks {
-    /// The present, as the sample tells it.
+    /// The present moment of the sample.
     pub(crate) fn now(self) -> Moment {
         Moment::ORIGIN + self.boot
     }
 
-    /// A reading's time of day, on the boot's clock.
+    /// Converts the wall clock time of a reading to the boot's clock.
     fn moment_of(self, unix: Duration) -> Moment {
         let ago = self.unix.saturating_sub(unix);
         let ahead = unix.saturating_sub(self.unix);
@@ -44,7 +43,7 @@ impl Clocks {
     }
 }
 
-/// The node at one moment.
+/// Makes the sample of the node at one moment.
 pub(crate) fn usage_sample(
     clocks: Clocks,
     host: HostUsage,
@@ -130,7 +129,7 @@ fn eviction_priority(executor: &Executor) -> i64 {
         .unwrap_or(0)
 }
 
-/// Those of an executor, or of the command that it is made up for.
+/// The labels of an executor, or of the command for which it was made.
 pub(super) fn labels(executor: &Executor) -> Option<&pb::Labels> {
     match (&executor.info, executor.command_task()) {
         (Some(info), _) => info.labels.as_ref(),
@@ -152,7 +151,7 @@ mod tests {
         assert_eq!(clocks.now(), at(100));
         assert_eq!(clocks.moment_of(Duration::from_secs(999_990)), at(90));
         assert_eq!(clocks.moment_of(Duration::from_secs(1_000_002)), at(102));
-        // The clock of the day was set back by more than the machine is up: old, not an error.
+        // If the wall clock was set back by more than the uptime, the reading counts as old; that is no error.
         assert_eq!(clocks.moment_of(Duration::from_secs(5)), at(0));
     }
 }

@@ -1,8 +1,8 @@
-//! A sample as plug-ins see it. Pure.
+//! Converts a sample to the message for plug-ins. Pure.
 //!
-//! Servers of gRPC take 4 MiB unless they are told otherwise. Invariant: however much frameworks say of their executors,
-//! tasks and reservations, each executor is named with how much it was allocated and what it uses; what it runs, and how,
-//! is left out. Of very many executors less is told of what they use.
+//! gRPC servers accept 4 MiB by default. Invariant: for any sizes of frameworks' data about executors, tasks and
+//! reservations, the message names each executor with its allocation and usage. It omits the command and its
+//! environment. With very many executors it contains fewer statistics.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,18 @@ use crate::core::{Executor, Snapshot, Task};
 use crate::monitor::Sample;
 use crate::monitor::statistics::resource_statistics;
 
-/// Of all executors in a message, with their tasks, names and labels: the rest of it is small.
+/// Bytes of all executors in a message, with their tasks, names and labels: the rest of the message is small.
 const EXECUTORS_BYTES_MAX: usize = 3 << 20;
-/// Of all executors with all of their statistics, which come before what the above leaves room for: with what the machine has less
-/// than a server takes. Of more the statistics are told that are about processors and memory in use.
+/// Bytes of all executors with their full statistics, which have priority over the limit above: together with the
+/// machine's resources they are less than a server accepts. Beyond this limit only the statistics of CPU and memory
+/// usage remain.
 const STATISTICS_BYTES_MAX: usize = EXECUTORS_BYTES_MAX + (448 << 10);
-/// Of all that the machine has, with its reservations and volumes.
+/// Bytes of the machine's resources, with reservations and volumes.
 const TOTAL_BYTES_MAX: usize = 512 << 10;
-/// What a field costs beside its content, at most.
+/// The most bytes of a field besides its content.
 const FIELD_BYTES: usize = 8;
 
-/// What Mesos's modules are given, with the machine beside it.
+/// The data that Mesos passes to modules, and the machine's values.
 pub(super) fn message(
     sample: &UsageSample,
     snapshot: &Snapshot,
@@ -47,7 +48,7 @@ pub(super) fn message(
     }
 }
 
-/// With whom parts of it are reserved to, and the volumes on it, unless there is too much of that.
+/// The machine's resources with reservations and volumes, unless these are too large.
 fn total(all: &Resources) -> Vec<pb::Resource> {
     let told = resources(all);
     if bytes_of(&told) <= TOTAL_BYTES_MAX {
@@ -56,7 +57,7 @@ fn total(all: &Resources) -> Vec<pb::Resource> {
     resources(&amounts(all))
 }
 
-/// All of them; then their tasks, and then details of both, the smallest first, for as long as there is room.
+/// Describes all executors; then their tasks, and then details of both, the smallest first, while there is room.
 fn executors(
     live: Vec<&Executor>,
     readings: &BTreeMap<ContainerId, Sample>,
@@ -100,23 +101,23 @@ fn executors(
     described
 }
 
-/// What is known of an executor or a task beside its ids and amounts: of any size.
+/// Details of an executor or a task, besides its ids and amounts; of any size.
 struct Detail<'a> {
     bytes: usize,
     executor: usize,
-    /// None for the executor itself.
+    /// The index of the task; `None` for the executor itself.
     task: Option<usize>,
     content: Content<'a>,
 }
 
 enum Content<'a> {
-    /// What a framework calls it, and its labels.
+    /// The framework's names and labels.
     Words {
         name: String,
         source: &'a str,
         labels: Option<&'a pb::Labels>,
     },
-    /// What it was given, of which reservations and volumes.
+    /// The allocated resources, with reservations and volumes.
     Resources {
         own: &'a [pb::Resource],
         allocated: Vec<pb::Resource>,
@@ -201,7 +202,7 @@ impl<'a> Detail<'a> {
     }
 }
 
-/// What messages take in the one that they are repeated in.
+/// The size of messages as a repeated field.
 fn bytes_of<M: prost::Message>(messages: &[M]) -> usize {
     let sizes = messages.iter().map(|one| one.encoded_len() + FIELD_BYTES);
     sizes.sum()
@@ -221,7 +222,7 @@ fn bare(task: &Task) -> pb::resource_usage::executor::Task {
     }
 }
 
-/// An executor without its tasks, and without what its framework says of it.
+/// An executor without its tasks and its framework's texts.
 fn described(
     executor: &Executor,
     reading: Option<&Sample>,
@@ -249,7 +250,7 @@ fn described(
     }
 }
 
-/// What an executor may use of processors and memory, and does.
+/// The CPU and memory limits and usage of an executor.
 fn of_use(all: &pb::ResourceStatistics) -> pb::ResourceStatistics {
     pb::ResourceStatistics {
         timestamp: all.timestamp,
@@ -267,7 +268,7 @@ fn resources(resources: &Resources) -> Vec<pb::Resource> {
     convert::to_resources(resources, Format::PostRefinement).unwrap_or_default()
 }
 
-/// How much there is of each name, revocable or not, whomever it is reserved or allocated to.
+/// The total for each name, revocable or not, regardless of reservations and allocations.
 fn amounts(resources: &Resources) -> Resources {
     let plain = resources.iter().map(|resource| {
         let amount = Resource::plain(resource.name().clone(), resource.value().clone());
@@ -415,8 +416,8 @@ mod tests {
         assert_eq!(task.labels, labelled(10));
     }
 
-    /// Found by reading: what one framework said of its executor and tasks made the question too large for any plug-in, and
-    /// switched the controller off for everybody.
+    /// Regression: the data of one framework about its executor and tasks made the message too large for any plug-in,
+    /// and so disabled the controller for everybody.
     #[test]
     fn no_framework_makes_the_question_too_large_for_a_plug_in() {
         let mut executors = vec![executor("data", 5 * MIB, 5 * MIB)];
@@ -452,7 +453,7 @@ mod tests {
         assert_eq!(last.tasks[0].labels, labelled(10));
     }
 
-    /// Of 3,000 executors and more the question was larger than servers take, and never answered.
+    /// Regression: with 3,000 executors and more the message exceeded the limit of servers, and was never answered.
     #[test]
     fn of_very_many_executors_it_is_told_what_they_use_and_no_more() {
         let told = |count: usize| {
@@ -520,7 +521,7 @@ mod tests {
             .sum()
     }
 
-    /// Found by reading: the labels of a reservation did as well, with the reservation alone.
+    /// Regression: the labels of a reservation alone had the same effect.
     #[test]
     fn no_reservation_makes_the_question_too_large_for_a_plug_in() {
         let mut large = executor("large", 0, 0);

@@ -1,4 +1,4 @@
-//! Where the agent listens, and how it is called.
+//! The addresses that the agent listens on and advertises.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     listener.map_err(|source| RunError::Listen { address, source })
 }
 
-/// Where a listener is, which was perhaps given a free port.
+/// The address of a listener, which may have got a free port.
 pub(super) fn local_address(
     listener: &TcpListener,
     address: SocketAddr,
@@ -24,7 +24,7 @@ pub(super) fn local_address(
     local.map_err(|source| RunError::Listen { address, source })
 }
 
-/// Returns the address that the master and tasks are told.
+/// Returns the address advertised to the master and tasks.
 pub(super) fn advertised(flags: &Flags, address: SocketAddr, master: &MasterAddress) -> SocketAddr {
     let ip = ip_to_advertise(flags, address.ip(), master);
     SocketAddr::new(ip, flags.advertise_port.unwrap_or(address.port()))
@@ -35,7 +35,7 @@ pub(crate) fn ip_to_advertise(flags: &Flags, listen: IpAddr, master: &MasterAddr
     if let Some(ip) = flags.advertise_ip {
         return ip;
     }
-    // A name may take long to look up; the way to other machines is nearly always the way to the master.
+    // Does not look up names for long; the route to other machines is nearly always the route to the master.
     let masters = master.resolve().unwrap_or_default();
     let masters = masters
         .iter()

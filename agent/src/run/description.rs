@@ -1,4 +1,4 @@
-//! What the agent tells the master of itself: who it is, and what it can do.
+//! The agent's description for the master: its identity and its capabilities.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use crate::configuration::Configuration;
 use crate::configuration::flags::Flags;
 
-/// What this agent can do, as Mesos names it.
+/// The capabilities of this agent, by Mesos's names.
 pub(super) const CAPABILITIES: &[Capability] = &[
     Capability::MultiRole,
     Capability::HierarchicalRole,
@@ -22,14 +22,14 @@ pub(super) const CAPABILITIES: &[Capability] = &[
     Capability::TaskResourceLimits,
 ];
 
-/// Returns the name that an agent with these flags is known by. It depends on flags alone: a route that comes or goes
-/// must not change the name of an agent that starts again.
+/// Returns the name of an agent with these flags. It depends on flags alone: a changed route must not change the name
+/// of an agent that starts again.
 pub(crate) fn hostname_of(flags: &Flags) -> String {
     let given = flags.hostname.clone();
     given.unwrap_or_else(|| hostname::of(flags.advertise_ip.unwrap_or(flags.ip)))
 }
 
-/// The agent as it registers, without an id.
+/// The agent's description for its registration, without an id.
 pub(super) fn agent_info(
     flags: &Flags,
     configuration: &Configuration,

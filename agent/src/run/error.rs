@@ -1,4 +1,4 @@
-//! Why an agent does not start, or ends: each with what to give or to do instead.
+//! The errors that prevent the start of an agent, or end it, each with its remedy.
 
 use std::net::SocketAddr;
 
@@ -8,25 +8,25 @@ use crate::directories::DirectoryError;
 use crate::link::MasterAddressError;
 use crate::oversubscription::OversubscriptionError;
 
-/// Why the daemon could not start, or had to end.
+/// The reason why the daemon could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A flag makes no sense.
+    /// A flag has an invalid value.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// What was given for oversubscription makes no sense.
+    /// The settings of oversubscription are invalid.
     #[error(transparent)]
     Oversubscription(#[from] OversubscriptionError),
-    /// `--master` makes no sense.
+    /// The value of `--master` is invalid.
     #[error(transparent)]
     Master(#[from] MasterAddressError),
     /// Authentication or TLS is missing or cannot be configured.
     #[error(transparent)]
     Authentication(#[from] meseta_daemon::authentication::SettingsError),
-    /// Executors cannot be told apart.
+    /// The tokens that identify executors cannot be made.
     #[error(transparent)]
     Tokens(#[from] crate::executor_tokens::TokenError),
-    /// Nobody may listen there.
+    /// The address cannot be listened on.
     #[error("failed to listen on {address}{}", listen_hint(source))]
     Listen {
         address: SocketAddr,
@@ -36,10 +36,10 @@ pub enum RunError {
     /// A directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The checkpoints are there but cannot be used.
+    /// The checkpoints exist but are unusable.
     #[error("failed to read the checkpoints")]
     Checkpoints(#[source] ReadError),
-    /// Some of the checkpoints are damaged, and nothing is to be given up.
+    /// Some of the checkpoints are damaged, and `--strict` forbids to give up their state.
     #[error(
         "{count} damaged checkpoint(s), the first {path} ({why}); with --strict=false the agent starts without what it is of, \
          and keeps the file in meta/quarantine"
@@ -47,10 +47,10 @@ pub enum RunError {
     Damaged {
         count: usize,
         path: std::path::PathBuf,
-        /// What is wrong with the first.
+        /// The damage of the first checkpoint.
         why: String,
     },
-    /// The work directory is empty, and containers that were launched from it run.
+    /// The work directory is empty, but containers launched from it are running.
     #[error(
         "{containers} container(s) of this agent run, and {work_dir} has no records of them: mount the disk or put the directory \
          back, or end them with --recover=cleanup ({folder})"

@@ -1,4 +1,4 @@
-//! Plug-ins that answer, hang, fail, speak nonsense or are not there, over a real socket.
+//! Plug-ins that answer, hang, fail, return garbage or are missing, over a real socket.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl ResourceEstimator for Manner {
     }
 }
 
-/// A plug-in's process: with it end its connections too.
+/// A plug-in's process; its connections end with it.
 struct Process(Option<tokio::runtime::Runtime>);
 
 impl Drop for Process {
@@ -125,7 +125,8 @@ impl Asked {
         Ok(free.revocable().cpus().map_or(0.0, |cpus| cpus.to_f64()))
     }
 
-    /// The same of one that does not hang, asked again where the machine stood still for longer than an answer may take.
+    /// Returns the answer of a plug-in that does not hang. Repeats the call after a timeout, since the machine may have
+    /// paused.
     async fn answered(&mut self) -> Result<f64, Failure> {
         for _ in 0..20 {
             match self.oversubscribes().await {
@@ -146,7 +147,7 @@ async fn a_plug_in_that_comes_goes_and_comes_back() {
     let serving = serve(&socket, Manner::Oversubscribes(2.5));
     assert_eq!(asked.answered().await, Ok(2.5));
     drop(serving);
-    // Its connection may outlive it by a moment.
+    // Its connection may live a moment longer than the process.
     let failure = loop {
         if let Err(failure) = asked.oversubscribes().await {
             break failure;
