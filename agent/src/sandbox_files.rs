@@ -1,10 +1,10 @@
-//! Reading sandboxes on behalf of somebody else, without being led out of them.
+//! Reads sandboxes on behalf of clients, without following paths out of them.
 //!
-//! A path is the real one of a sandbox or a virtual one (`/frameworks/F/executors/E/runs/latest/...`).
-//! Its ids are validated, the sandbox's folder is opened, and what remains is resolved beneath it by
-//! `openat2`: no `..`, symbolic link, magic link or device leads out. Blocking. Invariants: what is
-//! read is a regular file beneath the sandbox's own inode, of whoever owns the sandbox or the file's folder; whose
-//! it is on disk decides who may read it, not who runs there now.
+//! A path is the real path of a sandbox or a virtual one (`/frameworks/F/executors/E/runs/latest/...`). Its ids are
+//! validated, the sandbox's folder is opened, and the rest is resolved beneath it by `openat2`: no `..`, symbolic link,
+//! magic link or device leads out. Blocking. Invariants: a read file is a regular file beneath the sandbox's own inode,
+//! and belongs to the owner of the sandbox or of the file's folder. The owner on disk decides who may read a file, not
+//! the user of the current run.
 
 use std::fs::File;
 use std::io;
@@ -19,31 +19,31 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use crate::checkpoint::{Layout, RunKey};
 use crate::file_user::path_of;
 
-/// One read gives at most this much: 16 pages.
+/// The most bytes of one read: 16 pages.
 pub(crate) const READ_BYTES_MAX: u64 = 16 * 4096;
-/// Entries of one folder that are listed.
+/// The most entries of a folder to list.
 const ENTRIES_MAX: usize = 10_000;
-/// Their paths together: each begins with the path that was asked for, which may be as long as a call.
+/// The most bytes of all their paths: each begins with the requested path, which may be as long as a call.
 const LISTED_BYTES_MAX: usize = 16 << 20;
-/// A name in a folder, for the kernel.
+/// The kernel's limit for a name in a folder.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Why a path cannot be read.
+/// The reason why a path cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilesError {
-    /// There is nothing of that name, or it leads out of the sandbox.
+    /// The path does not exist, or leads out of the sandbox.
     #[error("no such file")]
     NotFound,
-    /// A file was wanted.
+    /// The path is a folder, not a file.
     #[error("it is a directory")]
     IsDirectory,
-    /// A folder was wanted.
+    /// The path is not a folder.
     #[error("it is not a directory")]
     NotDirectory,
-    /// It is a pipe, a device or the like.
+    /// The path is a pipe, a device or another special file.
     #[error("it is not a regular file")]
     NotAFile,
-    /// It is a user's whose sandboxes the reader may not read.
+    /// The path belongs to a user whose sandboxes the reader may not read.
     #[error("{0}")]
     Forbidden(Forbidden),
     /// The file cannot be read.
@@ -55,7 +55,7 @@ impl From<rustix::io::Errno> for FilesError {
     fn from(errno: rustix::io::Errno) -> Self {
         use rustix::io::Errno;
         match errno {
-            // XDEV and LOOP are how the kernel says that the path would have left the sandbox.
+            // With XDEV and LOOP the kernel reports that the path would have left the sandbox.
             Errno::NOENT | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL => {
                 Self::NotFound
             }
@@ -65,14 +65,14 @@ impl From<rustix::io::Errno> for FilesError {
     }
 }
 
-/// One entry of a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// The path as asked for, with the entry's name.
+    /// The path as requested, with the entry's name.
     pub(crate) path: String,
-    /// Owner, by name if it has one.
+    /// The name of the owner, or the number of an owner without a name.
     pub(crate) user: String,
-    /// The file's group, likewise.
+    /// The name of the file's group, or its number.
     pub(crate) group: String,
     /// The file's type and permissions.
     pub(crate) mode: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// As `ls -l` writes it.
+    /// The mode in the form of `ls -l`.
     pub(crate) fn mode_text(&self) -> String {
         let kind = match FileType::from_raw_mode(self.mode) {
             FileType::Directory => 'd',
@@ -109,34 +109,35 @@ impl Entry {
     }
 }
 
-/// What was read of a file.
+/// A part of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileChunk {
-    /// Of the whole file.
+    /// The size of the whole file.
     pub(crate) size: u64,
-    /// What was asked for, as far as there is that much.
+    /// The requested bytes, as far as the file has them.
     pub(crate) data: Vec<u8>,
-    /// Stays with the file when it is renamed; another file that takes its number later has another.
+    /// The id of the file. It survives renames, and a later file with the same inode number has another id.
     pub(crate) file_id: u64,
 }
 
 fn file_id(found: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let since = |time: std::time::SystemTime| time.duration_since(std::time::UNIX_EPOCH).ok();
-    // Without a time of birth the number alone has to do.
+    // Without a time of birth the inode number alone must suffice.
     let born = found.created().ok().and_then(since).unwrap_or_default();
     let born = born.as_secs().wrapping_mul(1_000_000_000) ^ u64::from(born.subsec_nanos());
     found.ino().rotate_left(32) ^ born
 }
 
-/// The sandboxes of one agent, as somebody may read them.
+/// The sandboxes of one agent, as visible to a reader.
 #[derive(Clone, Debug)]
 pub(crate) struct Sandboxes {
     layout: Layout,
     agent: Option<AgentId>,
-    /// By whose rights what is on disk is read, by its owners; none if that was found otherwise, or all is allowed.
+    /// The reader whose rights are checked for each owner on disk; `None` if they were checked before, or everything is
+    /// allowed.
     reader: Option<Approver>,
-    /// Whose the sandbox that is asked for will be, which may not be there yet; none if nothing is known of it.
+    /// The future owner of the requested sandbox, which may not exist yet; `None` if unknown.
     launched_as: Option<String>,
 }
 
@@ -145,11 +146,11 @@ pub(crate) struct Sandboxes {
 pub(crate) struct NamedRun {
     pub(crate) framework: FrameworkId,
     pub(crate) executor: ExecutorId,
-    /// The newest one if absent.
+    /// The container of the run; `None` for the newest run.
     pub(crate) container: Option<ContainerId>,
 }
 
-/// A path, split into the sandbox and what is beneath it.
+/// A path, split into the sandbox and the path beneath it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Located {
     sandbox: PathBuf,
@@ -166,9 +167,8 @@ impl Sandboxes {
         }
     }
 
-    /// The same for a reader who may read what is of certain users: of each thing that is opened, and of each
-    /// folder on the way to it, the owner counts. Of a sandbox that is not there, the user counts that its run was
-    /// launched as, if that is known.
+    /// Restricts the sandboxes to a reader with rights for certain users: the owner of each opened file and of each
+    /// folder on the path counts. For a missing sandbox, the user of its run's launch counts, if that is known.
     pub(crate) fn read_by(self, reader: Approver, launched_as: Option<String>) -> Self {
         Self {
             reader: Some(reader),
@@ -177,13 +177,13 @@ impl Sandboxes {
         }
     }
 
-    /// The run that a path's sandbox is of.
+    /// The run of a path's sandbox.
     pub(crate) fn run(&self, path: &str) -> Option<NamedRun> {
         let (_, run, _) = self.resolve(path).ok()?;
         Some(run)
     }
 
-    /// Where a path leads, if the reader may read the sandbox that it is in.
+    /// Resolves a path, if the reader may read its sandbox.
     fn enter(&self, path: &str) -> Result<Located, FilesError> {
         let located = self.locate(path);
         if self.reader.is_some() {
@@ -197,7 +197,7 @@ impl Sandboxes {
         located
     }
 
-    /// Refuses what is a user's whose sandboxes the reader may not read.
+    /// Checks that the reader may read the sandboxes of this user.
     fn allow(&self, user: Option<&str>) -> Result<(), FilesError> {
         let Some(reader) = &self.reader else {
             return Ok(());
@@ -210,8 +210,8 @@ impl Sandboxes {
         self.allow(Some(&user_name(owner)))
     }
 
-    /// Refuses what was opened if it, or a folder on the way to it, is somebody's whose sandboxes the reader may
-    /// not read: a group's tasks may run as different users.
+    /// Checks that the reader may read the sandboxes of the owners of an opened file and of all folders on its path: a
+    /// group's tasks may run as different users.
     fn allow_opened(&self, located: &Located, opened: &OwnedFd) -> Result<(), FilesError> {
         if self.reader.is_none() {
             return Ok(());
@@ -219,7 +219,7 @@ impl Sandboxes {
         let root = open_sandbox(located)?;
         let path = path_of(opened).map_err(FilesError::Io)?;
         let root_path = path_of(&root).map_err(FilesError::Io)?;
-        // What was moved or removed meanwhile has no way to it.
+        // A file that was moved or removed meanwhile has no such path.
         let beneath = path.strip_prefix(&root_path);
         let beneath = beneath.map_err(|_| FilesError::NotFound)?;
         let mut owners = std::collections::BTreeSet::new();
@@ -236,7 +236,7 @@ impl Sandboxes {
         owners.into_iter().try_for_each(|uid| self.allow_owner(uid))
     }
 
-    /// What a folder holds.
+    /// Lists the entries of a folder.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>, FilesError> {
         let located = self.enter(path)?;
         let folder = open_beneath(&located, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -260,7 +260,7 @@ impl Sandboxes {
         let mut users = Names::default();
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
-            // What vanished meanwhile is not listed.
+            // Entries that vanished meanwhile are not listed.
             if let Ok(stat) = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 let path = format!("{prefix}/{}", name.to_string_lossy());
                 entries.push(users.entry(path, &stat));
@@ -269,7 +269,7 @@ impl Sandboxes {
         Ok(entries)
     }
 
-    /// Up to [`READ_BYTES_MAX`] of a file's bytes.
+    /// Reads up to [`READ_BYTES_MAX`] of a file's bytes.
     pub(crate) fn read(
         &self,
         path: &str,
@@ -299,10 +299,10 @@ impl Sandboxes {
         })
     }
 
-    /// A regular file and its size.
+    /// Opens a regular file and returns its size.
     pub(crate) fn open(&self, path: &str) -> Result<(File, u64), FilesError> {
         let located = self.enter(path)?;
-        // Looked at before it is opened: opening a device can do something.
+        // Checked before it is opened for reading: opening a device may have effects.
         check_regular(&open_beneath(&located, OFlags::PATH)?)?;
         let file = open_beneath(&located, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let size = check_regular(&file)?;
@@ -325,7 +325,7 @@ impl Sandboxes {
         })
     }
 
-    /// The agent and the run that a path names, the newest one by its id if there is one, and what is beneath it.
+    /// The agent and the run that a path names, with the id of the newest run if there is one, and the path beneath it.
     fn resolve(&self, path: &str) -> Result<(AgentId, NamedRun, PathBuf), FilesError> {
         let (agent, rest) = self.split_agent(path)?;
         let (mut named, beneath) = split_run(&rest).ok_or(FilesError::NotFound)?;
@@ -335,7 +335,7 @@ impl Sandboxes {
         Ok((agent, named, beneath))
     }
 
-    /// The agent that a path is of, and what follows its id.
+    /// The agent of a path, and the path after its id.
     fn split_agent(&self, path: &str) -> Result<(AgentId, String), FilesError> {
         let real = self.layout.work_dir().join("slaves");
         match Path::new(path).strip_prefix(&real) {
@@ -358,7 +358,7 @@ impl Sandboxes {
             agent: agent.clone(),
             framework: named.framework.clone(),
             executor: named.executor.clone(),
-            // Any will do to find the folder of all runs.
+            // Any id suffices to find the folder of all runs.
             container: ContainerId::new("x").ok()?,
         };
         let link = self.layout.sandbox_runs(&key).join("latest");
@@ -367,7 +367,7 @@ impl Sandboxes {
     }
 }
 
-/// `frameworks/F/executors/E/runs/R/...`, or the older `framework/F/executor/E/latest/...`.
+/// Splits `frameworks/F/executors/E/runs/R/...`, or the older `framework/F/executor/E/latest/...`.
 fn split_run(path: &str) -> Option<(NamedRun, PathBuf)> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let plural = match parts.next()? {
@@ -403,8 +403,8 @@ fn open_sandbox(located: &Located) -> Result<OwnedFd, FilesError> {
     )?)
 }
 
-/// Whose something is; nobody's in particular if it is a folder of the agent's that is a mere passage to those of
-/// tasks, as `containers` and `tasks` are.
+/// The owner of an entry; `None` for a folder of the agent that only contains those of tasks, such as `containers` and
+/// `tasks`.
 fn owner_of(opened: &OwnedFd) -> Result<Option<u32>, FilesError> {
     let stat = rustix::fs::fstat(opened)?;
     let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -413,7 +413,7 @@ fn owner_of(opened: &OwnedFd) -> Result<Option<u32>, FilesError> {
     Ok((!(is_folder && is_open && is_agents)).then_some(stat.st_uid))
 }
 
-/// The mode of folders in a sandbox that hold those of nested containers.
+/// The mode of folders in a sandbox that contain those of nested containers.
 const PASSAGE_MODE: u32 = 0o755;
 
 fn open_beneath(located: &Located, flags: OFlags) -> Result<OwnedFd, FilesError> {
@@ -424,7 +424,7 @@ fn open_beneath(located: &Located, flags: OFlags) -> Result<OwnedFd, FilesError>
         &located.beneath
     };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    // A rename under way makes the kernel ask for another try.
+    // During a rename the kernel requests another attempt.
     const TRIES: usize = 16;
     for _ in 0..TRIES {
         let flags = flags | OFlags::CLOEXEC;
@@ -445,8 +445,8 @@ fn check_regular(file: &OwnedFd) -> Result<u64, FilesError> {
     }
 }
 
-/// Refuses what does not belong to whoever owns the sandbox, or the folder that it is in: where the kernel lets
-/// users link to others' files (`protected_hardlinks`), a task may have put one there that it cannot read itself.
+/// Refuses a file that belongs neither to the owner of the sandbox nor to that of its folder. Where the kernel lets
+/// users link to others' files (`protected_hardlinks`), a task may have linked a file there that it cannot read itself.
 fn check_owner(located: &Located, file: &OwnedFd) -> Result<(), FilesError> {
     let owner = rustix::fs::fstat(file)?.st_uid;
     let folders = [
@@ -466,7 +466,7 @@ fn check_owner(located: &Located, file: &OwnedFd) -> Result<(), FilesError> {
     Err(FilesError::NotFound)
 }
 
-/// The name of a user; the number of one who has none.
+/// The name of a user, or the number of a user without a name.
 fn user_name(uid: u32) -> String {
     let known = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     known.map_or_else(|| uid.to_string(), |user| user.name)

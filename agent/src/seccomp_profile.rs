@@ -1,9 +1,8 @@
 //! System call profiles in the container engines' JSON format.
 //!
-//! Understood: the default action, rules with names (or one name), actions, conditions on arguments, and
-//! the usual restrictions (`includes`, `excludes`) to architectures, kernel versions and capabilities of
-//! the container. A name this architecture does not have is skipped where it would only
-//! allow, and refused where it would forbid.
+//! Supported: the default action, rules with names (or one name), actions, conditions on arguments, and the usual
+//! restrictions (`includes`, `excludes`) to architectures, kernel versions and capabilities of the container. A system
+//! call unknown to this architecture is skipped in a rule that allows it, and refused in a rule that forbids it.
 
 use meseta_isolators::{
     CapabilityCondition, CapabilitySet, SeccompAction, SeccompArgument, SeccompComparison,
@@ -12,9 +11,9 @@ use meseta_isolators::{
 use meseta_proto::Invalid;
 use serde::Deserialize;
 
-/// What a refusal without an errno of its own gives.
+/// The errno of a refusal without its own.
 const EPERM: u16 = 1;
-/// Rules of one profile.
+/// The most rules of one profile.
 const RULES_MAX: usize = 4096;
 
 #[derive(Deserialize)]
@@ -67,7 +66,7 @@ struct Argument {
     op: String,
 }
 
-/// Reads a profile, or says why it cannot be used.
+/// Reads a profile, or fails with the reason why it is unusable.
 pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, Invalid> {
     let release = rustix::system::uname();
     let release = release.release().to_string_lossy();
@@ -128,7 +127,7 @@ fn capabilities(condition: &Condition) -> Result<CapabilitySet, Invalid> {
     CapabilitySet::from_names(condition.caps.iter().map(String::as_str)).map_err(Invalid::of)
 }
 
-/// Returns whether the kernel is as new as a condition asks, or `None` if the condition names no kernel.
+/// Returns whether the kernel is as new as a condition requires, or `None` if the condition names no kernel.
 fn is_new_enough(condition: &Condition, kernel: KernelVersion) -> Result<Option<bool>, Invalid> {
     let Some(text) = &condition.min_kernel else {
         return Ok(None);
@@ -180,7 +179,7 @@ fn argument(one: &Argument) -> Result<SeccompArgument, Invalid> {
         "SCMP_CMP_LE" => (SeccompComparison::LessOrEqual, one.value),
         "SCMP_CMP_GT" => (SeccompComparison::Greater, one.value),
         "SCMP_CMP_GE" => (SeccompComparison::GreaterOrEqual, one.value),
-        // The first value is the mask, the second what is left under it.
+        // The first value is the mask, the second the expected result.
         "SCMP_CMP_MASKED_EQ" => (SeccompComparison::Masked(one.value), one.value_two),
         other => return Err(format!("the comparison {other:?} is unknown").into()),
     };

@@ -1,11 +1,11 @@
 //! The service task that owns the core; all others use a [`Handle`].
 //!
-//! [`Service::run`] takes one input at a time, hands writes to the writer thread and the other effects to what carries
-//! them out. Effects that wait for a write are released in order, per destination, when it is durable.
+//! [`Service::run`] takes one input at a time, hands writes to the writer thread and the other effects to their
+//! components. Effects that wait for a write are released in order, per destination, when the write is durable.
 //!
 //! ```text
 //! executor_streams.rs  the queues of events to executors
-//! held_inputs.rs       what waits while too much is to be written, and what does not
+//! held_inputs.rs       inputs that wait for the disk, and inputs that do not
 //! ```
 //!
 //! [`Handle`]: crate::handle::Handle
@@ -37,11 +37,12 @@ use held_inputs::HeldInputs;
 /// Inputs taken between two looks at everything else.
 const INPUTS_PER_TURN: usize = 64;
 
-/// Pause between two looks at the timers while inputs wait for the disk.
+/// Interval between two looks at the timers while inputs wait for the disk.
 const BEHIND_TICK: Duration = Duration::from_millis(500);
 
-/// How much may wait for the disk before the core takes nothing new, as with a full queue of writes, until some
-/// of it is durable. What one input leads to comes on top, and what does not wait: pings, kills and timers.
+/// The limit of outputs that wait for the disk. At the limit, as with a full queue of writes, the core takes no new
+/// inputs until some of them are durable. The outputs of a single input may exceed the limit, and so may those of
+/// pings, kills and timers, which do not wait.
 #[derive(Copy, Clone, Debug)]
 struct Backlog {
     bytes: usize,
@@ -67,8 +68,8 @@ impl Backlog {
 /// Messages between frameworks and their executors that may wait for the disk.
 const MESSAGES_MAX: usize = OUTPUTS_MAX / 4;
 
-/// Messages between frameworks and their executors that wait for the disk, bounded so that they alone never are all that
-/// may wait: nobody is promised that one arrives.
+/// Messages between frameworks and their executors that wait for the disk. They are bounded so that they alone never
+/// reach the limit, since their delivery is not guaranteed.
 #[derive(Debug)]
 struct WaitingMessages {
     bytes: usize,
@@ -85,7 +86,7 @@ impl WaitingMessages {
         }
     }
 
-    /// Whether an output may wait: one more message than there may be is to be dropped.
+    /// Whether an output may wait: a message beyond the limit must be dropped.
     fn takes(&mut self, output: &Output) -> bool {
         if !output.is_message() {
             return true;
@@ -98,7 +99,7 @@ impl WaitingMessages {
         true
     }
 
-    /// It waits no longer.
+    /// Removes an output that no longer waits.
     fn left(&mut self, output: &Output) {
         if output.is_message() {
             self.bytes = self.bytes.saturating_sub(output.bytes());
@@ -119,7 +120,7 @@ pub(crate) struct Service {
     core: AgentCore,
     mailbox: Mailbox,
     writer: Writer,
-    /// What it has not made durable.
+    /// The writes that are not durable.
     pending_writes: PendingWrites,
     backlog: Backlog,
     links: Links,
@@ -127,17 +128,18 @@ pub(crate) struct Service {
     streams: ExecutorStreams,
     gc: Gc,
     layout: Layout,
-    /// What waits for its write.
+    /// The outputs that wait for their writes.
     outbox: Outbox<Destination, Output>,
-    /// Since when nothing new is taken because of the disk, or since the timers were last looked at meanwhile.
+    /// The time since when no new inputs are taken because of the disk, or of the last look at the timers meanwhile.
     behind_since: Option<Instant>,
-    /// The disk as the core knows it.
+    /// The condition of the disk last sent to the core.
     disk: DiskCondition,
     clock: Clock,
-    /// Messages between frameworks and executors that wait in it.
+    /// The messages between frameworks and executors in the outbox.
     messages: WaitingMessages,
     dropped: Dropped,
-    /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.
+    /// The last snapshot, shared by readers between two steps. Weak, since otherwise each changed part would exist
+    /// twice.
     shared: Weak<Snapshot>,
 }
 
@@ -180,7 +182,7 @@ impl Service {
         }
     }
 
-    /// Until the core says that it is over.
+    /// Runs until the core exits.
     pub(crate) async fn run(self) -> ExitReason {
         let beating = tokio::spawn(self.clock.clone().run_heartbeat());
         let reason = self.run_loop().await;
@@ -216,7 +218,8 @@ impl Service {
             tokio::select! {
                 received = receiving => match received {
                     Received::Inputs => self.sort(&mut taken, &mut inputs, is_behind),
-                    // No disk delays it: it is of this moment, and of executors that the core knows already.
+                    // A report does not wait for the disk: it describes the present moment, and executors that the core
+                    // already knows.
                     Received::Report(report) => self.step(Input::Oversubscription(report)),
                     Received::Query(query) => {
                         let snapshot = self.snapshot();
@@ -234,7 +237,7 @@ impl Service {
         }
     }
 
-    /// Puts what was received behind what waits, or takes what need not wait.
+    /// Queues the received inputs behind the waiting ones, or handles urgent inputs at once.
     fn sort(&mut self, received: &mut Vec<Input>, inputs: &mut HeldInputs, is_behind: bool) {
         for input in received.drain(..) {
             if !is_behind {
@@ -245,12 +248,12 @@ impl Service {
         }
     }
 
-    /// Whether so much waits for the disk that nothing new is taken.
+    /// Whether so many writes wait for the disk that no new inputs are taken.
     fn is_behind(&self) -> bool {
         self.pending_writes.is_full() || self.backlog.is_reached(&self.outbox)
     }
 
-    /// While nothing is taken nobody is heard: for the core that is a pause.
+    /// Tracks the time without inputs, which is a pause for the core.
     fn note_behind(&mut self, is_behind: bool) {
         match self.behind_since {
             None if is_behind => {
@@ -267,7 +270,7 @@ impl Service {
         }
     }
 
-    /// What is due happens while inputs wait, but for the deadlines of those who are not heard.
+    /// Handles due timers while inputs wait, and extends the deadlines of peers that the agent does not hear.
     fn tick_behind(&mut self) {
         let since = self.behind_since.replace(Instant::now());
         let lasted = since.map(|since| since.elapsed()).unwrap_or_default();
@@ -295,7 +298,7 @@ impl Service {
         })
     }
 
-    /// Hands writes to the writer and queues what follows them.
+    /// Hands writes to the writer and queues the outputs that follow them.
     fn take(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
@@ -308,7 +311,7 @@ impl Service {
                         self.dropped.count();
                         continue;
                     }
-                    // Has no limit of its own: see [`Backlog`].
+                    // The outbox has no limit of its own: see [`Backlog`].
                     if let Err(overflow) = self.outbox.push(to, after.0, output) {
                         tracing::error!(%overflow, "an action was lost");
                     }
@@ -317,12 +320,12 @@ impl Service {
         }
     }
 
-    /// Carries out what waits no longer.
+    /// Carries out the outputs that need not wait any longer.
     fn release(&mut self) -> Option<ExitReason> {
         let Progress { durable, disk } = self.writer.now();
         if std::mem::replace(&mut self.disk, disk) != disk {
             if disk == DiskCondition::Full {
-                // Sandboxes that are over may be what fills it.
+                // Old sandboxes may fill the disk.
                 self.gc.wake();
             }
             self.step(Input::Disk(disk));
@@ -337,7 +340,7 @@ impl Service {
         None
     }
 
-    /// The one place where outputs part: each goes to what it is for.
+    /// Dispatches an output to its component; the only such place.
     fn carry_out(&mut self, to: &Destination, output: Output) -> Option<ExitReason> {
         self.messages.left(&output);
         match output {
@@ -350,7 +353,7 @@ impl Service {
                 );
                 debug_assert!(of_containers, "{to:?}");
                 if let ContainerAction::Launch(plan) = &action {
-                    // Before it is made, so that no walk takes it for one of before.
+                    // Before the sandbox is made, so that no walk considers it old.
                     self.gc.keep(self.layout.sandbox(&plan.run));
                 }
                 self.containerizer.carry_out(action);
@@ -400,11 +403,11 @@ mod tests {
                 .expect("it has no limit of its own");
         }
         assert!(backlog.is_reached(&outbox));
-        // What one input leads to comes on top, and is not lost.
+        // The outputs of one input may exceed the limit, and are not lost.
         outbox
             .push(Destination::Master, 33, message(8 * MIB))
             .expect("it has no limit of its own");
-        // The disk comes after: what was made durable leaves room again.
+        // The disk catches up: durable writes leave room again.
         assert_eq!(outbox.durable(20).len(), 20);
         assert!(!backlog.is_reached(&outbox));
         assert_eq!(outbox.durable(33).len(), 13);
@@ -422,7 +425,7 @@ mod tests {
         assert!(few.is_reached(&outbox), "many small ones");
     }
 
-    /// However small they are, and however large the budget.
+    /// Messages of any size, and budgets of any size.
     #[test]
     fn messages_alone_never_keep_anything_else_from_being_taken() {
         const MIB: usize = 1 << 20;

@@ -61,7 +61,7 @@ pub enum RunError {
         /// The folder of these containers.
         folder: std::path::PathBuf,
     },
-    /// The agent that had this address left containers, which nobody would keep.
+    /// The former agent at this address left running containers, which no agent would manage.
     #[error(
         "{what}, and it listened on port {port} as this agent does: start it with that --work_dir, or {cure}"
     )]
@@ -70,21 +70,21 @@ pub enum RunError {
         port: u16,
         cure: &'static str,
     },
-    /// The kernel side could not be opened.
+    /// The interface to the kernel could not be opened.
     #[error("failed to prepare for containers: {0}")]
     Containers(String),
-    /// Which containers of before are on the machine cannot be told.
+    /// The containers of earlier agents could not be listed.
     #[error("failed to list the containers of before, in the runtime directory and the cgroups")]
     ListContainers(#[source] std::io::Error),
-    /// A thread or a task of ours is gone.
+    /// A thread or task of the agent ended unexpectedly.
     #[error("failed to {0}")]
     Internal(String),
-    /// The master will not have this agent.
+    /// The master refused this agent.
     #[error("refused: {0}")]
     Refused(String),
 }
 
-/// What to do where nobody can listen; the cause is told beside it.
+/// The remedy if the address cannot be listened on; the cause is shown beside it.
 fn listen_hint(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::AddrInUse => ": is another agent running? (--port=0 takes a free port)",

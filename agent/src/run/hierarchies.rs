@@ -1,4 +1,4 @@
-//! Which cgroup trees the agent uses, and where its containers are in them.
+//! The cgroup trees of the agent, and the location of its containers in them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use meseta_isolators::Host;
 use super::RunError;
 use crate::configuration::flags::Flags;
 
-/// Where containers are in each tree: in a scope of systemd if there is one to be had.
+/// The location of containers in each tree: a scope of systemd if one is available.
 pub(super) fn cgroups_root(host: &mut Host, flags: &Flags) -> Result<PathBuf, RunError> {
     if !flags.systemd_enable_support {
         return Ok(flags.cgroups_root.clone());
@@ -18,7 +18,7 @@ pub(super) fn cgroups_root(host: &mut Host, flags: &Flags) -> Result<PathBuf, Ru
     Ok(scope.unwrap_or_else(|| flags.cgroups_root.clone()))
 }
 
-/// Leaves the cgroup trees that are mounted at or below `--cgroups_hierarchy`.
+/// Keeps only the cgroup trees that are mounted at or below `--cgroups_hierarchy`.
 pub(crate) fn narrow(host: &mut Host, hierarchy: &Path) -> Result<(), RunError> {
     use meseta_isolators::Mode;
     let had_any = host.mode != Mode::None;

@@ -1,4 +1,4 @@
-//! What is read and made before the core can run: checkpoints, cgroups, the runtime folder.
+//! Reads and creates the state that the core needs before it can run: checkpoints, cgroups, the runtime folder.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::core::Enforceable;
 use crate::directories::{RuntimeFolder, instance_of, runtime_dir};
 use crate::other_instances;
 
-/// From the order to launch until exec.
+/// Timeout from the launch request until exec.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What must be there before the core can run.
+/// The state that the core needs before it can run.
 pub(super) struct Opened {
     pub(super) image: Image,
     pub(super) store: Store,
-    /// What is to be made durable before anything else.
+    /// The writes that must become durable first.
     pub(super) first: Vec<Write>,
-    /// Held until the containers are done with.
+    /// Held until the work on containers has ended.
     pub(super) runtime_folder: RuntimeFolder,
     pub(super) boot: BootId,
     pub(super) containers: Containers,
@@ -118,8 +118,8 @@ fn open_blocking(
         Vec::new(),
     )
     .map_err(|error| unusable(&error))?;
-    // Written by the writer, which waits for a disk that is full: a start that fails before must find the old
-    // boot again, and nothing is launched in this one before it is remembered.
+    // The writer makes these durable, and waits for a full disk. A start that fails before must find the old boot
+    // again. Nothing is launched in this boot before its id is recorded.
     let first = first_writes(&mut image, &boot, instance);
     Ok(Opened {
         image,
@@ -135,8 +135,8 @@ fn open_blocking(
     })
 }
 
-/// An agent whose predecessor at the same address had another work directory would run new tasks beside the old ones,
-/// which nobody keeps. An agent at another address may come back, and is reported.
+/// Refuses the start if the former agent at the same address had another work directory: the new agent would run tasks
+/// beside the old containers, which no agent manages. An agent at another address may come back, and is only reported.
 fn refuse_beside_left(flags: &Flags, runtime_dir: &Path, own: &str) -> Result<(), RunError> {
     for left in other_instances::abandoned(runtime_dir, own) {
         if let Some(port) = left.port().filter(|port| *port == flags.port) {
@@ -151,9 +151,9 @@ fn refuse_beside_left(flags: &Flags, runtime_dir: &Path, own: &str) -> Result<()
     Ok(())
 }
 
-/// Containers of this work directory of which it knows nothing would be destroyed as orphans: where its disk is not
-/// mounted, or was removed, that is every task of the node. One that an operator makes new by removing the link to its
-/// agent still has that agent's records.
+/// Refuses the start if this work directory has no records of its running containers, since they would be destroyed as
+/// orphans. If its disk was not mounted, or was removed, these are all tasks of the node. A directory made new by
+/// removing the link to its agent still has that agent's records.
 fn refuse_without_records(
     flags: &Flags,
     layout: &Layout,

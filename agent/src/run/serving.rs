@@ -33,10 +33,10 @@ use crate::nested::NestedContainers;
 use crate::oversubscription::Failures;
 use crate::service::executor_streams::ExecutorStreams;
 
-/// What bodies and answers of a caller may take whatever those of others do, in bytes.
+/// The bytes of bodies and answers that a caller may always use, regardless of other callers.
 const CALLER_FLOOR_BYTES: usize = 64 * 1024;
 
-/// Connections at a time, by descriptors and by memory.
+/// Connections at a time, limited by descriptors and by memory.
 pub(super) fn connections_max(budgets: Budgets) -> usize {
     let by_descriptors = DescriptorShares::of_process().connections;
     by_descriptors.min(budgets.connections_max())

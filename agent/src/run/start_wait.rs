@@ -1,7 +1,7 @@
-//! Waits for work of the start that uses the disk of the work directory.
+//! Waits for steps of the start that use the disk of the work directory.
 //!
-//! Entered through [`StartWait::wait_for`]. Invariant: a disk that does not answer is reported every [`SILENT_AFTER`], and the
-//! agent ends on SIGTERM, whatever its disk does.
+//! Entered through [`StartWait::wait_for`]. Invariant: a silent disk is reported every [`SILENT_AFTER`], and the agent
+//! ends on SIGTERM, in any state of its disk.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ impl StartWait {
         }
     }
 
-    /// Takes the work directory for this agent. Returns `None` if SIGTERM ends the agent before.
+    /// Locks the work directory for this agent. Returns `None` if SIGTERM ends the agent before.
     pub(super) async fn take_work_dir(&self) -> Result<Option<(Layout, File)>, RunError> {
         let work_dir = self.work_dir.clone();
         let taking = tokio::task::spawn_blocking(move || directories::take_work_dir(&work_dir));
@@ -54,7 +54,7 @@ impl StartWait {
             .map_err(|error| RunError::Internal(format!("{doing}: {error}")))
     }
 
-    /// Returns what the work gives, or `None` if SIGTERM ends the agent before. The work must not block its thread.
+    /// Returns the result of the work, or `None` if SIGTERM ends the agent before. The work must not block its thread.
     pub(super) async fn wait_for<T>(
         &self,
         doing: &'static str,

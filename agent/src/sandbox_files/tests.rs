@@ -110,7 +110,7 @@ fn links_lead_nowhere_but_within() {
     }
     let within = read(&world, &format!("{VIRTUAL}/within")).expect("a link within");
     assert_eq!(within, b"deep");
-    // Listing shows the links themselves, not what they point to.
+    // Listing shows the links themselves, not their targets.
     let listed = world.sandboxes.list(VIRTUAL).expect("a listing");
     let link = listed
         .iter()
@@ -189,7 +189,7 @@ fn a_file_is_known_by_whatever_name_it_has() {
     std::fs::write(&from, b"newer").expect("a file");
     assert_eq!(id("stdout.1"), before);
     assert_ne!(id("stdout"), before);
-    // Another one, also where it gets the number of one that is gone.
+    // A new file has another id, even with the inode number of a removed one.
     std::fs::remove_file(&to).expect("removed");
     std::fs::write(&to, b"another").expect("a file");
     assert_ne!(id("stdout.1"), before);
@@ -197,7 +197,7 @@ fn a_file_is_known_by_whatever_name_it_has() {
 
 #[test]
 fn a_file_that_is_swapped_for_a_link_all_the_time_leaks_nothing() {
-    // More for those who doubt it: MESETA_RACE_READS=100000.
+    // For more reads set MESETA_RACE_READS=100000.
     let asked = std::env::var("MESETA_RACE_READS").ok();
     let reads: usize = asked.and_then(|text| text.parse().ok()).unwrap_or(20_000);
     let world = world();
@@ -236,8 +236,8 @@ fn reader_of(users: &[&str]) -> Approver {
     meseta_access::Authorizer::new(acls, true).approver(Some("p".to_owned()))
 }
 
-/// Of whom files are on disk decides, not who runs there now: those of another run of the executor, and those
-/// of another user's task in a group.
+/// The owners of files on disk decide, not the user of the current run: other runs of the executor, and tasks of a
+/// group, may have other users.
 #[test]
 fn files_are_read_by_whose_they_are() {
     let world = world();
@@ -297,7 +297,7 @@ fn files_are_read_by_whose_they_are() {
         assert!(!listed(&["nobody"], folder), "{folder}");
         assert!(listed(&["nobody", "root"], folder), "{folder}");
     }
-    // Whoever may not read the sandbox does not learn what is in it, or whether there is one.
+    // A reader without the right to read the sandbox learns neither its contents nor whether it exists.
     for missing in [path("nosuch"), VIRTUAL.replace("latest", "nosuch")] {
         let refused = by(&["root"]).read(&missing, 0, None);
         assert!(
@@ -307,7 +307,7 @@ fn files_are_read_by_whose_they_are() {
     }
 }
 
-/// A client that reads before the launch has made the sandbox was told that it may not, which it may.
+/// Regression: a permitted client was refused if it read before the launch had made the sandbox.
 #[test]
 fn a_sandbox_that_is_not_there_yet_is_of_whom_its_run_is_launched_as() {
     let world = world();
@@ -325,7 +325,7 @@ fn a_sandbox_that_is_not_there_yet_is_of_whom_its_run_is_launched_as() {
         );
     }
     if rustix::process::geteuid().is_root() {
-        // Of one that is there, its owner counts alone.
+        // For an existing sandbox only its owner counts.
         let refused = of_nobody(&["nobody"]).read(&format!("{VIRTUAL}/stdout"), 0, None);
         assert!(
             matches!(refused, Err(FilesError::Forbidden(_))),
@@ -334,7 +334,7 @@ fn a_sandbox_that_is_not_there_yet_is_of_whom_its_run_is_launched_as() {
     }
 }
 
-/// Found by reading: a path of a megabyte, most of it slashes, was repeated for each of ten thousand entries.
+/// Regression: a path of a megabyte, most of it slashes, was repeated for each of ten thousand entries.
 #[test]
 fn a_listing_is_bounded_however_long_its_path_is() {
     let world = world();

@@ -1,8 +1,8 @@
 //! The streams to executors: a queue each, bounded in bytes, from the core to the connection that reads it.
 //!
-//! A reader that does not keep up is spared messages of its framework, which promise nothing, and then loses
-//! its stream, not its events: it subscribes again and is told what it has missed, tasks in portions that a stream takes.
-//! Whoever opens a stream tells the core, and tells it again when it ends.
+//! A slow reader first loses messages of its framework, whose delivery is not guaranteed, and then its stream, but not
+//! its events. It subscribes again and gets the missed events, tasks in batches that fit a stream. The opener of a
+//! stream notifies the core, and notifies it again when the stream ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,16 @@ use tracing::{debug, warn};
 
 use crate::core::{ConnectionId, ExecutorAction};
 
-/// Events that one executor may have waiting.
+/// Events that may wait for one executor.
 const EVENTS_MAX: usize = 1024;
-/// How many bytes of events may wait.
+/// The limits of the bytes of waiting events.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// For one executor; one event alone may be larger.
+    /// Bytes for one executor; a single event may be larger.
     stream: usize,
-    /// Messages of frameworks are dropped from here on.
+    /// The bytes from which messages of frameworks are dropped.
     messages: usize,
-    /// The same for all executors together: whoever has most waiting loses its stream.
+    /// Bytes for all executors together: beyond this, the stream with the most waiting bytes ends.
     all: usize,
     all_messages: usize,
 }
@@ -41,8 +41,8 @@ pub(crate) struct ExecutorStreams {
     streams: Arc<Mutex<BTreeMap<ConnectionId, Stream>>>,
 }
 
-/// Bytes of events that wait: for each stream that has some, and for all of them. What a stream had that was
-/// ended counts no more: its reader drops it.
+/// Bytes of waiting events: for each stream with events, and in total. The events of an ended stream no longer count:
+/// its reader drops them.
 #[derive(Debug, Default)]
 struct Waiting {
     own: BTreeMap<ConnectionId, usize>,
@@ -69,7 +69,7 @@ impl Waiting {
         }
     }
 
-    /// What the stream had waiting.
+    /// Forgets a stream and returns its waiting bytes.
     fn forget(&mut self, connection: ConnectionId) -> usize {
         let own = self.own.remove(&connection).unwrap_or_default();
         self.all -= own;
@@ -88,9 +88,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Debug)]
 struct Stream {
-    /// None once all has been said.
+    /// `None` after the last event was queued.
     events: Option<mpsc::Sender<Queued>>,
-    /// Cancelled when the stream is ended, so that what its reader has not taken is dropped.
+    /// Cancelled when the stream is ended, so that its reader drops the remaining events.
     ended: CancellationToken,
 }
 
@@ -98,11 +98,11 @@ struct Stream {
 #[derive(Debug)]
 pub(crate) struct Events {
     pub(crate) queue: mpsc::Receiver<Queued>,
-    /// Cancelled when the stream was ended: nothing of it is to be said any more.
+    /// Cancelled when the stream was ended: its remaining events must not be sent.
     pub(crate) ended: CancellationToken,
 }
 
-/// An event that waits, and counts until it is gone or its stream is ended.
+/// A waiting event, which counts until it is dropped or its stream is ended.
 #[derive(Debug)]
 pub(crate) struct Queued {
     event: Event,
@@ -112,7 +112,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// What is to be said.
+    /// The event to send.
     pub(crate) fn event(&self) -> &Event {
         &self.event
     }
@@ -125,7 +125,7 @@ impl Drop for Queued {
 }
 
 impl ExecutorStreams {
-    /// So many bytes may wait for all executors together, a third of them for one.
+    /// Creates the table; `bytes_max` is the limit for all executors together, of which one may use a third.
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             limits: Limits {
@@ -154,7 +154,7 @@ impl ExecutorStreams {
         (connection, Events { queue, ended })
     }
 
-    /// Carries out what concerns a stream.
+    /// Carries out an action on a stream.
     pub(crate) fn carry_out(&self, action: ExecutorAction) {
         match action {
             ExecutorAction::Send { connection, event } => self.send(connection, *event),
@@ -162,7 +162,7 @@ impl ExecutorStreams {
         }
     }
 
-    /// Sends an event on a stream; to nobody if it is gone.
+    /// Sends an event on a stream, or drops it if the stream is gone.
     pub(crate) fn send(&self, connection: ConnectionId, event: Event) {
         let bytes = event.encoded_len();
         let is_message = event.r#type() == event::Type::Message;
@@ -219,7 +219,7 @@ impl ExecutorStreams {
         );
     }
 
-    /// Ends a stream; what was sent before still arrives.
+    /// Ends a stream; earlier events still arrive.
     fn finish(&self, connection: ConnectionId) {
         if let Some(stream) = locked(&self.streams).get_mut(&connection) {
             stream.events = None;
@@ -321,7 +321,7 @@ mod tests {
             for _ in 0..14 {
                 streams.send(connection, error(MIB));
             }
-            // Those that were ended do not go: their connections stand still.
+            // The ended streams are not dropped: their connections do not read.
             open.push(events);
             assert!(waiting(&streams) <= streams.limits.all);
         }

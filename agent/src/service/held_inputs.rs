@@ -1,10 +1,10 @@
-//! Inputs that wait while too much is to be written, and those that need not wait.
+//! Inputs that wait while too many writes are pending, and inputs that need not wait.
 //!
-//! A ping is answered and a kill is taken though the disk is behind: a master must not give an agent up, nor a task
-//! live on, because of a full disk. Messages between frameworks and their executors are dropped, which nobody is promised.
-//! What the master says has room of its own, so that no executor keeps it from being heard; what a QoS controller asks for
-//! does not come here at all ([`Received::Report`]). Pure. Invariant: nothing
-//! overtakes what it may depend on: no frame a change of the connection, no kill an order to run the same task, nor one
+//! A slow disk does not delay the answer to a ping or a kill: a full disk must not make the master give up the agent,
+//! nor let a task live on. Messages between frameworks and their executors are dropped, since their delivery is not
+//! guaranteed. Inputs from the master have their own room, so that executors cannot block them. Corrections of a QoS
+//! controller never come here ([`Received::Report`]). Pure. Invariant: no input overtakes another that it may depend
+//! on. No frame overtakes a change of the connection. No kill overtakes a request to run the same task, nor a request
 //! that needs an executor of its framework, which might end with the task.
 //!
 //! [`Received::Report`]: crate::handle::Received::Report
@@ -16,18 +16,18 @@ use meseta_proto::meseta::v1::master_frame::Message;
 use crate::core::Input;
 use crate::link::outgoing::Dropped;
 
-/// Inputs that may be held; further ones wait with whoever sends them.
+/// Inputs that may be held; further ones wait at their senders.
 const HELD_MAX: usize = 4096;
-/// Those of the link to the master, beside the others.
+/// Inputs of the link to the master that may be held, in addition to the others.
 const OF_LINK_MAX: usize = 16_384;
-/// Kills that may overtake what is held until all of that is taken: each is one more write.
+/// Kills that may overtake the held inputs until all of them are taken: each is a further write.
 const KILLS_MAX: usize = 16_384;
 
-/// What a kill may depend on of a launch: the task, or that an executor of the framework lives on.
+/// The part of a launch that a kill may depend on: the task, or the life of an executor of the framework.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 struct Launched {
     framework: String,
-    /// None for a launch on an executor that is there already.
+    /// The task; `None` for a launch on an existing executor.
     task: Option<String>,
 }
 
@@ -59,19 +59,19 @@ impl Launched {
     }
 }
 
-/// What was received and is not taken yet, in order.
+/// Received inputs that are not taken yet, in order.
 #[derive(Debug, Default)]
 pub(super) struct HeldInputs {
     waiting: VecDeque<Input>,
-    /// How many of it are of the link to the master.
+    /// The number of waiting inputs of the link to the master.
     of_link: usize,
     /// Counts the messages that were dropped.
     dropped: Dropped,
-    /// Whether what waits may change the connection to the master.
+    /// Whether a waiting input may change the connection to the master.
     changes_link: bool,
-    /// What the launches among it are of, and how many each.
+    /// The waiting launches, with their numbers.
     launches: BTreeMap<Launched, usize>,
-    /// Kills that have overtaken it.
+    /// Kills that have overtaken the waiting inputs.
     kills: usize,
 }
 
@@ -83,12 +83,12 @@ impl HeldInputs {
         }
     }
 
-    /// Whether no more is to be received, but what the link to the master tells.
+    /// Whether no more inputs may be received, except those of the link.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() - self.of_link >= HELD_MAX
     }
 
-    /// Whether that is not to be received either.
+    /// Whether no more inputs of the link may be received.
     pub(super) fn is_full_of_link(&self) -> bool {
         self.of_link >= OF_LINK_MAX
     }
@@ -97,7 +97,7 @@ impl HeldInputs {
         self.waiting.is_empty()
     }
 
-    /// Keeps an input, or gives it back to be taken at once. A message is neither kept nor taken.
+    /// Holds an input, or returns it to be handled at once. A message is dropped.
     pub(super) fn hold(&mut self, input: Input) -> Option<Input> {
         if is_message(&input) {
             self.dropped.count();
@@ -110,7 +110,7 @@ impl HeldInputs {
         None
     }
 
-    /// Keeps an input behind those that are kept.
+    /// Queues an input behind the held inputs.
     pub(super) fn push(&mut self, input: Input) {
         for launched in Launched::by(&input) {
             *self.launches.entry(launched).or_default() += 1;
@@ -158,7 +158,7 @@ impl HeldInputs {
         }
     }
 
-    /// The next one in order.
+    /// The next held input in order.
     pub(super) fn next(&mut self) -> Option<Input> {
         let next = self.waiting.pop_front();
         self.of_link -= usize::from(next.as_ref().is_some_and(is_of_link));
@@ -177,7 +177,7 @@ impl HeldInputs {
     }
 }
 
-/// Whether the link to the master tells it.
+/// Whether the input comes from the link to the master.
 fn is_of_link(input: &Input) -> bool {
     matches!(
         input,
@@ -185,7 +185,7 @@ fn is_of_link(input: &Input) -> bool {
     )
 }
 
-/// Whether it is a message between a framework and its executor.
+/// Whether the input is a message between a framework and its executor.
 fn is_message(input: &Input) -> bool {
     match input {
         Input::ExecutorMessage { .. } => true,
@@ -293,7 +293,7 @@ mod tests {
         assert!(held.hold(launch_of("a", true)).is_none());
         assert!(held.hold(launch_of("a", true)).is_none());
         assert!(held.hold(kill_of("a")).is_none() && held.hold(kill_of("b")).is_some());
-        // The executor of "b" might end before it is given "c".
+        // The executor of "b" might end before "c" is delivered to it.
         assert!(held.hold(launch_of("c", false)).is_none());
         assert!(held.hold(kill_of("b")).is_none());
         // Held until the last launch of the task is taken.
@@ -315,8 +315,8 @@ mod tests {
         assert!(held.hold(ping()).is_some());
     }
 
-    /// Found by reading: nothing was held back or evicted while the disk was behind, and all that had been asked for
-    /// meanwhile was afterwards, however old; and then again as soon as executors had told all that may be held.
+    /// Regression: nothing was throttled or evicted while the disk was behind, and all old requests were carried out
+    /// later. The same happened once executors' updates had filled the room for held inputs.
     #[tokio::test(start_paused = true)]
     async fn what_a_controller_asks_for_is_carried_out_at_once_or_never() {
         let (handle, mut mailbox) = mailbox();

@@ -1,4 +1,4 @@
-//! The environment of a task or an executor: Mesos's, and nothing of the agent's own.
+//! The environment of a task or an executor: Mesos's variables, and none of the agent's own.
 //!
 //! Pure. Later entries win: the operator's variables, then `MESOS_*`, then the task's own.
 
@@ -14,13 +14,13 @@ use meseta_resources::format_duration;
 use crate::core::{LaunchPlan, Subject};
 use crate::executor_tokens::ExecutorTokens;
 
-/// What a task without a `PATH` of its own gets.
+/// The `PATH` of a task that sets none.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where an executor finds its token, whatever else was to be in that variable.
+/// The variable with an executor's token; it overrides any other value.
 const TOKEN: &str = "MESOS_EXECUTOR_AUTHENTICATION_TOKEN";
 
-/// What is the same for all tasks.
+/// The values common to all tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentEnvironment {
     /// `ip:port` of the agent's API.
@@ -35,11 +35,11 @@ pub(crate) struct AgentEnvironment {
     pub(crate) recovery_timeout: Duration,
     /// The value of `--executor_reregistration_timeout`.
     pub(crate) reregistration_timeout: Duration,
-    /// What executors say who they are by; none if nobody asks.
+    /// The tokens of executors; `None` without executor authentication.
     pub(crate) tokens: Option<ExecutorTokens>,
 }
 
-/// Why a task's environment cannot be made.
+/// The reason why a task's environment cannot be made.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub(crate) enum EnvironmentError {
     /// A variable whose value is a secret.
@@ -71,7 +71,7 @@ pub(crate) fn task_environment(
     set("MESOS_SLAVE_ID", plan.run.agent.as_str());
     set("MESOS_SLAVE_PID", &format!("slave(1)@{}", agent.endpoint));
     set("MESOS_AGENT_ENDPOINT", &agent.endpoint);
-    // Whatever the framework asked for, all is checkpointed: executors wait for an agent that is started again.
+    // Everything is checkpointed, whatever the framework requested: executors wait for the restart of the agent.
     set("MESOS_CHECKPOINT", "1");
     set("MESOS_HTTP_COMMAND_EXECUTOR", "0");
     let own_grace = plan

@@ -1,7 +1,7 @@
 //! Translates a task's ContainerInfo into isolation settings.
 //!
-//! Pure. What the node does not allow, or could not do, refuses the launch: a task that asked for fewer
-//! rights must not run with more.
+//! Pure. A request that the node does not allow or cannot fulfil refuses the launch: a task that requested fewer rights
+//! must not run with more.
 
 use meseta_isolators::{CapabilityRequest, SeccompChoice, TaskIsolation};
 use meseta_proto::Invalid;
@@ -13,7 +13,7 @@ use crate::core::{LaunchPlan, Subject};
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 
-/// What a container asks for, or why it cannot have it.
+/// The isolation that a container requests, or the reason why it is refused.
 pub(crate) fn task_isolation(
     rights: &TaskRights,
     plan: &LaunchPlan,
@@ -44,7 +44,7 @@ fn requested(
         (linux.share_pid_namespace(), "pid"),
         (share_ipc_namespace, "ipc"),
     ] {
-        // It would be the agent's, not that of the container around it, which is what is asked for.
+        // The request means the namespace of the parent container, but the container would share the agent's.
         if asked && is_nested {
             return Err(format!(
                 "a nested container cannot share the {namespace} namespace of the container around it: leave \
@@ -86,7 +86,7 @@ fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<Secco
 }
 
 fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<CapabilityRequest, Invalid> {
-    // Older frameworks say it so.
+    // Older frameworks use this field.
     let older = linux.capability_info.as_ref();
     let effective = match (older, &linux.effective_capabilities) {
         (Some(_), Some(_)) => {
@@ -110,7 +110,7 @@ fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<Capability
     })
 }
 
-/// Whether the host's objects are shared, and how large `/dev/shm` is to be.
+/// Whether the container shares the host's objects, and the size of its `/dev/shm`.
 fn ipc(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<(bool, Option<u64>), Invalid> {
     let mode = linux.ipc_mode();
     let share = mode == IpcMode::ShareParent;

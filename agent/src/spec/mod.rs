@@ -1,15 +1,14 @@
-//! From a launch plan to what the kernel side is told: user, sandbox, environment, command, limits.
+//! Converts a launch plan to a container specification: user, sandbox, environment, command, limits.
 //!
-//! Makes the sandbox on the way, because that is where the paths come from; everything else is a
-//! function of the plan. Blocking.
+//! Makes the sandbox in the process, since the paths come from it; everything else is a function of the plan. Blocking.
 //!
 //! ```text
-//! sandbox.rs      the directory that a task calls its own
-//! volumes/        what is mounted in it
+//! sandbox.rs      the sandbox directory of a task
+//! volumes/        the mounts in the container
 //! environment.rs  the variables of a task
 //! isolation.rs    namespaces, capabilities, seccomp, shared memory
 //! rlimits.rs      resource limits of its processes
-//! user_switching.rs  the user that it runs as
+//! user_switching.rs  the user of its processes
 //! ```
 
 pub(crate) mod environment;
@@ -38,25 +37,25 @@ use rlimits::{rlimits_of, with_usual_limits};
 use sandbox::NestedSandbox;
 use user_switching::UserSwitching;
 
-/// What is the same for all containers of an agent.
+/// The settings common to all containers of an agent.
 #[derive(Debug)]
 pub(crate) struct LaunchSettings {
     /// The layout of the work directory.
     pub(crate) layout: Layout,
-    /// What all tasks are told.
+    /// The variables common to all tasks.
     pub(crate) environment: AgentEnvironment,
     pub(crate) user_switching: UserSwitching,
-    /// What tasks may ask of their isolation.
+    /// The isolation that tasks may request.
     pub(crate) rights: TaskRights,
-    /// What is kept of their output.
+    /// The log files of tasks.
     pub(crate) logs: Logs,
     /// The roots of the disks of type MOUNT, each of which may be a volume.
     pub(crate) mount_disks: Arc<[PathBuf]>,
-    /// The volumes whose data is to be removed, at whose places nobody is given another.
+    /// The places of volumes. A place with data to be removed is not given to another volume.
     pub(crate) places: VolumePlaces,
 }
 
-/// What is launched for a plan, with its volumes mounted, or why nothing can be.
+/// Makes the specification of a plan, with its volumes mounted, or fails with the reason.
 pub(crate) fn container_spec(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
@@ -90,7 +89,7 @@ pub(crate) fn container_spec(
     spec
 }
 
-/// The same container with what its task asks of its isolation.
+/// Adds the isolation that the task requests.
 pub(crate) fn isolated(spec: ContainerSpec, isolation: TaskIsolation) -> ContainerSpec {
     ContainerSpec {
         isolation: TaskIsolation {
