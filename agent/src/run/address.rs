@@ -35,7 +35,7 @@ pub(crate) fn ip_to_advertise(flags: &Flags, listen: IpAddr, master: &MasterAddr
     if let Some(ip) = flags.advertise_ip {
         return ip;
     }
-    // Does not look up names for long; the route to other machines is nearly always the route to the master.
+    // Skips names, whose lookup may be slow; the route to other machines is nearly always the route to the master.
     let masters = master.resolve().unwrap_or_default();
     let masters = masters
         .iter()
