@@ -1,8 +1,8 @@
 //! Connections that the agent makes for a task: for a check, for a fetch.
 //!
-//! [`TaskLife::connect`] and [`TaskConnector`] make them. Invariants: whatever a connection waits for, it waits for the end of
-//! its task as well, and is over with that; each socket is recorded before it connects, so that the agent does not
-//! take its own request for one of the operator's.
+//! [`TaskLife::connect`] and [`TaskConnector`] make them. Invariants: a connection always also waits for the end of its
+//! task, and ends with it. Each socket is recorded before it connects, so that the agent does not mistake its own
+//! request for one of the operator's.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-/// Why a check says nothing of its task.
+/// The reasons why the result of a check proves nothing about its task.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum NoLook {
     #[error("its task has ended")]
@@ -29,12 +29,13 @@ pub(crate) enum NoLook {
     TooManyNames,
 }
 
-/// Whether an error of a connection says nothing of the task: it is one of these, or the agent was short of something.
+/// Whether an error of a connection proves nothing about the task: it is one of these reasons, or the agent lacked
+/// resources.
 pub(crate) fn is_no_look(error: &io::Error) -> bool {
     is_shortage(error) || error.get_ref().is_some_and(|inner| inner.is::<NoLook>())
 }
 
-/// The life of a task: its end is that a descriptor can be read, which is the pidfd of its supervisor, or a pipe.
+/// The life of a task. Its end makes a descriptor readable: the pidfd of its supervisor, or a pipe.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskLife {
     supervisor: Arc<OwnedFd>,
@@ -51,7 +52,7 @@ impl TaskLife {
         &self.supervisor
     }
 
-    /// Waits until a descriptor is ready; false if it is not until then. The end of the task is an error.
+    /// Waits until a descriptor is ready; returns false at the deadline. The end of the task is an error.
     pub(crate) fn wait(
         &self,
         descriptor: impl AsFd,
@@ -91,7 +92,7 @@ impl TaskLife {
         let socket = TaskSocket::record(socket_with(family, SocketType::STREAM, flags, None)?)?;
         match connect(socket.get(), &address) {
             Ok(()) => return Ok(socket.into_stream()),
-            // A signal does not end what has begun.
+            // A signal does not end a connection attempt in progress.
             Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -112,7 +113,7 @@ impl TaskLife {
     }
 }
 
-/// The time at which a timeout of the client ends.
+/// The end of a timeout of the client.
 pub(crate) fn until(timeout: &NextTimeout) -> Option<Instant> {
     match timeout.after {
         UreqDuration::Exact(after) => Instant::now().checked_add(after),
@@ -120,7 +121,7 @@ pub(crate) fn until(timeout: &NextTimeout) -> Option<Instant> {
     }
 }
 
-/// Connects for as long as the task lives.
+/// Makes connections that live as long as the task.
 #[derive(Debug)]
 pub(crate) struct TaskConnector {
     life: TaskLife,
@@ -144,7 +145,7 @@ impl Connector for TaskConnector {
         let mut last = ureq::Error::HostNotFound;
         let mut addresses = details.addrs.iter();
         while let Some(address) = addresses.next() {
-            // What is left is shared by those that are left.
+            // The remaining addresses share the remaining time.
             let until = until.map(|until| {
                 let left = until.saturating_duration_since(Instant::now());
                 let addresses_left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
@@ -174,7 +175,7 @@ impl Connector for TaskConnector {
     }
 }
 
-/// A connection that is over when the task is.
+/// A connection that ends with its task.
 #[derive(Debug)]
 pub(crate) struct TaskTransport {
     stream: TaskSocket<TcpStream>,
@@ -227,7 +228,7 @@ impl Transport for TaskTransport {
         }
     }
 
-    /// Nothing is said without a question; an end is.
+    /// Whether the connection is open: without a request the server sends nothing but an end.
     fn is_open(&mut self) -> bool {
         let peeked = self.stream.get().peek(&mut [0]);
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

@@ -1,9 +1,9 @@
-//! The whole agent as a process, on the real kernel, against a master made of a few channels.
+//! The whole agent as a process, on the real kernel, against a simple master.
 //!
-//! This binary is also the agent under test (`node agent --flags`) and its launcher, which is why it
-//! has a `main` of its own. Tests that need root say so and are skipped without.
+//! This binary is also the agent under test (`node agent --flags`) and its launcher. It therefore has its own `main`.
+//! Tests that need root are marked, and are skipped without root.
 
-/// Tests under the names of their functions; those that need root say so.
+/// Tests by the names of their functions; tests that need root are marked.
 macro_rules! tests {
     (@one root $name:ident) => { (stringify!($name), true, $name) };
     (@one $name:ident) => { (stringify!($name), false, $name) };
@@ -41,7 +41,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Its name, whether it needs root, and what it does.
+/// The test's name, whether it needs root, and its function.
 type Test = (&'static str, bool, fn());
 
 fn main() -> ExitCode {

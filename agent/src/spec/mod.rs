@@ -100,8 +100,8 @@ pub(crate) fn isolated(spec: ContainerSpec, isolation: TaskIsolation) -> Contain
     }
 }
 
-/// What is launched in the container of a task that runs, in its sandbox; where files may grow, what it prints is
-/// in the task's.
+/// The specification of a command in the container of a running task, in its sandbox. If log files may grow without a
+/// limit, its output goes to the task's files.
 pub(crate) fn spec_inside(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
@@ -116,7 +116,7 @@ pub(crate) fn spec_inside(
     Ok(spec)
 }
 
-/// Where a check's output goes that is kept to a size: a file beside the task's own, one for each kind of check.
+/// The bounded log file of a check: beside the task's own, one for each kind of check.
 pub(crate) fn check_output(
     settings: &LaunchSettings,
     plan: &LaunchPlan,
@@ -130,7 +130,7 @@ pub(crate) fn check_output(
     }
 }
 
-/// What is kept of a container's output.
+/// The log files of a container.
 pub(crate) fn logs_of(settings: &LaunchSettings, plan: &LaunchPlan) -> Result<Logs, Invalid> {
     let own_variable = |name: &str| {
         let variables = &plan.command()?.environment.as_ref()?.variables;
@@ -156,7 +156,7 @@ fn spec_in(
 ) -> Result<ContainerSpec, Failure> {
     let name = ContainerName::new(plan.container.as_str())?;
     let env = task_environment(&settings.environment, plan, &sandbox)?;
-    // The run's own folder is the last on the way that no task can move.
+    // The run's own folder is the last part of the path that no task can move.
     let output = |stream: &str| Destination::File {
         beneath: settings.layout.sandbox(&plan.run),
         path: inner.join(stream),
@@ -177,7 +177,7 @@ fn spec_in(
     })
 }
 
-/// What keeps the place of a group of tasks: nothing, for as long as it takes.
+/// The command of a group's outer container: it only waits.
 const PAUSE: &str = "exec sleep infinity";
 
 fn command_of(plan: &LaunchPlan) -> Command {

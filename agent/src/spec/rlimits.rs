@@ -1,8 +1,8 @@
-//! The resource limits of a task: those that it asks for, and on descriptors and core files those that it does not inherit.
+//! The resource limits of a task: the requested ones, and default limits on descriptors and core files.
 //!
-//! The agent takes all descriptors that it may have; programs that close every possible one, or hold one byte
-//! for each, suffer from a limit of a million, and those that use `select` break above 1,024. A core file holds
-//! all that a task knows, and goes where the machine's pattern says: a task has one only if it asks.
+//! The agent uses all descriptors that it may have. Programs that close every possible descriptor, or hold a byte for
+//! each, suffer from a limit of a million, and programs that use `select` break above 1,024. A core file contains all
+//! data of a task, and its path follows the machine's pattern: a task gets one only if it requests that.
 
 use meseta_isolators::Rlimit;
 use meseta_proto::Invalid;
@@ -15,11 +15,11 @@ use crate::core::LaunchPlan;
 const NOFILE: u32 = 7;
 /// The value of `RLIMIT_CORE`.
 const CORE: u32 = 4;
-/// What a task begins with, and how far it may raise that, unless it asks.
+/// The initial limit of a task that requests none, and the maximum to which it may raise that limit.
 const TASK_SOFT: u64 = 1_024;
 const TASK_HARD: u64 = 65_536;
 
-/// What a plan asks for, or why it cannot have it.
+/// The requested limits of a plan, or the reason why they are invalid.
 pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, Invalid> {
     let container = plan.container_info();
     let Some(info) = container.and_then(|container| container.rlimit_info.as_ref()) else {
@@ -53,7 +53,7 @@ pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, Invalid> {
     Ok(rlimits)
 }
 
-/// The kernel's numbers, the same on all architectures that we build for.
+/// The kernel's numbers, which are the same on all supported architectures.
 fn rlimit_number(kind: Type) -> Option<u32> {
     Some(match kind {
         Type::Unknown => return None,
@@ -76,7 +76,7 @@ fn rlimit_number(kind: Type) -> Option<u32> {
     })
 }
 
-/// The task's limits, with those on descriptors and core files that it did not ask for.
+/// Adds the default limits on descriptors and core files, unless the task requested them.
 pub(super) fn with_usual_limits(rlimits: Vec<Rlimit>) -> Vec<Rlimit> {
     bounded(rlimits, getrlimit(Resource::Nofile).maximum)
 }

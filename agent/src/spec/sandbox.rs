@@ -1,8 +1,7 @@
-//! The directory that a task calls its own.
+//! The sandbox directory of a task.
 //!
-//! Made before the launch, owned by the task's user, mode 0750; `runs/latest` points to the newest. That
-//! of a task in a group lies inside its executor's, with a link to it in `tasks/`.
-//! Everything above it stays the agent's.
+//! Made before the launch, owned by the task's user, mode 0750; `runs/latest` points to the newest. The sandbox of a
+//! task in a group lies inside its executor's, with a link to it in `tasks/`. All parent folders belong to the agent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,13 +17,13 @@ use crate::core::{LaunchPlan, Subject};
 use crate::folders::make_passage;
 use crate::gc::LATEST_FRESH;
 
-/// Folders inside a sandbox that hold those of others.
+/// The mode of folders inside a sandbox that contain other sandboxes.
 const INNER_MODE: u32 = 0o755;
-/// A sandbox is its user's, and of the user's group to read.
+/// The mode of a sandbox: full access for its user, read access for the user's group.
 const SANDBOX_MODE: u32 = 0o750;
 const ATTEMPTS: u32 = 10;
 
-/// A sandbox could not be made.
+/// The error for a sandbox that could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {doing} {path}")]
 pub(crate) struct SandboxError {
@@ -63,7 +62,7 @@ pub(crate) fn create(
                 runs.make_folder(name, SANDBOX_MODE, ids(owner))
             });
         match made {
-            // The folders above may just have been removed with an old sandbox.
+            // The parent folders may have just been removed with an old sandbox.
             Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
             made => {
                 made.map_err(failed("create", &sandbox))?;
@@ -75,8 +74,8 @@ pub(crate) fn create(
     Ok(sandbox)
 }
 
-/// The folder of a task inside its executor's sandbox. What is there belongs to a user who may have put
-/// anything in our way: what exists is used only if it is what we would make.
+/// Makes the folder of a task inside its executor's sandbox. The owner of that sandbox may have put anything there: an
+/// existing entry is used only if it is equal to the one to make.
 fn create_nested(
     layout: &Layout,
     plan: &LaunchPlan,
@@ -96,7 +95,7 @@ fn create_nested(
         let tasks = root.enter(OsStr::new(TASKS), INNER_MODE, None)?;
         let linked = link_newest(&tasks, task, name, &path);
         if linked.is_err() {
-            // Only what is empty goes: what was there before is somebody's.
+            // Only an empty folder is removed: an older one may have contents.
             let _ = rustix::fs::unlinkat(&containers, name, AtFlags::REMOVEDIR);
         }
         linked
@@ -105,11 +104,11 @@ fn create_nested(
     Ok(sandbox)
 }
 
-/// The folder in a sandbox with links to those of tasks in it.
+/// The folder in a sandbox with links to the sandboxes of its tasks.
 const TASKS: &str = "tasks";
 
-/// Points a task's link to its container. A task of the same id may have been there before: the link is the
-/// newest's.
+/// Points a task's link to its container. A task with the same id may have existed before: the link leads to the
+/// newest.
 fn link_newest(tasks: &Folder, task: &str, container: &OsStr, path: &Path) -> io::Result<()> {
     let fresh = format!(".{}", container.to_string_lossy());
     match rustix::fs::unlinkat(tasks, &fresh, AtFlags::empty()) {
@@ -120,18 +119,18 @@ fn link_newest(tasks: &Folder, task: &str, container: &OsStr, path: &Path) -> io
     Ok(rustix::fs::renameat(tasks, &fresh, tasks, task)?)
 }
 
-/// A sandbox inside that of a run, whose owner may put anything in the way to it, and the link to it.
+/// A sandbox inside that of a run, whose owner may put anything on the path, and the link to it.
 #[derive(Clone, Debug)]
 pub(crate) struct NestedSandbox {
     outer: PathBuf,
     path: PathBuf,
     link: Option<PathBuf>,
-    /// Whether it was there already: it may be that of a task, or hold what one of before has left.
+    /// Whether it existed before: it may be that of a task, or contain files of an earlier container.
     was_there: bool,
 }
 
 impl NestedSandbox {
-    /// That of a plan's container; to be asked for before it is made. Blocking.
+    /// The sandbox of a plan's container; called before it is made. Blocking.
     pub(crate) fn of(layout: &Layout, plan: &LaunchPlan) -> Self {
         let (outer, path) = (layout.sandbox(&plan.run), inside(&plan.container));
         Self {
@@ -145,7 +144,7 @@ impl NestedSandbox {
         }
     }
 
-    /// Removes it after a launch that came to nothing, if it was made for that. Blocking.
+    /// Removes it after a failed launch, if it was made for that launch. Blocking.
     pub(crate) fn undo(&self) {
         if self.was_there {
             return;
@@ -155,7 +154,7 @@ impl NestedSandbox {
         }
     }
 
-    /// Removes it with all that it holds, and the link to it, so that its id may be used again. Blocking.
+    /// Removes it with its contents, and the link to it, so that its id may be used again. Blocking.
     pub(crate) fn remove(&self) -> io::Result<()> {
         let outer = Folder::open(&self.outer)?;
         outer.remove(&self.path)?;

@@ -1,13 +1,13 @@
 //! The user of a container's processes.
 //!
-//! Entered through [`UserSwitching::credentials`]. Invariant: a container runs as the user that its task names, unless the
-//! operator says otherwise with `--switch_user=false`.
+//! Entered through [`UserSwitching::credentials`]. Invariant: a container runs as the user that its task names, unless
+//! the operator sets `--switch_user=false`.
 
 use meseta_isolators::Credentials;
 
 use crate::failure::Failure;
 
-/// Returns true if the agent runs containers as the users that their tasks name.
+/// Whether the agent runs containers as the users that their tasks name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum UserSwitching {
     /// Each container runs as the user that its task names.

@@ -1,7 +1,8 @@
-//! Every route and every call of the agent × nobody, a wrong secret, somebody without rights, an operator.
+//! Every route and every call of the agent, combined with an anonymous caller, a wrong secret, a caller without rights,
+//! and an operator.
 //!
-//! What there is comes from the agent's own table and the schema; what is not named here as open or filtered
-//! must be forbidden to somebody without rights, so a new route or call without a permission fails.
+//! The routes and calls come from the agent's own table and the schema. A caller without rights must be refused
+//! everything that is not listed here as open or filtered, so that a new route or call without a permission fails.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -101,7 +102,7 @@ fn every_route_and_call_is_authenticated_and_authorized() {
         }
     }
     for kind in (1..256).filter_map(|number| Type::try_from(number).ok()) {
-        // A guess costs a hash, and where it is made says nothing of the call.
+        // A wrong secret costs a hash, and the result does not depend on the call.
         let tried = |person: &&Person| person.name != "wrong" || kind == Type::GetHealth;
         for person in people.iter().filter(tried) {
             let status = ask(&world, person, call_of(&world, kind)).status.as_u16();
@@ -117,7 +118,7 @@ fn every_route_and_call_is_authenticated_and_authorized() {
 }
 
 fn judge(place: &str, status: u16, expected: Option<u16>) {
-    // On a fast machine the guesses come faster than one address may make them.
+    // On a fast machine the attempts exceed the rate limit of an address.
     const TOO_MANY: u16 = 429;
     match expected {
         Some(401) if status == TOO_MANY => assert!(place.ends_with("wrong"), "{place}"),
@@ -126,7 +127,7 @@ fn judge(place: &str, status: u16, expected: Option<u16>) {
     }
 }
 
-/// A call that makes sense, about a container that is not there.
+/// A valid call, about a container that does not exist.
 fn call_of(world: &World, kind: Type) -> Call {
     const ID: &str = r#"{"value":"x","parent":{"value":"p"}}"#;
     let name = kind.as_str_name();

@@ -1,4 +1,4 @@
-//! The HTTP API on a real port: codes, types, values. Shapes are compared with what was recorded.
+//! The HTTP API on a real port: codes, types, values. Formats are compared with recorded ones.
 
 use meseta_tests::http;
 use serde_json::{Value, json};

@@ -37,12 +37,12 @@ fn health(text: &str) -> pb::HealthCheck {
     }
 }
 
-/// The next update that a health check made.
+/// The next update from a health check.
 fn health_told(world: &World, link: &mut Link) -> pb::TaskStatus {
     checked(world, link, Reason::TaskHealthCheckStatusUpdated)
 }
 
-/// The next update that a check made.
+/// The next update from a check.
 fn checked(world: &World, link: &mut Link, reason: Reason) -> pb::TaskStatus {
     loop {
         let status = world.update(link);
@@ -53,7 +53,7 @@ fn checked(world: &World, link: &mut Link, reason: Reason) -> pb::TaskStatus {
     }
 }
 
-/// A check at once and then after so many seconds.
+/// A check without a delay and with this interval.
 fn check(kind: pb::check_info::Type, interval_seconds: f64) -> pb::CheckInfo {
     pb::CheckInfo {
         r#type: Some(kind.into()),
@@ -87,7 +87,7 @@ fn a_command_check_sees_what_its_task_sees() {
     world.run(&link, task);
     let mut status = health_told(&world, &mut link);
     while status.healthy == Some(false) {
-        // The file may not have been there yet.
+        // The file may not have existed yet.
         status = health_told(&world, &mut link);
     }
     assert_eq!(status.healthy, Some(true));
@@ -105,10 +105,10 @@ fn an_unhealthy_task_is_killed_and_told_unhealthy() {
 fn a_check_that_takes_too_long_is_ended_and_told_empty() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "exec sleep 1000");
-    // Quick until there is the file.
+    // Fast until the file exists.
     let look = "if test -e slow; then exec sleep 1000; fi; exit 7";
     let check = pb::CheckInfo {
-        // A second, but longer where all that must come takes longer.
+        // A second, but longer with more patience.
         timeout_seconds: Some(patience().as_secs_f64() / 30.0),
         ..command_check(look, 0.1)
     };
@@ -119,7 +119,7 @@ fn a_check_that_takes_too_long_is_ended_and_told_empty() {
         status.command.expect("of a command").exit_code
     };
     let mut next = || code(checked(&world, &mut link, Reason::TaskCheckStatusUpdated));
-    // A quick one takes too long as well while the machine stands still.
+    // A fast check also times out if the machine pauses.
     while next() != Some(7) {}
     let sandbox = world.sandbox_of("t").expect("a sandbox");
     std::fs::write(sandbox.join("slow"), "").expect("written");
@@ -127,7 +127,7 @@ fn a_check_that_takes_too_long_is_ended_and_told_empty() {
     world.end(&mut link, "t");
 }
 
-/// Answers every connection with this, for as long as the test runs.
+/// Answers every connection with this text, for as long as the test runs.
 fn serve(answer: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -173,10 +173,10 @@ fn http_and_tcp_are_checked_where_the_task_listens() {
     world.end(&mut link, "http");
 }
 
-/// As none was taken where it could not be made anew, a task that had stopped to listen was taken for well.
+/// Regression: without a runtime directory no check ran, so that a task that had stopped listening counted as healthy.
 fn a_look_over_the_network_needs_no_runtime_directory() {
     let (world, mut link) = World::registered(&[]);
-    // The kernel takes what connects.
+    // The kernel accepts the connections.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let connects = pb::CheckInfo {
@@ -200,8 +200,7 @@ fn a_look_over_the_network_needs_no_runtime_directory() {
     world.end(&mut link, "t");
 }
 
-/// Serves one answer to whoever connects, over TLS with a certificate of its own; its port, and the
-/// authority that has signed it.
+/// Serves one answer over TLS with its own certificate. Returns its port and the certificate's authority.
 fn serve_over_tls(answer: &'static str) -> (u16, String) {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let key = KeyPair::generate().expect("a key");
@@ -229,7 +228,7 @@ fn serve_over_tls(answer: &'static str) -> (u16, String) {
             let mut connection = connection;
             let mut stream = rustls::Stream::new(&mut connection, &mut stream);
             let mut request = [0; 4096];
-            // Whoever does not believe us hangs up.
+            // A client that does not trust the certificate closes the connection.
             if stream.read(&mut request).is_ok() {
                 let _ = stream.write_all(answer.as_bytes());
                 stream.conn.send_close_notify();
@@ -260,7 +259,7 @@ fn files_are_fetched_over_http_and_from_whom_the_agent_believes() {
         assert_eq!(printed, "was fetched\n", "{url}");
     }
     drop((link, world));
-    // An agent that has not heard of that authority takes nothing from it.
+    // An agent that does not trust this authority fetches nothing from it.
     let (world, mut link) = World::registered(&[]);
     let message = world.run_refused(&mut link, task(&url));
     let expected = format!("Failed to fetch '{url}'");
@@ -286,7 +285,7 @@ fn a_check_may_be_a_program_with_arguments() {
 
 fn tasks_of_a_group_are_checked_each_for_itself() {
     let (world, mut link) = World::registered(&[]);
-    // Each looks where its task is: both files have one name.
+    // Each check runs in its task's sandbox: both files have the same name.
     let task = |id: &str, text: &str| {
         let mut task = shell(id, &format!("echo {text} > marker; exec sleep 1000"));
         let look = "until test -s marker; do sleep 0.05; done; test \"$(cat marker)\" = yes";
@@ -323,7 +322,7 @@ fn tasks_of_a_group_are_checked_each_for_itself() {
     world.until_terminal(&mut link);
 }
 
-/// Both write, and neither file outgrows its bound or loses a line to the other.
+/// Both write, and neither file exceeds its limit or loses a line to the other.
 fn what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks() {
     let (world, mut link) = World::registered(&[
         "--max_stderr_size=4KB",
@@ -338,7 +337,7 @@ fn what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks() {
     world.run(&link, task);
     let _ = health_told(&world, &mut link);
     let sandbox = world.sandbox_of("t").expect("a sandbox");
-    // Older output of checks has been renamed, and has gone, several times between two lines of the task's.
+    // The files of checks are rotated and removed several times between two lines of the task's output.
     for number in 1..=6 {
         let older = sandbox.join("health-check.log.1");
         let before = std::fs::metadata(&older).map(|found| found.modified().expect("a time"));

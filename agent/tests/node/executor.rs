@@ -1,7 +1,7 @@
-//! A small executor of a framework: what runs as `node executor`, over `/api/v1/executor`.
+//! A small executor of a framework: runs as `node executor`, and uses `/api/v1/executor`.
 //!
-//! Speaks the encoding that `MEDIA` names. Tells RUNNING for every task and KILLED when asked to, echoes
-//! messages, ends at SHUTDOWN; keeps what is not acknowledged and subscribes again when the agent goes.
+//! Uses the encoding that `MEDIA` names. Sends RUNNING for every task and KILLED after a kill, echoes messages, and
+//! ends at SHUTDOWN. Keeps unacknowledged updates and subscribes again when the agent goes.
 
 #![expect(
     clippy::print_stdout,

@@ -64,7 +64,7 @@ impl World {
         self.run_of(link, framework(), task, launch_executor);
     }
 
-    /// Runs a task in the executor until it runs.
+    /// Runs a task in the executor up to RUNNING.
     pub(crate) fn running_in_executor(
         &self,
         link: &mut Link,
@@ -99,7 +99,7 @@ impl World {
         );
     }
 
-    /// What comes next besides answers to pings, acknowledged if it is an update.
+    /// The next frame that is not a pong, acknowledged if it is an update.
     fn frame(&self, link: &mut Link) -> FromAgent {
         loop {
             match self.next(link) {
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// The next update, whatever else is told.
+    /// The next update, skipping other frames.
     pub(crate) fn update_besides(&self, link: &mut Link) -> pb::TaskStatus {
         loop {
             if let FromAgent::StatusUpdate(update) = self.frame(link) {
@@ -136,7 +136,7 @@ fn an_executor_speaks_protobuf() {
 }
 
 fn converse(media: &str) {
-    // It is given the time to end by itself.
+    // The executor gets time to end by itself.
     let grace = "--executor_shutdown_grace_period=1mins";
     let (world, mut link) = World::registered(&[grace]);
     let running = world.running_in_executor(&mut link, custom("a", media), true);
@@ -171,7 +171,7 @@ fn converse(media: &str) {
             other => panic!("{other:?}"),
         }
     }
-    // The executor ended well, and its other task with it.
+    // The executor ended successfully, and its other task with it.
     assert_eq!(exited.expect("told").status, Some(0));
     let ended = ended.expect("told");
     let found = (ended.task_id.value.as_str(), ended.state());
@@ -185,7 +185,7 @@ fn converse(media: &str) {
     });
 }
 
-/// The end of one of its tasks ended the others: there was no group for the new isolator's limit.
+/// Regression: the end of one of its tasks ended the others, since the group for the new isolator's limit was missing.
 fn an_executor_is_resized_where_an_isolator_was_added_later() {
     let timeout = "--executor_reregistration_timeout=15secs";
     let (mut world, mut link) = World::registered(&[timeout, &fixed_port(), ISOLATION]);
@@ -293,7 +293,7 @@ fn calls_of_executors_are_checked_in_mesoss_order() {
 fn a_group_shares_its_executors_sandbox_and_ends_with_it() {
     let (world, mut link) = World::registered(&[]);
     let first = shell("a", "echo one > made; sleep 0.1; pwd");
-    // `grep`: the file is there before its line is.
+    // The file exists before its line, hence `grep`.
     let text = "until grep one ../../tasks/a/made; do sleep 0.02; done";
     let second = shell("b", text);
     world.run_group(&link, vec![first, second]);
@@ -338,7 +338,7 @@ fn a_group_lives_through_the_agents_restart() {
         world.update(&mut link);
     }
     world.signal_agent(Signal::KILL);
-    // One of them ends while nobody looks.
+    // A task ends while no agent is running.
     std::fs::write(world.sandbox().join("tasks/a/go"), "").expect("written");
     let (mut link, _) = world.start_again();
     world.expect_of(&mut link, "a", TaskFinished);
@@ -346,7 +346,7 @@ fn a_group_lives_through_the_agents_restart() {
     world.expect_of(&mut link, "b", TaskKilled);
 }
 
-/// Nothing could be launched inside it any more, no session and no check either.
+/// Regression: nothing could be launched inside it any more, including sessions and checks.
 fn a_group_grows_where_an_isolator_was_added_later() {
     let (mut world, mut link) = World::registered(&[ISOLATION]);
     world.run_group(&link, vec![shell("a", "exec sleep 1000")]);
@@ -364,7 +364,7 @@ fn a_group_grows_where_an_isolator_was_added_later() {
 
 const ISOLATION: &str = "--isolation=cgroups/cpu,cgroups/mem";
 
-/// Another life of the agent, with one isolator more than [`ISOLATION`].
+/// Restarts the agent with one isolator more than [`ISOLATION`].
 fn with_another_isolator(world: &mut World) -> Link {
     world.signal_agent(Signal::KILL);
     for flag in &mut world.flags {
@@ -394,7 +394,7 @@ fn an_id_used_again_in_a_living_group_has_a_folder_of_its_own() {
     assert_eq!(std::fs::read_to_string(newest).expect("read"), "second\n");
 }
 
-/// The agent is stopped for longer than executors may take to register, while one subscribes.
+/// The agent is stopped for longer than the registration timeout of executors, while an executor subscribes.
 fn an_executor_that_subscribed_while_the_agent_stood_still_is_heard() {
     let (world, mut link) = World::registered(&["--executor_registration_timeout=10secs"]);
     let mut task = custom("t", "json");

@@ -1,6 +1,6 @@
-//! What executors and frameworks may pile up in the agent: nothing that fills it, nothing that is lost.
+//! Floods from executors and frameworks: nothing fills the agent's memory, and nothing guaranteed is lost.
 //!
-//! The test speaks for the executor itself, which root may.
+//! The test acts as the executor, which root may do.
 
 use meseta_daemon::client::{Call, Client};
 use meseta_proto::media::MediaType;
@@ -24,8 +24,8 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const MIB: usize = 1 << 20;
-/// What the agent may grow by, in KiB, whatever is piled up: its bounds are 24, 24, 16, 16 and 48 MiB, and
-/// a debug build copies more than one that is optimized.
+/// The most memory by which the agent may grow, in KiB, under any flood: its limits are 24, 24, 16, 16 and 48 MiB, and
+/// a debug build makes more copies than an optimized one.
 const GROWTH_KIB_MAX: u64 = 140 << 10;
 
 fn call(kind: call::Type) -> executor::Call {
@@ -51,7 +51,7 @@ fn check_growth(world: &World, before: u64) {
     assert!(growth < GROWTH_KIB_MAX, "the agent grew by {growth} KiB");
 }
 
-/// How many messages to a receiver the agent says that it has dropped.
+/// The number of dropped messages to a receiver, as the agent reports it.
 fn dropped(world: &World, to: &str) -> u64 {
     let name = format!("meseta_agent_framework_messages_dropped_total{{to=\"{to}\"}} ");
     let text = world.get("/metrics").text();
@@ -65,14 +65,14 @@ fn world(flags: &[&str]) -> (World, Link) {
     (world, link)
 }
 
-/// As many tasks more in the executor.
+/// Runs this number of further tasks in the executor.
 fn run_more(world: &World, link: &mut Link, tasks: usize) {
     for number in 0..tasks {
         world.running_in_executor(link, custom(&format!("t{number}"), "json"), false);
     }
 }
 
-/// An update of a task with so many bytes, which the executor does not make up itself.
+/// An update of a task with this number of bytes, which the executor itself would not send.
 fn update_of(number: usize, bytes: usize) -> executor::Call {
     let status = pb::TaskStatus {
         task_id: task_id(&format!("t{number}")),
@@ -88,7 +88,7 @@ fn update_of(number: usize, bytes: usize) -> executor::Call {
     }
 }
 
-/// So many messages to the master, which the agent takes.
+/// Sends this number of messages to the master, which the agent accepts.
 fn send_to_master(world: &World, count: usize, bytes: usize) {
     let data = vec![0; bytes];
     let body = executor::Call {
@@ -138,7 +138,7 @@ fn large_updates_wait_for_each_other_and_none_is_lost() {
         assert_eq!(world.runtime.block_on(call).expect("it ends"), 202);
     }
     check_growth(&world, before);
-    // What is kept of them to be shown does not keep the agent from coming back.
+    // The shown state of these tasks does not prevent the agent from coming back.
     drop(link);
     let (_link, report) = world.admit_again();
     assert_eq!(report.tasks.len(), TASKS + 1);
@@ -153,7 +153,7 @@ fn messages_to_a_master_that_does_not_read_are_dropped() {
     let before = peak_kib(&world);
     send_to_master(&world, 60, 4 * MIB);
     check_growth(&world, before);
-    // The master reads again, and is told the rest.
+    // The master reads again, and gets the rest.
     let mut read = 0;
     world.kill(&link, "a", None);
     loop {
@@ -166,7 +166,7 @@ fn messages_to_a_master_that_does_not_read_are_dropped() {
             _ => {}
         }
     }
-    // The last one that was answered may have been counted since.
+    // The last answered message may have been counted since.
     let dropped = dropped(&world, "master");
     assert!(dropped >= 40, "{dropped} dropped");
     assert_eq!(read + dropped, 60);
@@ -174,7 +174,7 @@ fn messages_to_a_master_that_does_not_read_are_dropped() {
 
 fn messages_to_an_executor_that_does_not_read_are_dropped() {
     let (world, link) = World::registered(&[]);
-    // One that never calls: the test does, in its place.
+    // This executor never calls; the test calls in its place.
     let mut task = custom("a", "json");
     command_of(&mut task).value = Some("exec sleep 600".to_owned());
     world.run_in_executor(&link, task, true);
@@ -196,7 +196,7 @@ fn messages_to_an_executor_that_does_not_read_are_dropped() {
         (dropped(&world, "executor") > 40).then_some(())
     });
     check_growth(&world, before);
-    // What promises something still comes.
+    // Guaranteed events still arrive.
     world.kill(&link, "a", None);
     let mut messages = 0;
     loop {
@@ -212,8 +212,8 @@ fn messages_to_an_executor_that_does_not_read_are_dropped() {
     assert!(messages < 20, "{messages} came");
 }
 
-/// Unread messages to an executor and to the master, updates that nobody acknowledges, calls of operators that do not
-/// end, and headers that do not: each as much as is taken.
+/// Unread messages to an executor and to the master, unacknowledged updates, incomplete calls of operators, and
+/// incomplete headers: each up to its limit.
 fn all_that_waits_at_once_stays_within_a_small_budget() {
     const BUDGET_KIB: u64 = 128 << 10;
     const TASKS: usize = 24;
@@ -223,7 +223,7 @@ fn all_that_waits_at_once_stays_within_a_small_budget() {
     send_to_master(&world, TASKS, 500 << 10);
     for number in 0..TASKS {
         let call = post(&world, &update_of(number, 500 << 10));
-        // What finds no room is not answered.
+        // A call without room gets no answer.
         world.runtime.spawn(async move {
             let _ = Client::default().request(call).await;
         });
@@ -241,7 +241,7 @@ fn all_that_waits_at_once_stays_within_a_small_budget() {
     drop(unfinished);
 }
 
-/// Calls whose body is not whole, and requests whose header is not.
+/// Calls with an incomplete body, and requests with an incomplete header.
 fn unfinished_requests(world: &World) -> Vec<std::net::TcpStream> {
     use std::io::Write as _;
     let url = world.url("");
@@ -256,7 +256,7 @@ fn unfinished_requests(world: &World) -> Vec<std::net::TcpStream> {
     let open = requests.map(|bytes| {
         let mut stream = std::net::TcpStream::connect(address).expect("connected");
         stream.set_nonblocking(true).expect("set");
-        // As much as is taken at once; it may be given up for others.
+        // As much as the agent accepts at once; it may close the connection in favour of others.
         let _ = stream.write(bytes);
         stream
     });

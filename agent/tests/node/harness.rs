@@ -24,15 +24,15 @@ use tokio::net::TcpSocket;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How long a test waits for what must come: 30 s, which nothing here takes on a healthy machine, or as many as
-/// `MESETA_TEST_PATIENCE` says, as in an emulated one.
+/// The longest wait of a test: 30 s, more than anything here takes on a healthy machine, or the value of
+/// `MESETA_TEST_PATIENCE` for slow machines, such as emulated ones.
 pub(crate) fn patience() -> Duration {
     let given = std::env::var("MESETA_TEST_PATIENCE");
     let given = given.ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(30))
 }
 
-/// How long groups that are busy for a moment are tried to be removed again.
+/// The time for attempts to remove groups that are busy for a moment.
 const SWEEP_MAX: Duration = Duration::from_secs(2);
 
 const AGENT_ID: &str = "agent-S0";
@@ -100,7 +100,7 @@ fn cancelled_by(kind: tokio::signal::unix::SignalKind) -> meseta_agent::Cancella
 type Frames =
     Pin<Box<dyn tokio_stream::Stream<Item = Result<wire::MasterFrame, tonic::Status>> + Send>>;
 
-/// One connection of an agent.
+/// A connection of an agent.
 pub(crate) struct Link {
     from_agent: tonic::Streaming<wire::AgentFrame>,
     to_agent: mpsc::Sender<Result<wire::MasterFrame, tonic::Status>>,
@@ -136,17 +136,17 @@ pub(crate) struct World {
     pub(crate) runtime: tokio::runtime::Runtime,
     pub(crate) dir: tempfile::TempDir,
     master: SocketAddr,
-    /// Of this world alone: agents remove a root that nobody uses, maybe while another begins to.
+    /// The root of this world only: agents remove an unused root, possibly while another begins to use it.
     cgroups_root: String,
     links: mpsc::Receiver<Link>,
     agent: Option<Child>,
     pub(crate) flags: Vec<String>,
-    /// Certificates that the agent believes instead of the machine's.
+    /// Certificates that the agent trusts instead of the machine's.
     pub(crate) trusted: Option<PathBuf>,
     seen: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
 }
 
-/// The tasks of a return.
+/// The tasks in a reregistration.
 pub(crate) fn tasks_of(told: &wire::Reregister) -> Vec<pb::Task> {
     let tasks = told.tasks.iter();
     tasks
@@ -175,7 +175,7 @@ impl World {
             .prefix("meseta-node-")
             .tempdir()
             .expect("a directory");
-        // Tasks of other users walk through it.
+        // Tasks of other users traverse it.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("permissions");
         Self {
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// With an agent that is registered.
+    /// Starts an agent and registers it.
     pub(crate) fn registered(flags: &[&str]) -> (Self, Link) {
         let mut world = Self::new(flags);
         world.start_agent();
@@ -271,13 +271,13 @@ impl World {
         child.wait().expect("it ends")
     }
 
-    /// Another life of the agent, and what it tells of the last one.
+    /// Starts another agent process. Returns its reregistration.
     pub(crate) fn start_again(&mut self) -> (Link, wire::Reregister) {
         self.start_agent();
         self.admit_again()
     }
 
-    /// Admits an agent that must come back, with what it tells.
+    /// Admits an agent that must reregister. Returns its reregistration.
     pub(crate) fn admit_again(&mut self) -> (Link, wire::Reregister) {
         match self.admit_told() {
             (link, FromAgent::Reregister(told)) => (link, told),
@@ -299,7 +299,7 @@ impl World {
         self.admit_told().0
     }
 
-    /// The same, with what the agent told.
+    /// Admits the agent. Returns its first frame.
     fn admit_told(&mut self) -> (Link, FromAgent) {
         let mut link = self.connection();
         let told = self.next(&mut link);
@@ -325,8 +325,8 @@ impl World {
         }
     }
 
-    /// The next status update, acknowledged. One whose acknowledgement got lost with an agent comes
-    /// again, as it must, and is acknowledged again.
+    /// The next status update, acknowledged. An update whose acknowledgement was lost with an agent arrives again, and
+    /// is acknowledged again.
     pub(crate) fn update(&self, link: &mut Link) -> pb::TaskStatus {
         loop {
             let update = self.unacknowledged_update(link);
@@ -368,7 +368,7 @@ impl World {
         );
     }
 
-    /// Updates up to the terminal one, all acknowledged; their states.
+    /// Acknowledges updates up to the terminal one. Returns their states and the last update.
     pub(crate) fn until_terminal(&self, link: &mut Link) -> (Vec<TaskState>, pb::TaskStatus) {
         let mut states = Vec::new();
         loop {
@@ -405,7 +405,7 @@ impl World {
         self.run_of(link, framework(), task, true);
     }
 
-    /// Runs a task of a framework, in an executor that is launched or was before.
+    /// Runs a task of a framework, in an executor that is launched now or was before.
     pub(crate) fn run_of(
         &self,
         link: &Link,
@@ -425,14 +425,14 @@ impl World {
         );
     }
 
-    /// Runs a command until it runs.
+    /// Runs a command up to RUNNING.
     pub(crate) fn running(&self, link: &mut Link, task: pb::TaskInfo) -> pb::TaskStatus {
         self.run(link, task);
         self.expect(link, TaskState::TaskStarting);
         self.expect(link, TaskState::TaskRunning)
     }
 
-    /// Runs a command until it has ended, in this state.
+    /// Runs a command to its end, in this state.
     pub(crate) fn run_to(
         &self,
         link: &mut Link,
@@ -443,14 +443,14 @@ impl World {
         self.expect_end(link, state)
     }
 
-    /// Runs a task that must not be launched; why it was not.
+    /// Runs a task that must be refused. Returns the reason.
     pub(crate) fn run_refused(&self, link: &mut Link, task: pb::TaskInfo) -> String {
         let last = self.run_to(link, task, TaskState::TaskFailed);
         assert_eq!(last.reason(), Reason::ContainerLaunchFailed, "{last:?}");
         last.message().to_owned()
     }
 
-    /// Kills a task and waits until it is told killed.
+    /// Kills a task and waits for its KILLED update.
     pub(crate) fn end(&self, link: &mut Link, task: &str) -> pb::TaskStatus {
         self.kill(link, task, None);
         self.expect_end(link, TaskState::TaskKilled)
@@ -501,7 +501,7 @@ impl Drop for World {
         if std::thread::panicking() {
             eprintln!("--- the agent's log\n{}", self.log());
         }
-        // One more agent, told to take everything down with it.
+        // Starts one more agent, to end all tasks and remove the cgroups.
         let mut sweeper = self.command();
         let flag = "--shutdown_tasks_on_exit";
         if !self.flags.iter().any(|given| given == flag) {
@@ -523,7 +523,7 @@ impl Drop for World {
             }
             let _ = sweeper.wait();
         }
-        // The root is of this world alone, so that nobody else removes what a sweeper leaves that could not start.
+        // Only this world uses the root, so that no other agent removes its remains if the sweeper cannot start.
         wait::holds(SWEEP_MAX, || {
             let groups = kernel::groups_below(&self.cgroups_root);
             for group in &groups {
@@ -609,7 +609,7 @@ pub(crate) fn shell(id: &str, text: &str) -> pb::TaskInfo {
     }
 }
 
-/// The same by a user of the machine.
+/// Changes a task's user.
 pub(crate) fn by(user: &str, mut task: pb::TaskInfo) -> pb::TaskInfo {
     command_of(&mut task).user = Some(user.to_owned());
     task
@@ -632,7 +632,7 @@ pub(crate) fn variable(name: &str, value: &str) -> pb::Environment {
     }
 }
 
-/// The same with a file to fetch.
+/// Adds a file to fetch to a task.
 pub(crate) fn with_uri(mut task: pb::TaskInfo, value: String, executable: bool) -> pb::TaskInfo {
     command_of(&mut task).uris.push(pb::command_info::Uri {
         value,
@@ -660,8 +660,8 @@ pub(crate) fn container_of(status: &pb::TaskStatus) -> String {
     container.expect("a container").value.clone()
 }
 
-/// A flag for a port where executors find their agent again. It stays bound, without a listener, for as long as the tests
-/// run: nobody else is given it before the agent listens there, or between two lives of the agent.
+/// A flag for a fixed port, so that executors find their agent again. The port stays bound, without a listener, for as
+/// long as the tests run: no other process gets it before the agent listens there, or between two agent processes.
 pub(crate) fn fixed_port() -> String {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseaddr(true).expect("shared with the agent");
@@ -672,12 +672,12 @@ pub(crate) fn fixed_port() -> String {
     format!("--port={port}")
 }
 
-/// Polls for what nobody announces: files and the kernel's own state.
+/// Polls for changes without a notification: files and the kernel's own state.
 pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait::eventually(what, patience(), look)
 }
 
-/// Groups of ours anywhere below a cgroup mount.
+/// Cgroups with this name anywhere below a cgroup mount.
 pub(crate) fn groups_named(name: &str) -> Vec<PathBuf> {
     let is_named = |path: &PathBuf| {
         let last = path.file_name().unwrap_or_default();

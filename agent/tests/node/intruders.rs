@@ -1,6 +1,6 @@
 //! Tasks and users of the machine that call the agent: as another's executor, and as its operator.
 //!
-//! A task calls by running this binary as `node call`, which says what it was answered.
+//! A task makes a call by running this binary as `node call`, which prints the answer.
 
 #![expect(
     clippy::print_stdout,
@@ -34,13 +34,13 @@ pub(crate) const TESTS: &[Test] = tests![
 const NOBODY: u32 = 65_534;
 const EXECUTOR: &str = "executor-1";
 
-/// `node call METHOD URL TOKEN-FILE BODY...`: one call for each body; the statuses in order.
+/// `node call METHOD URL TOKEN-FILE BODY...`: one call for each body. Prints the statuses in order.
 pub(crate) fn call_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let mut next = || args.next().and_then(|arg| arg.into_string().ok());
     let (method, url, token) = (next(), next(), next());
     let method: Method = method.expect("a method").parse().expect("a method");
     let url = url.expect("a URL");
-    // From a file, so that it is in no command that anybody is shown.
+    // From a file, so that no visible command line contains the token.
     let token = token.filter(|path| !path.is_empty());
     let token = token.map(|path| std::fs::read_to_string(path).expect("a token"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -54,7 +54,7 @@ pub(crate) fn call_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> E
             let value = HeaderValue::from_str(&format!("Bearer {token}")).expect("a header");
             call = call.header(header::AUTHORIZATION, value);
         }
-        // A stream is a status, too: what it would tell is not waited for.
+        // A stream also has a status; its events are not awaited.
         match runtime.block_on(Client::default().stream(call)) {
             Ok(_) => println!("200"),
             Err(client::Error::Refused { status, .. }) => println!("{}", status.as_u16()),
@@ -64,7 +64,7 @@ pub(crate) fn call_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> E
     ExitCode::SUCCESS
 }
 
-/// This binary where every user can run it.
+/// This binary at a path where every user can run it.
 fn program_in(world: &World) -> PathBuf {
     let path = world.dir.path().join("caller");
     if !path.exists() {
@@ -82,7 +82,7 @@ struct Caller<'a> {
     world: &'a World,
     program: PathBuf,
     tasks: u32,
-    /// What was told of other tasks meanwhile.
+    /// Updates of other tasks that arrived meanwhile.
     others: Vec<pb::TaskStatus>,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// What a task of a user is answered, in a container of its own.
+    /// The answer to a call from a user's task, in its own container.
     fn task(
         &mut self,
         link: &mut Link,
@@ -130,7 +130,7 @@ impl<'a> Caller<'a> {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What a user is answered who is in no container.
+    /// The answer to a call from a user outside of containers.
     fn user(&self, uid: u32, (method, path): (&str, &str), body: &Value) -> String {
         let mut command = Command::new(&self.program);
         let output = command
@@ -177,7 +177,7 @@ fn finished() -> Value {
 
 const API: (&str, &str, &str) = ("POST", "/api/v1/executor", "");
 
-/// A world whose executor runs as `nobody`, like those who call.
+/// A world whose executor runs as `nobody`, like the callers.
 fn world(flags: &[&str]) -> (World, Link) {
     let (world, mut link) = World::registered(flags);
     world.running_in_executor(&mut link, by_nobody(&world), true);
@@ -191,7 +191,7 @@ fn by_nobody(world: &World) -> pb::TaskInfo {
     task
 }
 
-/// The token in the environment of the executor that runs.
+/// The token in the environment of the running executor.
 fn token_of(world: &World) -> Option<String> {
     let containers = world.get_json("/containers");
     let container = containers.as_array().expect("a list").iter();
@@ -214,7 +214,7 @@ fn no_task_speaks_for_an_executor_that_is_not_its_own() {
             subscribe(EXECUTOR),
             finished(),
             message(),
-            // Whether there is one is not told.
+            // The answer does not show whether the executor exists.
             subscribe("no-such-executor"),
         ];
         let answers = caller.task(&mut link, user, API, &bodies);
@@ -228,7 +228,7 @@ fn no_task_speaks_for_an_executor_that_is_not_its_own() {
     }
     let outside = caller.user(NOBODY, ("POST", "/api/v1/executor"), &subscribe(EXECUTOR));
     assert_eq!(outside, "401", "its user, but not its container");
-    // The executor itself sends no token, and is heard as before; nobody has taken its stream.
+    // The executor itself sends no token, and is still accepted; nobody has replaced its stream.
     world.kill(&link, "a", None);
     world.expect_of(&mut link, "a", TaskKilled);
 }
@@ -328,7 +328,7 @@ fn a_task_is_not_the_operator() {
     assert_eq!(caller.user(NOBODY, ("POST", "/api/v1"), &state), "403");
 }
 
-/// HTTP checks and fetched files are asked for by the agent itself, which its own API would believe.
+/// The agent itself makes HTTP checks and fetches, whose requests its own API would trust.
 fn what_the_agent_asks_for_a_task_it_asks_as_the_task() {
     let (world, mut link) = World::registered(&[]);
     let url = world.url("/state");
@@ -366,10 +366,10 @@ fn what_the_agent_asks_for_a_task_it_asks_as_the_task() {
     }
 }
 
-/// An executor that only waits, with the call that is to be made from its container.
+/// An executor that only waits, with the call to make from its container.
 fn nesting_executor(world: &World, body: &Value) -> pb::TaskInfo {
     let mut task = by_nobody(world);
-    // Which container it is in, it learns from its sandbox's name.
+    // The name of its sandbox identifies its container.
     let call = format!(
         "{} call POST {} ''",
         program_in(world).display(),

@@ -1,4 +1,4 @@
-//! Containers that are asked for over the agent's API: sessions in a task's container, and others.
+//! Containers requested through the agent's API: sessions in a task's container, and others.
 
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use meseta_daemon::client::{Call, Client, RecordStream};
@@ -19,11 +19,11 @@ pub(crate) const TESTS: &[Test] = tests![
     attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does,
 ];
 
-/// A task that goes on and has made its file, and its container's id.
+/// A running task that has made its file. Returns its container's id.
 fn with_task(world: &World, link: &mut Link) -> Value {
     let task = shell("t", "echo made > marker; exec sleep 1000");
     let status = world.running(link, task);
-    // It is told running before its shell has begun.
+    // The RUNNING update precedes the start of its shell.
     wait_for("its marker", || {
         let marker = world.sandbox_of("t")?.join("marker");
         let text = std::fs::read_to_string(marker).ok()?;
@@ -44,7 +44,7 @@ fn open_stream(world: &World, body: &Value, media: &'static str) -> RecordStream
     opened.expect("a stream")
 }
 
-/// One record of a container's input.
+/// A record of a container's input.
 fn input(more: &Value) -> Vec<u8> {
     let call = json!({"type": "ATTACH_CONTAINER_INPUT", "attach_container_input": more});
     recordio::encode(call.to_string().as_bytes()).to_vec()
@@ -54,12 +54,12 @@ fn io(io: &Value) -> Vec<u8> {
     input(&json!({"type": "PROCESS_IO", "process_io": io}))
 }
 
-/// What is typed, in base64.
+/// A record of terminal input, in base64.
 fn typed(data: &str) -> Vec<u8> {
     io(&json!({"type": "DATA", "data": {"type": "STDIN", "data": data}}))
 }
 
-/// Attaches to a container's input, gives it these records and ends.
+/// Attaches to a container's input, sends these records and ends.
 fn attach_input(world: &World, id: &Value, records: &[Vec<u8>]) {
     let mut body = input(&json!({"type": "CONTAINER_ID", "container_id": id}));
     body.extend(records.concat());
@@ -82,7 +82,7 @@ fn open_session(world: &World, id: &Value, text: &str) -> RecordStream {
     open_stream(world, &body, "application/json")
 }
 
-/// All that it prints to one of its streams.
+/// Reads the whole output to one of its streams.
 fn read_all(world: &World, stream: &mut RecordStream, kind: &str) -> String {
     let mut all = Vec::new();
     while let Some(record) = world
@@ -97,7 +97,7 @@ fn read_all(world: &World, stream: &mut RecordStream, kind: &str) -> String {
             all.push(text);
         }
     }
-    // Small enough to come in one piece, whose base64 is compared as it is.
+    // Small enough to arrive in one piece, whose base64 is compared directly.
     all.concat()
 }
 
@@ -118,12 +118,12 @@ fn a_session_runs_where_its_task_runs_and_takes_input() {
     // "typed\n", and the end.
     let records = [io(&heartbeat), typed("dHlwZWQK"), typed("")];
     attach_input(&world, &id, &records);
-    // "made\n"
+    // "made\n" in base64.
     assert_eq!(read_all(&world, &mut stream, "STDOUT"), "bWFkZQo=");
     let (code, waited) = call(&world, "WAIT_CONTAINER", &id);
     assert_eq!(code, 200);
     assert_eq!(waited["wait_container"]["exit_status"], 3 << 8);
-    // A program with its arguments; what it complains of is told apart.
+    // A program with its arguments; its errors arrive separately.
     let body = json!({"type": "LAUNCH_NESTED_CONTAINER_SESSION",
         "launch_nested_container_session": {
             "container_id": {"value": "session-2", "parent": parent},
@@ -145,8 +145,8 @@ fn a_session_runs_where_its_task_runs_and_takes_input() {
     world.end(&mut link, "t");
 }
 
-/// As the Mesos command line does it for `task exec -it`: a probe of the input, the window's size, what is
-/// typed; and somebody who watches.
+/// Imitates the Mesos command line's `task exec -it`: a probe of the input, the window's size, input; and a second
+/// reader.
 fn a_session_at_a_terminal_echoes_and_has_a_size() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
@@ -179,14 +179,14 @@ fn a_session_at_a_terminal_echoes_and_has_a_size() {
     let watch = json!({"type": "ATTACH_CONTAINER_OUTPUT",
         "attach_container_output": {"container_id": id}});
     let mut watched = stream(&watch);
-    // A probe.
+    // An attempt without records, as the probe.
     attach_input(&world, &id, &[]);
     let size = io(&json!({"type": "CONTROL", "control": {"type": "TTY_INFO",
         "tty_info": {"window_size": {"rows": 30, "columns": 100}}}}));
-    // "hello\n"; nothing at all is no end here, where a key ends the input.
+    // "hello\n"; empty input is no end here, where a key ends the input.
     let records = [size, typed(""), typed("aGVsbG8K")];
     attach_input(&world, &id, &records);
-    // A terminal is one stream: what is complained of is within it.
+    // A terminal is one stream, which includes the errors.
     let end = "hello\r\n30 100\r\ngot hello\r\nmade\r\nwrong\r\n";
     until(&mut shown, &mut all, end);
     let mut seen = String::new();
@@ -219,7 +219,7 @@ fn a_nested_container_is_launched_waited_for_and_removed() {
     let launch = json!({"type": "LAUNCH_NESTED_CONTAINER", "launch_nested_container": {
         "container_id": id, "command": {"value": "echo own > file; exec sleep 1000"}}});
     assert_eq!(world.call(&launch).status, 200);
-    // The same again is no other.
+    // An equal launch does not start another.
     assert_eq!(world.call(&launch).status, 202);
     let sandbox = world.sandbox_of("t").expect("a sandbox");
     let sandbox = sandbox.join("containers/child");
@@ -291,7 +291,7 @@ fn a_refused_nested_launch_leaves_nothing_and_its_id_is_free() {
         let reply = launch(name, sound.clone(), plain.clone());
         assert_eq!(reply.status, 400, "{name:?}: {}", reply.text());
     }
-    // Again and again under the same id.
+    // Repeatedly with the same id.
     for _ in 0..2 {
         assert_eq!(launch("child", sound.clone(), plain.clone()).status, 200);
         let id = json!({"value": "child", "parent": parent});

@@ -28,7 +28,7 @@ fn sandbox_path(task: &str, file: &str) -> String {
     format!("/frameworks/{FRAMEWORK}/executors/{task}/runs/latest/{file}")
 }
 
-/// What a task has printed, over the API.
+/// The output of a task, read through the API.
 fn stdout(world: &World, task: &str) -> String {
     let path = sandbox_path(task, "stdout");
     let read = world.get_json(&format!("/files/read?path={path}&offset=0"));
@@ -52,7 +52,7 @@ fn a_task_runs_and_its_output_can_be_read() {
     let text = stdout(&world, "t1");
     assert!(text.starts_with("hello\n"), "{text}");
     if rustix::process::geteuid().is_root() {
-        // On v2 alone its own groups are all that it sees.
+        // On v2 alone the task sees only its own groups.
         let v2_alone = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let own = if v2_alone {
             "0::/\n"
@@ -74,7 +74,7 @@ fn a_task_runs_and_its_output_can_be_read() {
     let folder = sandbox_path("t1", "");
     let listed = world.get_json(&format!("/slave(1)/files/browse?path={folder}"));
     assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed}");
-    // Once the agent has read that the last update is acknowledged.
+    // Once the agent has read the acknowledgement of the last update.
     let task = wait_for("the framework to be retired", || {
         let state = world.get_json("/state");
         let completed = &state["completed_frameworks"][0]["completed_executors"][0];
@@ -93,7 +93,7 @@ fn a_task_that_ignores_sigterm_is_gone_after_the_grace() {
         listed.text().contains("/ready").then_some(())
     });
     let begun = Instant::now();
-    // Longer than one that nobody has asked for.
+    // Longer than the default grace period.
     let grace = Duration::from_secs(4);
     world.kill(&link, "deaf", Some(grace));
     let (states, last) = world.until_terminal(&mut link);
@@ -103,7 +103,7 @@ fn a_task_that_ignores_sigterm_is_gone_after_the_grace() {
     assert!(last.message().contains("signal Killed"));
 }
 
-/// Beside what is compared with the recorded one, name by name.
+/// The recorded environment is compared by name; these are the other variables.
 fn a_task_sees_its_own_environment_and_the_operators() {
     let (world, mut link) =
         World::registered(&["--executor_environment_variables={\"SITE\":\"here\"}"]);
@@ -116,7 +116,7 @@ fn a_task_sees_its_own_environment_and_the_operators() {
         "SITE=here\n",
         "MESOS_EXECUTOR_SHUTDOWN_GRACE_PERIOD=5secs\n",
         "MESOS_RECOVERY_TIMEOUT=15mins\n",
-        // Whatever the framework asked for: its executors are to stay when the agent restarts.
+        // In any case: executors must stay when the agent restarts.
         "MESOS_CHECKPOINT=1\n",
     ] {
         assert!(text.contains(line), "{text}");
@@ -136,7 +136,7 @@ fn a_task_of_an_unknown_user_fails_with_the_cause() {
     );
 }
 
-/// A limit of a few descriptors kept the launch from what it still had to open.
+/// Regression: with a limit of a few descriptors the launch could not open its remaining files.
 fn limits_are_had_however_small_and_refused_by_name() {
     let (world, mut link) = World::registered(&[]);
     let limited = |id: &str, soft: u64, hard: u64, hostname: Option<String>| {
@@ -167,7 +167,7 @@ fn limits_are_had_however_small_and_refused_by_name() {
     let name = Some("n".repeat(70));
     let long = limited("long", 10, 20, name);
     if !rustix::process::geteuid().is_root() {
-        // No container of an ordinary user has a host name of its own.
+        // The container of an ordinary user has no host name of its own.
         world.run_to(&mut link, long, TaskFinished);
         return;
     }
@@ -178,7 +178,7 @@ fn limits_are_had_however_small_and_refused_by_name() {
     );
 }
 
-/// It filled the disk of the node before the first look at the sandbox.
+/// Regression: the fetch filled the node's disk before the first inspection of the sandbox.
 fn what_is_fetched_stays_within_an_enforced_disk() {
     let (world, mut link) = World::registered(&["--enforce_container_disk_quota"]);
     let file = world.dir.path().join("large");

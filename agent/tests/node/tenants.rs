@@ -1,5 +1,5 @@
-//! What a task of an ordinary user is not given, whatever it asks for: rights over other users, their
-//! files, the agent's own, and the places that fetches of other frameworks need.
+//! Attacks by a task of an ordinary user: it gets no rights over other users, their files, or the agent's own, and does
+//! not block the fetches of other frameworks.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -46,10 +46,10 @@ fn asking(one: Capability) -> Option<pb::CapabilityInfo> {
     Some(pb::CapabilityInfo { capabilities })
 }
 
-/// What the next task to end is told, whose launch was refused.
+/// The reason in the next terminal update, of a refused launch.
 fn refused(world: &World, link: &mut Link) -> String {
     loop {
-        // The end of an executor is told too.
+        // The end of an executor is reported too.
         let last = world.update_besides(link);
         if meseta_agent::core::is_terminal(last.state) {
             assert_eq!(last.state(), TaskFailed, "{last:?}");
@@ -103,7 +103,7 @@ fn a_user_gets_no_capability_that_reaches_others() {
         expect(refused(&world, &mut link), id);
     }
     let linux = || Some(effective(Capability::Setuid));
-    // What root's tasks may ask for is as before, and what reaches nobody is anybody's.
+    // Root's tasks may request the same as before, and capabilities without outside effects are free for everybody.
     let mut task = shell("roots", "true");
     task.container = mesos_container(linux(), Vec::new());
     finishes(&world, &mut link, task);
@@ -148,7 +148,7 @@ fn granted_capabilities_are_had_by_their_users_and_roles_alone() {
     world.run(&link, task("others", Capability::Kill, "true"));
     let message = refused(&world, &mut link);
     assert!(message.contains("CAP_KILL"), "{message}");
-    // Whoever does not ask has none.
+    // A task without a request gets none.
     let none = nobodys(shell("unasked", &has("")));
     finishes(&world, &mut link, none);
 }
@@ -166,7 +166,7 @@ fn mode(path: &Path, bits: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits)).expect("permissions");
 }
 
-/// A folder of root's alone with a file that everybody could read if it were elsewhere.
+/// A folder of root's only, with a file that everybody could read elsewhere.
 fn secret(world: &World) -> PathBuf {
     let folder = world.dir.path().join("secret");
     std::fs::create_dir(&folder).expect("made");
@@ -177,7 +177,7 @@ fn secret(world: &World) -> PathBuf {
     file
 }
 
-/// A folder of nobody's.
+/// A folder that belongs to `nobody`.
 fn nobodys_folder(world: &World) -> PathBuf {
     let folder = world.dir.path().join("nobodys");
     std::fs::create_dir(&folder).expect("made");
@@ -203,7 +203,7 @@ fn host_paths_are_resolved_as_the_tasks_user() {
         assert!(message.contains("ermission denied"), "{message}");
     }
     finishes(&world, &mut link, task("own", &own.join("file")));
-    // The agent's own folders are shown to nobody, root's tasks included.
+    // The agent's own folders are mounted for nobody, including root's tasks.
     let inside = world.work_dir().join("meta");
     let mut roots = shell("roots", "true");
     roots.container = mesos_container(None, vec![host_volume(&inside, "seen")]);
@@ -232,7 +232,7 @@ fn local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own() {
     }
 }
 
-/// Takes connections and never answers; they are closed when this is dropped.
+/// Accepts connections and never answers; they are closed when this is dropped.
 struct Silent {
     port: u16,
     taken: std::sync::mpsc::Receiver<TcpStream>,
@@ -258,7 +258,7 @@ impl Silent {
     }
 }
 
-/// More than an agent fetches for at once.
+/// More than the agent's limit of concurrent fetches.
 const MANY: usize = 24;
 
 fn silent_fetches_hold_up_their_framework_alone() {
@@ -269,10 +269,10 @@ fn silent_fetches_hold_up_their_framework_alone() {
         task.resources = vec![scalar("cpus", 0.01)];
         world.run(&link, with_uri(task, silent.url(), false));
     }
-    // As many as there will be.
+    // As many as the limit allows.
     let first = silent.taken.recv_timeout(patience());
     let _first = first.expect("a fetch has begun");
-    // Another framework's fetch is not held up.
+    // Another framework's fetch is not delayed.
     let file = world.dir.path().join("file");
     std::fs::write(&file, "text\n").expect("written");
     let other = || pb::FrameworkId {
@@ -294,13 +294,13 @@ fn silent_fetches_hold_up_their_framework_alone() {
             break;
         }
     }
-    // One that is being fetched for and one that waits end when they are killed, although nothing comes.
+    // A fetching and a waiting launch both end when they are killed, although no data arrives.
     for number in [0, MANY - 1] {
         let id = format!("silent-{number}");
         assert_eq!(world.end(&mut link, &id).task_id.value, id);
     }
     let mut rest = silent.taken.try_iter().collect::<Vec<_>>();
-    // So that the rest ends as well.
+    // Ends the remaining launches as well.
     for stream in &mut rest {
         let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     }

@@ -1,4 +1,4 @@
-//! The agent dies, the master goes away, flags are wrong: nothing is lost, and it says what is wrong.
+//! Failures: the agent dies, the master goes away, flags are wrong. Nothing is lost, and the agent reports the error.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn a_task_goes_on_when_the_runtime_directory_was_wiped() {
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
 }
 
-/// Every launch failed for ever, while the agent went on to be offered.
+/// Regression: every launch failed for ever, while the agent's resources were still offered.
 fn a_launch_makes_a_runtime_directory_anew_that_was_removed() {
     let (mut world, mut link) = World::registered(&[]);
     world.running(&mut link, shell("stays", "sleep 1000"));
@@ -42,12 +42,12 @@ fn a_launch_makes_a_runtime_directory_anew_that_was_removed() {
     std::fs::remove_dir_all(&run).expect("it is removed");
     world.run_to(&mut link, shell("next", "exit 0"), TaskFinished);
     assert!(world.log().contains("the runtime folder was removed"));
-    // The launcher is one that an agent on the new folder would wait for.
+    // An agent on the new folder would wait for this launcher.
     let instance = std::fs::read_dir(&run).expect("it is there").next();
     let instance = instance.expect("one").expect("readable").path();
     assert!(instance.join("launcher.lock").exists());
     assert!(instance.join("agent.lock").exists());
-    // What ran before is noted nowhere any more, and goes on all the same.
+    // No record of the earlier containers is left, and they continue all the same.
     world.signal_agent(Signal::KILL);
     let (mut link, told) = world.start_again();
     let told = tasks_of(&told);
@@ -63,7 +63,7 @@ fn an_agent_told_to_leave_ends_its_tasks_and_unregisters() {
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
     let last = world.next(&mut link);
     assert!(matches!(last, FromAgent::Unregister(_)), "{last:?}");
-    // As a master does.
+    // A master does the same.
     drop(link);
     let status = world.wait_for_agent();
     assert!(status.success(), "{status}");
@@ -104,7 +104,7 @@ fn a_lost_master_is_found_again() {
     assert_eq!(world.until_terminal(&mut link).0, [TaskKilled]);
 }
 
-/// An agent that ends with an error at once; what it says.
+/// Runs an agent that ends with an error at once. Returns the error message.
 fn complaint(command: &mut Command) -> String {
     let ended = command.stderr(Stdio::piped()).output().expect("it runs");
     let text = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -119,7 +119,7 @@ fn two_agents_do_not_share_a_work_directory() {
     assert!(text.contains(expected), "{text}");
 }
 
-/// The launcher starts beside the registration; an agent that cannot have one does not stay.
+/// The launcher starts in parallel to the registration; an agent without a launcher ends.
 fn an_agent_without_a_launcher_ends_and_says_why() {
     let (mut world, link) = World::registered(&[]);
     drop(link);

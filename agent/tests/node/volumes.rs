@@ -1,4 +1,4 @@
-//! Volumes on the real kernel: mounted for their container alone, writable or not, and gone with it.
+//! Volumes on the real kernel: mounted for their container only, writable or not, and unmounted with it.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ fn create(world: &World, link: &mut Link) {
             status_uuid: told.status.uuid.expect("a uuid").value,
         }),
     );
-    // Durable, so that no later life of the agent tells of it again.
+    // Durable, so that no restarted agent reports it again.
     wait_for("the agent to forget the operation", || {
         let told = world.call(&serde_json::json!({"type": "GET_OPERATIONS"}));
         let told = told.json();
@@ -104,7 +104,7 @@ fn data(world: &World) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
 }
 
-/// Whether nothing of the agent's is mounted where the machine sees it.
+/// Checks that the machine sees no mounts of the agent.
 fn machine_is_clean(world: &World) {
     let mounts = mounts_like(&world.work_dir().display().to_string());
     assert!(mounts.is_empty(), "{mounts:?}");
@@ -135,11 +135,11 @@ fn volumes_are_mounted_and_their_data_stays() {
     let only_read = volume("v", "a/b", pb::volume::Mode::Ro);
     finishes(&world, &mut link, holding(shell("reads", read), only_read));
     assert_eq!(data(&world), "kept\n");
-    // Its user's, whoever that is.
+    // The volume belongs to its user, here `nobody`.
     let text = "id -un | grep -qx nobody && touch data/new && rm data/new";
     let task = by("nobody", shell("nobodys", text));
     finishes(&world, &mut link, holding(task, writable("v", "data")));
-    // Over a folder of the machine's, for this container alone.
+    // Over a folder of the host, for this container only.
     let place = world.dir.path().join("place");
     std::fs::create_dir(&place).expect("made");
     let place = place.display().to_string();
@@ -240,7 +240,7 @@ fn volumes_of_a_group_are_shared_within_it() {
             ended.insert(status.task_id.value.clone(), status.state());
         }
     }
-    // The reader saw both, and its failure took the writer along.
+    // The reader saw both, and its failure ended the writer.
     assert_eq!(ended["reader"], TaskFailed);
     assert_eq!(ended["writer"], TaskKilled);
     assert_eq!(data(&world), "kept\n");
@@ -256,7 +256,7 @@ fn volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed() {
     let late = holding(custom("b", "json"), writable("v", "late"));
     world.running_in_executor(&mut link, late, false);
     assert!(mounts().contains("/late "), "{}", mounts());
-    // From the machine it is an empty folder, and in there the volume.
+    // The machine sees an empty folder, and the container sees the volume.
     let sandbox = world.sandbox();
     let inside = format!("/proc/{pid}/root{}/late", sandbox.display());
     std::fs::write(format!("{inside}/file"), "kept\n").expect("written");
@@ -276,7 +276,7 @@ fn volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed() {
         (!sandbox.join("late").exists()).then_some(())
     });
     assert_eq!(data(&world), "kept\n");
-    // Over a folder of the machine's once, however many tasks come meanwhile.
+    // Over a folder of the host only once, for any number of later tasks.
     let place = world.dir.path().join("place");
     std::fs::create_dir(&place).expect("made");
     let place = place.display().to_string();

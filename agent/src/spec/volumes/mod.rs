@@ -1,10 +1,9 @@
-//! Volumes: what lies elsewhere on the machine and is mounted at a path of the container.
+//! Volumes: files and folders of the machine mounted at a path in the container.
 //!
-//! [`of_plan`] and [`of_resources`] read what is wanted, [`provide`] makes the places and says what is
-//! to be mounted there, in the container's own mount namespace, so that the machine's mounts never
-//! change and nothing is left to be cleaned up. Where there is no such namespace a link stands in.
-//! Invariants: nothing is made outside of the sandbox, whatever the task does to it meanwhile, and
-//! persistent data survives the container.
+//! [`of_plan`] and [`of_resources`] read the requested volumes; [`provide`] makes the mount points and returns the
+//! mounts. These happen in the container's own mount namespace, so that the machine's mounts never change and nothing
+//! needs a cleanup. Without such a namespace a link replaces the mount. Invariants: nothing is made outside of the
+//! sandbox, whatever the task does to it meanwhile, and persistent data survives the container.
 
 mod placement;
 mod points;
@@ -45,43 +44,43 @@ const PATH_BYTES_MAX: usize = 4095;
 /// A volume cannot be provided.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeError {
-    /// Its place is not in the sandbox.
+    /// The mount point of the volume is not in the sandbox.
     #[error("{volume} is to be at {path:?}: give a relative path that stays in the sandbox")]
     Point { volume: String, path: String },
-    /// Its place is not one where something can be mounted.
+    /// The mount point of the volume is unusable.
     #[error("{volume} is to be at {path}: {reason}")]
     HostPath {
         volume: String,
         path: PathBuf,
-        /// What is wrong with that.
+        /// The reason why the path is unusable.
         reason: String,
     },
     #[error("{count} volumes are too many for one container: there may be {VOLUMES_MAX}")]
     TooMany { count: usize },
-    /// Two are to be at one place.
+    /// Two volumes have the same mount point.
     #[error("{0} and {1} would hide each other")]
     Overlap(String, String),
-    /// It makes no sense, or cannot be had here.
+    /// The volume is invalid, or unavailable on this agent.
     #[error("{volume}: {reason}")]
     Refused { volume: String, reason: String },
-    /// Something of an earlier one is at its place.
+    /// Data of an earlier volume is still at its place.
     #[error(
         "the data of a volume that was destroyed is still being removed from {path}; try again later"
     )]
     InUse { path: PathBuf },
-    /// Its disk has not answered, or has had too much to do.
+    /// The volume's disk has not answered, or was too busy.
     #[error(
         "the directory {path} of a volume was not ready in time: its disk does not answer, or has much to do; try again later"
     )]
     Silent { path: PathBuf },
-    /// Its directory is missing and cannot be made.
+    /// The volume's directory is missing and cannot be made.
     #[error("failed to make the directory of {volume}")]
     NotMade {
         volume: String,
         #[source]
         source: StoreError,
     },
-    /// A system call has failed.
+    /// A system call for a volume has failed.
     #[error("failed to {doing} {path}")]
     Io {
         /// The call, as a verb.
@@ -101,25 +100,25 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeE
     }
 }
 
-/// One volume of a container.
+/// A volume of a container.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Volume {
     /// A name for error messages.
     name: String,
     from: Origin,
-    /// Where it is to be seen, as it was given.
+    /// The mount point, as requested.
     container_path: String,
     writable: bool,
 }
 
-/// What is seen there.
+/// The source of a volume.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Origin {
-    /// A persistent volume, which is its user's, or its first user's if it is shared.
+    /// A persistent volume, which belongs to its user, or to its first user if it is shared.
     Data { path: PathBuf, shared: bool },
-    /// Something of the machine's, as it is.
+    /// A path of the host, unchanged.
     Host(PathBuf),
-    /// Something in a sandbox; a folder is made if nothing is there.
+    /// A path in a sandbox; a missing folder is made.
     Sandbox { beneath: PathBuf, path: PathBuf },
 }
 
@@ -139,20 +138,20 @@ fn refused(volume: &str, reason: impl Into<String>) -> VolumeError {
 /// Context in which volumes are mounted: sandbox, mount namespace, host path rules.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeContext {
-    /// The sandbox of the outermost container: nobody but us can move that.
+    /// The sandbox of the outermost container, which only the agent can move.
     root: PathBuf,
-    /// The container's own, relative to that.
+    /// The container's own sandbox, relative to that.
     inside: PathBuf,
     /// Whether the container has a mount namespace of its own.
     mounts: bool,
-    /// What of the machine's it may be shown.
+    /// The host paths that the container may mount.
     host_paths: Arc<HostPaths>,
     /// The agent's disks of type MOUNT.
     mount_disks: Arc<[PathBuf]>,
 }
 
 impl VolumeContext {
-    /// Of a container of this run.
+    /// Creates the context for a container of this run.
     pub(crate) fn new(settings: &LaunchSettings, run: &RunKey, container: &ContainerId) -> Self {
         let rights = &settings.rights;
         Self {
@@ -165,7 +164,7 @@ impl VolumeContext {
     }
 }
 
-/// Whose a container's sandbox is; nobody's where users are not switched.
+/// The owner of a container's sandbox; `None` if users are not switched.
 pub(crate) fn owner(
     context: &VolumeContext,
     switch_user: bool,
@@ -183,9 +182,9 @@ pub(crate) fn owner(
     }))
 }
 
-/// What a container that is to be launched wants to see.
+/// The volumes of a container that is to be launched.
 pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>, VolumeError> {
-    // In the place of a group nothing runs; each of its tasks has its own.
+    // The outer container of a group runs nothing; each of its tasks has its own volumes.
     if matches!(plan.subject, Subject::Group(_)) {
         return Ok(Vec::new());
     }
@@ -201,22 +200,22 @@ pub(crate) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>,
     Ok(volumes)
 }
 
-/// Whether a container is to see something of the machine's, whose file system may not answer.
+/// Whether a container mounts paths of the host, whose file system may not answer.
 pub(crate) fn has_host_paths(plan: &LaunchPlan) -> bool {
     let volumes = plan.container_info().map(|info| info.volumes.as_slice());
     let is_of_host = |volume: &pb::Volume| {
         let source = volume.source.as_ref();
         let in_source = source.is_some_and(|source| source.host_path.is_some());
-        // A relative one is in the sandbox.
+        // A relative path is in the sandbox.
         let is_absolute = |path: &String| Path::new(path).is_absolute();
-        // At an absolute path of the container it is mounted over something of the machine's.
+        // At an absolute path of the container it is mounted over an entry of the host.
         let is_over = is_absolute(&volume.container_path);
         in_source || volume.host_path.as_ref().is_some_and(is_absolute) || is_over
     };
     volumes.unwrap_or_default().iter().any(is_of_host)
 }
 
-/// Refuses paths that the kernel would refuse, before a folder is made for each of their parts.
+/// Refuses paths that the kernel would refuse, before a folder is made for each of their components.
 fn check_paths(message: &pb::Volume) -> Result<(), VolumeError> {
     let source = message.source.as_ref();
     let host_path = source.and_then(|source| source.host_path.as_ref());
@@ -231,7 +230,7 @@ fn check_paths(message: &pb::Volume) -> Result<(), VolumeError> {
     match longest {
         Some(longest) if longest > PATH_BYTES_MAX => {
             let reason = format!("its path has {longest} bytes, more than {PATH_BYTES_MAX}");
-            // Its name would have the path in it.
+            // The name of the volume would contain the path.
             Err(refused("a volume", reason))
         }
         _ => Ok(()),
@@ -245,7 +244,7 @@ fn check_count(count: usize) -> Result<(), VolumeError> {
     }
 }
 
-/// The persistent volumes among resources, which were checked when they were taken.
+/// The persistent volumes among resources, which were validated when the agent accepted them.
 fn persistent(messages: &[pb::Resource]) -> impl Iterator<Item = Resource> {
     let resources = messages
         .iter()
@@ -253,7 +252,7 @@ fn persistent(messages: &[pb::Resource]) -> impl Iterator<Item = Resource> {
     resources.filter(Resource::is_persistent_volume)
 }
 
-/// The same as they are mounted.
+/// Converts persistent volumes to mounts.
 pub(crate) fn of_resources(
     layout: &Layout,
     messages: &[pb::Resource],
@@ -279,7 +278,7 @@ pub(crate) fn of_resources(
             writable: mount.is_none_or(|mount| mount.mode == VolumeMode::ReadWrite),
             name,
         };
-        // Several tasks of one executor may share it.
+        // Several tasks of an executor may share it.
         if seen.insert(volume.clone()) {
             volumes.push(volume);
         }
@@ -287,7 +286,7 @@ pub(crate) fn of_resources(
     Ok(volumes)
 }
 
-/// A volume that a container asks for beside its resources.
+/// A volume that a container requests besides its resources.
 fn of_message(
     layout: &Layout,
     plan: &LaunchPlan,
@@ -299,7 +298,7 @@ fn of_message(
     let kind = kind.and_then(|kind| SourceType::try_from(kind).ok());
     let from = match (&message.host_path, kind, source) {
         (Some(path), _, _) if Path::new(path).is_absolute() => Origin::Host(path.into()),
-        // The older way to say so.
+        // The older field for this.
         (Some(path), _, _) => own_sandbox(layout, plan, &name, path, &message.container_path)?,
         (None, Some(SourceType::HostPath), Some(source)) => {
             let given = source.host_path.clone().unwrap_or_default();
@@ -340,7 +339,7 @@ fn of_message(
     })
 }
 
-/// The parts of a path that stays where it begins; `None` for one that does not, or has none.
+/// The components of a path that stays within its root; `None` if it does not, or is empty.
 fn parts(path: &str) -> Option<PathBuf> {
     let mut parts = PathBuf::new();
     for part in Path::new(path).components() {
@@ -385,13 +384,13 @@ fn parent_sandbox(
     path: &str,
 ) -> Result<Origin, VolumeError> {
     let own = inside(&plan.container);
-    // Its parent's is two parts up: `containers` and its own name.
+    // Its parent's sandbox is two levels up: `containers` and its own name.
     let Some(above) = own.ancestors().nth(2) else {
         let reason = "SANDBOX_PATH volume PARENT type only works for nested container";
         return Err(refused(name, reason));
     };
     let path = sandbox_parts(name, path)?;
-    // What is mounted in there is seen in that container only: here it is looked for where it lies.
+    // A mount in the parent's sandbox is visible in that container only: here the source of the mount is used.
     for volume in of_resources(layout, &plan.parent_volumes)? {
         let point = parts(&volume.container_path);
         let rest = point.and_then(|point| path.strip_prefix(point).ok().map(Path::to_owned));
@@ -411,8 +410,8 @@ fn parent_sandbox(
     })
 }
 
-/// Lets volumes appear in a sandbox: makes their places, and links where nothing can be mounted. What
-/// comes back is to be mounted.
+/// Provides the volumes of a sandbox: makes their mount points, and links where nothing can be mounted. Returns the
+/// mounts.
 pub(crate) fn provide(
     context: &VolumeContext,
     volumes: &[Volume],
@@ -443,7 +442,7 @@ fn provide_one(
                 });
             }
             if source.beneath.is_none() && source.path == *path && volume.writable {
-                // It is seen there already.
+                // It is visible there already.
                 return Ok(None);
             }
             Ok(Some(bind(path.clone(), None, source, volume.writable)))
@@ -488,7 +487,7 @@ fn bind(path: PathBuf, beneath: Option<PathBuf>, source: MountSource, writable: 
     }
 }
 
-/// Where a volume lies and what it is; made ready for its user.
+/// Returns the path and the kind of a volume's source, prepared for its user.
 fn source_of(
     context: &VolumeContext,
     volume: &Volume,
@@ -525,8 +524,8 @@ fn source_of(
     }
 }
 
-/// Where something of the machine's really is, as far as the task's user can get there and the rules of
-/// the node allow it. It is opened again, as the user and through no link, when it is mounted.
+/// Resolves a path of the host with the rights of the task's user and the node's rules. At the mount the resolved path
+/// is opened again, as the user and without following links.
 fn host_source(
     context: &VolumeContext,
     path: &Path,
@@ -551,8 +550,8 @@ fn host_source(
     Ok((source, kind))
 }
 
-/// Returns the kind of an open file, as far as the kernel knows without asking a server: a kind never changes, and a file system
-/// whose server does not answer may be mounted in a container that is to see it.
+/// Returns the kind of an open file, from the kernel's cache without a query to a server. A kind never changes, and a
+/// file system whose server does not answer may be mounted in a container.
 fn kind_of(opened: &OwnedFd) -> io::Result<Kind> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(opened, "", flags, StatxFlags::TYPE)?;

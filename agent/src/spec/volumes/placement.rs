@@ -1,19 +1,19 @@
-//! Where volumes go in a container, and that none hides another.
+//! Places the volumes in a container, so that none hides another.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{Volume, VolumeContext, VolumeError, parts};
 
-/// Places of the machine that show the kernel and not files; over them nothing is mounted.
+/// Folders of the machine with kernel interfaces instead of files; nothing is mounted over them.
 const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
 
-/// Where a volume goes.
+/// The mount point of a volume.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Point {
     /// In the sandbox, relative to it.
     Sandbox(PathBuf),
-    /// Over something of the machine's, without a link in its path.
+    /// Over an entry of the host, without links in its path.
     Host(PathBuf),
 }
 
@@ -56,15 +56,15 @@ fn point_of(context: &VolumeContext, volume: &Volume) -> Result<Point, VolumeErr
     Ok(Point::Host(found))
 }
 
-/// Each volume with its place; refused if one would hide another.
+/// Each volume with its mount point; fails if one would hide another.
 pub(super) fn placed<'a>(
     context: &VolumeContext,
     volumes: &'a [Volume],
 ) -> Result<Vec<(Point, &'a Volume)>, VolumeError> {
     let points = volumes.iter().map(|volume| point_of(context, volume));
     let points: Vec<_> = points.collect::<Result<_, _>>()?;
-    // Paths are ordered by their parts: what is below one follows it at once. None in here is below another, so
-    // that one above a new one could only be the last before it.
+    // Paths are ordered by their components: a path's descendants follow it directly. No path in this map is below
+    // another, so that only the predecessor of a new path can be its ancestor.
     let mut taken: BTreeMap<&Path, &Volume> = BTreeMap::new();
     for (point, volume) in points.iter().zip(volumes) {
         let path = point.path();

@@ -1,6 +1,6 @@
-//! Places beneath a sandbox: found, made, linked and removed while its owner may be changing it.
+//! Mount points beneath a sandbox: found, made, linked and removed while its owner may change it.
 //!
-//! Invariant: what was there before keeps its owner and its mode, and no link is followed.
+//! Invariant: existing entries keep their owner and their mode, and no link is followed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -14,11 +14,11 @@ use nix::fcntl::OFlag;
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
-/// As the sandbox itself: its user's.
+/// The mode of a new folder, as of the sandbox itself.
 const FOLDER_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
-/// What is mounted, and what it is mounted on.
+/// The kind of a mounted source, and of its mount point.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Folder,
@@ -39,14 +39,14 @@ fn ids(owner: Option<&Credentials>) -> Owner {
     owner.map(|owner| (owner.uid, owner.gid))
 }
 
-/// The folder that a path ends in, with those above it made, and its last part.
+/// Opens the parent folder of a path, and makes missing folders. Returns the folder and the last component.
 fn parent_of(root: &Folder, path: &Path, owner: Owner) -> io::Result<(Folder, OsString)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let above = path.parent().unwrap_or(Path::new(""));
     Ok((root.enter_all(above, FOLDER_MODE, owner)?, name.to_owned()))
 }
 
-/// Makes something to mount on; what is there already must be of the kind.
+/// Makes a mount point; an existing entry must be of this kind.
 pub(super) fn make(
     root: &Path,
     path: &Path,
@@ -74,7 +74,7 @@ fn kind_of(parent: &Folder, name: &OsStr) -> rustix::io::Result<FileType> {
     Ok(FileType::from_raw_mode(there.st_mode))
 }
 
-/// What is at a place; a folder of the root's owner's is made where nothing is.
+/// Finds the kind of an entry; makes a missing folder, owned by the root's owner.
 pub(super) fn find_or_make(root: &Path, path: &Path) -> io::Result<Kind> {
     let root = Folder::open(root)?;
     let stat = rustix::fs::fstat(&root)?;
@@ -92,7 +92,7 @@ pub(super) fn find_or_make(root: &Path, path: &Path) -> io::Result<Kind> {
     }
 }
 
-/// Links to a target; another link in its place goes, anything else stays and is an error.
+/// Links to a target; replaces another link. Any other entry stays and is an error.
 pub(super) fn link(
     root: &Path,
     path: &Path,
@@ -110,7 +110,7 @@ pub(super) fn link(
     Ok(rustix::fs::symlinkat(target, &parent, &name)?)
 }
 
-/// Removes an empty folder on which something was mounted; whatever else is there stays.
+/// Removes an empty folder that was a mount point; any other entry stays.
 pub(super) fn remove(root: &Path, path: &Path) {
     let removed = || -> io::Result<()> {
         let parent = Folder::open(root)?.folder(path.parent().unwrap_or(Path::new("")))?;

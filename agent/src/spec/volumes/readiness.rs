@@ -1,4 +1,4 @@
-//! Whether persistent volumes on disks of their own can be given to a container.
+//! Whether persistent volumes on disks of their own are ready for a container.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +10,10 @@ use super::{VolumeError, persistent};
 use crate::checkpoint::{Layout, NotReady, VolumePlaces, make_again, volume_path};
 use crate::spec::LaunchSettings;
 
-/// How long a launch waits for the removal of what was destroyed at the place of its volume, and for its directory.
+/// The longest wait of a launch for the removal of a destroyed volume at its volume's place, and for the volume's
+/// directory.
 const PLACE_WAIT: Duration = Duration::from_secs(5);
-/// How long it waits for all its volumes together, whose disks go on and have much to do.
+/// The longest wait for all its volumes together, if their disks are busy but make progress.
 const ALL_WAIT: Duration = Duration::from_secs(60);
 
 fn not_ready(path: &Path, why: NotReady) -> VolumeError {
@@ -23,8 +24,9 @@ fn not_ready(path: &Path, why: NotReady) -> VolumeError {
     }
 }
 
-/// Waits for a while until nothing is left of earlier volumes at the places of these, and their disks have answered. Nobody is
-/// given a place before that, nor takes a turn with which a disk that hangs would keep others from theirs.
+/// Waits for a limited time until the data of earlier volumes at these places is removed, and their disks have
+/// answered. Before that no container gets the place, nor a permit, which a hung disk would withhold from other
+/// launches.
 pub(crate) async fn emptied(
     places: &VolumePlaces,
     layout: &Layout,
@@ -40,8 +42,8 @@ pub(crate) async fn emptied(
     Ok(())
 }
 
-/// Makes persistent volumes on disks of their own ready for a container: nothing of an earlier one is at their places,
-/// and a directory that could not be made when its volume was is made now.
+/// Prepares persistent volumes on disks of their own for a container: no data of earlier volumes is at their places,
+/// and a missing directory is made now.
 pub(crate) fn make_ready(
     settings: &LaunchSettings,
     messages: &[pb::Resource],
@@ -57,7 +59,7 @@ pub(crate) fn make_ready(
     Ok(())
 }
 
-/// Persistent volumes, and where their data is.
+/// Persistent volumes with the paths of their data.
 fn placed(layout: &Layout, messages: &[pb::Resource]) -> impl Iterator<Item = (Resource, PathBuf)> {
     persistent(messages).filter_map(|volume| {
         let path = volume_path(layout, &volume)?;
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::{go_on, silent_disk};
 
-    /// As long as the disk went on for others, without an end.
+    /// Regression: the wait had no end while the disk made progress for others.
     #[tokio::test(start_paused = true)]
     async fn no_wait_for_a_disk_that_goes_on_is_longer_than_a_limit() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,7 +1,7 @@
-//! Volumes that come and go while their container runs: those of an executor's later tasks.
+//! Changes the volumes of a running container: those of an executor's later tasks come and go.
 //!
-//! What is mounted there the kernel tells, so that an agent that was started again needs no memory of
-//! it. Invariant: what is seen at the place of a volume is that volume, or nothing. Blocking.
+//! The kernel lists the present mounts, so that a restarted agent needs no record of them. Invariant: at the mount
+//! point of a volume is that volume, or nothing. Blocking.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 use super::{Origin, Volume, VolumeContext, placed, points, provide_one};
 use crate::failure::Failure;
 
-/// Below a work directory, or a disk of type PATH, volumes are here. One of type MOUNT is a volume as a whole.
+/// The location of volumes below a work directory, or a disk of type PATH. A disk of type MOUNT is a volume as a whole.
 const VOLUMES: &str = "/volumes/roles/";
 
-/// Lets exactly these persistent volumes be seen in a container that runs.
+/// Mounts exactly these persistent volumes in a running container.
 pub(crate) fn change(
     containers: &Containers,
     name: &ContainerName,
@@ -42,7 +42,7 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// The changes, with the places that nobody needs any more.
+/// The changes, and the mount points that are no longer needed.
 fn plan(
     context: &VolumeContext,
     requested: &[Volume],
@@ -84,7 +84,7 @@ fn plan(
         {
             continue;
         }
-        // The volume of an earlier task may be there, whose disk may be another role's by now.
+        // The volume of an earlier task may be mounted there, whose disk may belong to another role by now.
         let stale = there.volumes_on_top(path);
         steps.extend(std::iter::repeat_with(|| unmount(path)).take(stale));
         let step = provide_one(context, point, volume, owner);
@@ -93,11 +93,11 @@ fn plan(
     Ok((steps, gone))
 }
 
-/// What is mounted in a container, by the place.
+/// The mounts in a container, by mount point.
 struct There<'a> {
     /// The last one is on top.
     at: BTreeMap<&'a Path, Vec<&'a Location>>,
-    /// Those of the disks of type MOUNT.
+    /// The locations of the disks of type MOUNT.
     disks: Vec<Location>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> There<'a> {
         self.at.get(point)?.last().copied()
     }
 
-    /// How many persistent volumes there are until something else is seen.
+    /// The number of persistent volumes on top of each other at a mount point.
     fn volumes_on_top(&self, point: &Path) -> usize {
         let mounts = self.at.get(point).into_iter().flatten().rev();
         mounts.take_while(|one| self.is_volume(one)).count()
@@ -132,7 +132,7 @@ impl<'a> There<'a> {
     }
 }
 
-/// Whether something else than this volume is seen, as far as that can be told.
+/// Whether another source than this volume is mounted, as far as that is known.
 fn is_another(
     seen: &Location,
     volume: &Volume,
@@ -144,15 +144,15 @@ fn is_another(
     }
 }
 
-/// Something that is mounted in a container and not on the machine.
+/// A mount in a container that the machine does not have.
 #[derive(Debug)]
 struct Mounted {
-    /// Where: relative to the sandbox, or over something of the machine's.
+    /// The mount point: relative to the sandbox, or over an entry of the host.
     point: PathBuf,
     location: Location,
 }
 
-/// Where the agent itself finds things; read once it is needed.
+/// The mounts of the agent itself; read on demand.
 #[derive(Default)]
 struct Machine {
     mounts: std::cell::OnceCell<MountTable>,
@@ -164,8 +164,8 @@ impl Machine {
         self.mounts.get_or_init(read)
     }
 
-    /// Where something lies. None if that is not there, or the kernel does not tell the mount of a path (Linux 5.7 and
-    /// earlier).
+    /// The location of a path. `None` if the path is missing, or the kernel does not report the mount of a path (Linux
+    /// 5.7 and earlier).
     fn location(&self, path: &Path) -> Option<Location> {
         let path = path.canonicalize().ok()?;
         let found = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
@@ -181,7 +181,7 @@ fn mounted(
     sandbox: &Path,
     machine: &Machine,
 ) -> Result<Vec<Mounted>, Failure> {
-    // The kernel names mounts without the links that lead to them.
+    // The kernel lists mounts by paths without links.
     let sandbox = sandbox.canonicalize();
     let sandbox =
         sandbox.map_err(|error| Failure::new(format!("failed to find the sandbox: {error}")))?;

@@ -1,5 +1,4 @@
-//! What is refused before anything is launched, where volumes are found, and what a sandbox's owner
-//! cannot do.
+//! Volumes that are refused before a launch, the places of volumes, and attacks of a sandbox's owner.
 
 use std::os::unix::fs::symlink;
 
@@ -166,7 +165,7 @@ fn without_mounts_a_link_stands_in() {
     assert_eq!(fs::read_to_string(data).expect("read"), "text");
     fs::write(fixture.inner("s/file"), "text").expect("written");
     assert!(fixture.layout.sandbox(&run()).join("s/file").is_file());
-    // Again, as for the next task of the same executor.
+    // Once more, as for the next task of the same executor.
     assert_eq!(fixture.provide(&plan, false), Ok(Vec::new()));
 }
 
@@ -294,7 +293,7 @@ fn what_of_the_machine_is_shown_is_the_operators_to_say() {
     let own = vec![fixture.layout.work_dir().to_owned()];
     fixture.host_paths = Arc::new(HostPaths::new(Some(vec![listed.clone()]), own));
     let provide = |path: &Path| fixture.provide(&fixture.plan(vec![host_volume(path, "b")]), true);
-    // It is where it really is that counts, and that is what is mounted.
+    // The real path decides, and is mounted.
     for path in [listed.join("in"), other.join("back")] {
         let steps = provide(&path).expect("allowed");
         let MountAction::Bind { source, .. } = &steps[0].action else {
@@ -313,7 +312,7 @@ fn what_of_the_machine_is_shown_is_the_operators_to_say() {
     }
     let error = provide(&fixture.layout.sandbox(&run())).expect_err("the agent's");
     assert!(error.contains("the agent's own"), "{error}");
-    // What leads through a process is nobody's path.
+    // A path that leads through a process is refused.
     let error = provide(Path::new("/proc/self/root/etc")).expect_err("a process's");
     assert!(error.contains("in HOST_PATH volume"), "{error}");
 }
@@ -337,7 +336,7 @@ fn links_in_a_sandbox_lead_nowhere() {
         assert!(fixture.provide(&plan, true).is_err(), "{volume:?}");
     }
     assert_eq!(fs::read_dir(&precious).expect("read").count(), 0);
-    // Instead of the whole way to the container's own sandbox.
+    // Instead of the whole path to the container's own sandbox.
     fs::rename(sandbox.join("containers"), sandbox.join("aside")).expect("renamed");
     symlink(&precious, sandbox.join("containers")).expect("linked");
     let plan = fixture.plan(vec![parent("a", "b")]);
@@ -345,7 +344,7 @@ fn links_in_a_sandbox_lead_nowhere() {
     assert_eq!(fs::read_dir(&precious).expect("read").count(), 0);
 }
 
-/// Hundreds of thousands were compared each with each while they held one of a few places to launch.
+/// Regression: hundreds of thousands were compared pairwise while they held one of the few permits to launch.
 #[test]
 fn more_volumes_than_a_container_needs_are_refused_at_once() {
     let fixture = Fixture::new();
@@ -365,7 +364,7 @@ fn more_volumes_than_a_container_needs_are_refused_at_once() {
     assert!(matches!(error, VolumeError::TooMany { count: 1025 }));
 }
 
-/// Persistent volumes of a container that runs are as many as its agent has.
+/// A running container may have as many persistent volumes as its agent.
 #[test]
 fn volumes_side_by_side_are_placed_without_comparing_each_with_each() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! What is mounted and unmounted when the volumes of a container that runs change.
+//! The mounts and unmounts when the volumes of a running container change.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Fixture {
         }
     }
 
-    /// A volume that is to be seen at a place.
+    /// A volume with this mount point.
     fn volume(&self, path: &str, point: &str) -> Volume {
         Volume {
             name: path.to_owned(),
@@ -41,7 +41,7 @@ impl Fixture {
         }
     }
 
-    /// Each disk is a device of its own, whose file system is mounted as a whole.
+    /// Each disk is a separate device, whose file system is mounted as a whole.
     fn location(&self, path: &Path) -> Option<Location> {
         let below = path.strip_prefix(self.dir.path()).ok()?;
         let (device, path) = match below.to_str()? {
@@ -55,13 +55,13 @@ impl Fixture {
         })
     }
 
-    /// What is done where these are mounted at `data`, the last on top: `-` for an unmount and the name of what is
-    /// mounted; and what is removed afterwards.
+    /// The changes if these volumes are mounted at `data`, the last on top: `-` for an unmount and the name of a
+    /// mounted volume; and the mount points removed afterwards.
     fn changes(&self, mounted: &[&str], requested: &[&str]) -> (Vec<String>, Vec<PathBuf>) {
         self.changes_at("data", mounted, requested)
     }
 
-    /// The same at another place.
+    /// The changes at another mount point.
     fn changes_at(
         &self,
         point: &str,
@@ -120,7 +120,7 @@ fn a_volume_is_mounted_in_the_place_of_another() {
     assert!(steps.is_empty(), "the last one is seen");
 }
 
-/// It was mounted once more for each task that came or went, and never unmounted.
+/// Regression: it was mounted once more for each task that came or went, and never unmounted.
 #[test]
 fn a_volume_over_a_folder_of_the_machines_is_mounted_once_and_unmounted() {
     let fixture = Fixture::new();
@@ -134,7 +134,7 @@ fn a_volume_over_a_folder_of_the_machines_is_mounted_once_and_unmounted() {
     assert_eq!(changes(&[], &["one"]), ["one"]);
     assert_eq!(changes(&["one"], &["one"]), [""; 0]);
     assert_eq!(changes(&["one"], &[]), ["-"]);
-    // What was there before stays below it.
+    // An earlier mount stays below it.
     assert_eq!(
         changes(&["sandbox", "one"], &[ON_ROOT_DISK]),
         ["-", ON_ROOT_DISK]
