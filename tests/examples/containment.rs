@@ -1,9 +1,9 @@
-//! What hostile tasks cost the machine around them, through a real agent.
+//! The cost of hostile tasks for the machine around them, through a real agent.
 //!
-//! `cargo build --release && cargo run --release -p meseta-tests --example containment` as root, on a machine
-//! with nothing else to do. Prints how long the host takes to make a process, alone and beside a fork bomb; what
-//! a task of half a CPU gets under CFS; what a task that writes without pause costs the agent, its memory
-//! and the disk; and how soon tasks are gone that do not want to go.
+//! `cargo build --release && cargo run --release -p meseta-tests --example containment` as root, on an idle machine. Prints
+//! how long the host takes to create a process, alone and beside a fork bomb; the CPU time of a task with half a CPU under
+//! CFS; the cost of a task that writes without pause for the agent, its memory and the disk; and how soon resisting tasks
+//! are gone.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ fn counted(cluster: &Cluster, files: &[&str], key: &str) -> f64 {
     found.fold(0.0, f64::max)
 }
 
-/// A number in a file: all there is, or what comes after a key.
+/// Returns a number in a file: the whole file, or the number after a key.
 fn number(path: &Path, key: &str) -> Option<f64> {
     let text = std::fs::read_to_string(path).ok()?;
     let value = match key {

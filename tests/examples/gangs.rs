@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 const NAMES: [&str; 2] = ["one", "two"];
 const GANG: u64 = 8;
 const HOLD_SECONDS: u64 = 20;
-/// What a task of the greedy framework, and of a gang, takes.
+/// The duration of a task of the greedy framework, in seconds.
 const GREEDY_SECONDS: u64 = 2;
 const GANG_SECONDS: u64 = 3;
 const LOOK: Duration = Duration::from_millis(100);
-/// For the master and the agents to do what takes them time.
+/// The time for the slower work of the master and the agents.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The framework that takes what it is offered, on a thread of its own.
@@ -87,13 +87,13 @@ fn cpus(resources: &Value) -> f64 {
     cpus.filter_map(|one| one["scalar"]["value"].as_f64()).sum()
 }
 
-/// What was seen of a gang.
+/// The observations about a gang.
 #[derive(Debug, Default)]
 struct Seen {
     runs: u32,
     submitted: Option<Instant>,
     runs_since: Option<Instant>,
-    /// From a submission until all tasks run.
+    /// The times from a submission until all tasks run.
     waits: Vec<Duration>,
 }
 
@@ -171,7 +171,8 @@ impl Held {
     }
 }
 
-/// Guarantees the role of the gangs the slots that one of them needs. No memory: of an agent an offer has all of it.
+/// Guarantees the role of the gangs the CPUs that one gang needs. It guarantees no memory: an offer contains all memory of
+/// its agent.
 fn guarantee(cluster: &Cluster) -> Result<(), String> {
     let guarantees = json!({ "cpus": { "value": GANG } });
     let call = json!({

@@ -1,8 +1,8 @@
-//! What idle connections cost: `cargo run --release -p meseta-tests --example idle -- [COUNT]`.
+//! The cost of idle connections: `cargo run --release -p meseta-tests --example idle -- [COUNT]`.
 //!
-//! Opens that many connections to a master (10,000 unless said), makes one request on each and keeps it
-//! open; prints what each costs in memory and how long other requests take meanwhile. Then a tenth as many
-//! subscribe to events and never read one, while frameworks come and go.
+//! Opens this number of connections to a master (10,000 by default), makes one request on each and keeps it open; prints
+//! the memory per connection, and the latency of other requests meanwhile. Then a tenth as many subscribe to events and
+//! never read one, while frameworks come and go.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::io::{Read as _, Write as _};
@@ -58,7 +58,7 @@ fn report(what: &str, times: &[Duration]) {
     );
 }
 
-/// Subscribers that never read what they are told.
+/// Opens subscriptions that never read their events.
 fn stalled(master: &Daemon, probe: &mut TcpStream, count: usize) {
     let body = r#"{"type":"SUBSCRIBE"}"#;
     let text = format!(

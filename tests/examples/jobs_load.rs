@@ -1,9 +1,9 @@
-//! What the scheduler of jobs carries: a service of very many tasks until all run, and a long array until all have ended.
+//! The capacity of the job scheduler: a service of very many tasks until all run, and a long array until all have ended.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example jobs_load -- [AGENTS] [TASKS] [ARRAY]`
 //! starts a master with its durable registry and a scheduler on loopback, with simulated agents in a process of their own
-//! (this program again) over gRPC; 1,000 agents, a service of 10,000 tasks and an array of 100,000 unless given. Prints
-//! the times, what processors were used meanwhile, and the memory of the scheduler.
+//! (this program again) over gRPC; 1,000 agents, a service of 10,000 tasks and an array of 100,000 by default. Prints the
+//! times, the CPU usage meanwhile, and the memory of the scheduler.
 #![expect(
     clippy::disallowed_macros,
     reason = "a program of its own, whose runtime is the usual one"
@@ -19,7 +19,7 @@ use meseta_tests::kernel::memory_kib;
 use meseta_tests::{http, simulated_agents};
 use serde_json::{Value, json};
 
-/// Of each agent: room for some thirty tasks.
+/// The resources of each agent: room for some thirty tasks.
 const RESOURCES: &str = "cpus:32;mem:65536;disk:65536";
 const LOG_LEVEL: &str = "warn";
 /// All tasks of the service run within this; the array has ended within that.

@@ -1,9 +1,9 @@
-//! Launches through the whole: a framework, a master, an agent with isolators and durable checkpoints.
+//! Launches through all parts: a framework, a master, an agent with isolators and durable checkpoints.
 //!
-//! `cargo build --release && cargo run --release -p meseta-tests --example launches -- [tasks] [one by one]` as
-//! root. First `true` one by one: milliseconds from the ACCEPT to the RUNNING and the FINISHED update, as
-//! the framework sees them. Then all tasks, by a thousand in one ACCEPT: how many are FINISHED per second. At the
-//! end it is counted what is left over of them, and the program ends with 1 if something is.
+//! `cargo build --release && cargo run --release -p meseta-tests --example launches -- [tasks] [one by one]` as root. First
+//! `true` one by one: milliseconds from the ACCEPT to the RUNNING and the FINISHED update, as the framework sees them. Then
+//! all tasks, a thousand per ACCEPT: the FINISHED updates per second. At the end the program counts leftovers of the tasks,
+//! and exits with 1 if there are any.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What launches must not leave over.
+/// The resources that launches must release.
 #[derive(Debug)]
 struct Left {
     groups: usize,
@@ -102,7 +102,7 @@ impl Left {
         }
     }
 
-    /// Whether it is no more than before, but for what comes and goes.
+    /// Whether the counts are as low as before, apart from normal fluctuation.
     fn is_within(&self, before: &Self) -> bool {
         self.groups <= before.groups
             && self.mounts <= before.mounts

@@ -1,7 +1,7 @@
-//! Operators' writes at random, and kill -9 of the master at random moments: what was acknowledged is there afterwards.
+//! Random writes of operators, and kill -9 of the master at random moments: acknowledged writes are there afterwards.
 //!
 //! `cargo build --release` and `cargo run --release -p meseta-tests --example master_kills -- [WRITES] [KILLS] [SEED]`;
-//! 1,000 writes, 100 kills and seed 7 unless given. One agent is real, and so is the registry on disk.
+//! 1,000 writes, 100 kills and seed 7 by default. One agent is real, and so is the registry on disk.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;

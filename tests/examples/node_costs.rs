@@ -1,10 +1,10 @@
-//! What the node costs: the time to start, memory with no container and with a thousand, CPU, scrapes.
+//! The cost of the node: the time to start, memory without containers and with a thousand, CPU, scrapes.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example node_costs -- [CONTAINERS] [STARTS]`
-//! as root; 1,000 and 20 unless given. Starts a master and agents of the binary beside it, on loopback, with
-//! a work directory and cgroups of their own, launches containers that sleep, through a framework, and prints one
-//! line for each figure. Memory is told as VmRSS and, of that, what is anonymous (the rest is the binary's
-//! own pages, shared with the launcher and all supervisors).
+//! as root; 1,000 and 20 by default. Starts a master and agents of the binary beside it, on loopback, with a work directory
+//! and cgroups of their own, launches containers that sleep, through a framework, and prints one line for each figure.
+//! Memory is VmRSS and its anonymous part (the rest is the binary's own pages, shared with the launcher and all
+//! supervisors).
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -24,10 +24,10 @@ const STARTS: usize = 20;
 const TASKS_PER_ACCEPT: usize = 250;
 /// After the start, or after the last launch, until memory is looked at.
 const SETTLE: Duration = Duration::from_secs(8);
-/// How long the agent's CPU time is watched.
+/// The time for which the agent's CPU time is measured.
 const WATCH: Duration = Duration::from_secs(30);
 const SCRAPES: usize = 30;
-/// For anything that must come about at all.
+/// The time limit for any expected event.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Ticks a second in `/proc/PID/stat`, a constant of the kernel's interface.
 const USER_HZ: f64 = 100.0;
@@ -156,7 +156,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// From the start of the program to its first answer, and until it is registered.
+    /// Measures the time from the start of the program to its first answer, and until it is registered.
     fn starts(&self, count: usize) -> anyhow::Result<()> {
         let (mut healthy, mut registered) = (Vec::new(), Vec::new());
         for number in 0..count {

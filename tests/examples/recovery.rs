@@ -1,10 +1,9 @@
-//! What a restart of an agent costs that has thousands of executors: seconds, memory and descriptors.
+//! The cost of a restart of an agent with thousands of executors: seconds, memory and descriptors.
 //!
-//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example recovery -- [EXECUTORS] [LIVE] [DESCRIPTORS]`
-//! as root; 10,000, 1,000 and no limit unless given. LIVE tasks are run, which sleep; the agent is killed, the
-//! checkpoint of one of them is copied under other ids until there are EXECUTORS, all of which name the
-//! supervisor of that one, and the agent is started again, three times. It ends with an error if a task was
-//! lost or a process restarted.
+//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example recovery -- [EXECUTORS] [LIVE]
+//! [DESCRIPTORS]` as root; 10,000, 1,000 and no limit by default. LIVE sleeping tasks run; the agent is killed, the
+//! checkpoint of one of them is copied under other ids until there are EXECUTORS, all of which name the same supervisor,
+//! and the agent is started again, three times. Exits with an error if a task was lost or a process restarted.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -232,7 +231,7 @@ fn run_of(agents: &Path, task: &str) -> Option<PathBuf> {
     runs.into_iter().find(|run| run.join("tasks").is_dir())
 }
 
-/// The same run for another task, in another container.
+/// Copies a run for another task, in another container.
 fn copy_run(run: &Path, number: usize) -> anyhow::Result<()> {
     let (first, name) = (name_of(0), name_of(number));
     let executors = run.ancestors().nth(3).context("the folder of executors")?;

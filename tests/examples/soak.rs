@@ -1,10 +1,10 @@
-//! Chaos for a given time on `meseta local --masters=3 --agents=5`, and whether anything is left of it.
+//! Chaos for a given time on `meseta local --masters=3 --agents=5`, and a check for leaks.
 //!
 //! `cargo build --profile quick` and `cargo run --profile quick -p meseta-tests --example soak -- [MINUTES] [SEED]`, as
-//! root, with etcd installed; 60 minutes and seed 7 unless given. In each round daemons are killed and stopped for a
-//! while beside a service and a batch of jobs; then all has to come to rest, and what there is is counted. Ends with 1
-//! if a job does not come to rest, or if descriptors, groups, mounts or zombies are after the last round more than
-//! [`SLACK`] above what the first one left. The slope of the memory is printed.
+//! root, with etcd installed; 60 minutes and seed 7 by default. In each round daemons are killed and stopped for a while
+//! beside a service and a batch of jobs; then all has to come to rest, and the example counts resources. Exits with 1 if a
+//! job does not come to rest, or if after the last round descriptors, groups, mounts or zombies exceed the counts after the
+//! first by more than [`SLACK`]. Prints the slope of the memory.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ const FAULTS: usize = 12;
 const PAUSE_MS_MAX: u64 = 4_000;
 /// A daemon is stopped no longer than this: agents and masters wait longer for each other.
 const STOPPED_MS_MAX: u64 = 6_000;
-/// From the last fault of a round until all jobs are as they are to be.
+/// The time from the last fault of a round until all jobs have their intended state.
 const REST_LIMIT: Duration = Duration::from_secs(300);
-/// Looks after a round, of which the least counts: connections of what has ended are closed meanwhile.
+/// Looks after a round, of which the lowest counts: closed connections vanish meanwhile.
 const LOOKS: usize = 6;
 const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
-/// How far a count may be above the first one; of descriptors for each process.
+/// The permitted excess of a count over the first one; for descriptors, per process.
 const SLACK: usize = 2;
 const INSTANCES: usize = 20;
 const TASKS: usize = 40;
@@ -42,10 +42,10 @@ struct Local {
     scheduler: String,
 }
 
-/// What there is while nothing happens.
+/// The resource counts at rest.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Of each kind of daemon, the mean of its processes.
+    /// The mean per process of each kind of daemon.
     descriptors: BTreeMap<&'static str, usize>,
     /// Resident memory of all daemons, in KiB.
     memory_kib: BTreeMap<&'static str, u64>,
@@ -213,7 +213,7 @@ fn harm(local: &Local, dice: &mut Dice) -> Option<String> {
     Some(format!("{kind} stopped for {ms} ms"))
 }
 
-/// One round of faults and rest; what there is then, and the faults.
+/// Plays one round of faults and rest; returns the counts afterwards, and the faults.
 fn round(local: &Local, number: usize, dice: &mut Dice) -> Result<(Counts, Vec<String>), String> {
     let name = format!("round-{number}");
     local.submit(&batch(&name, TASKS, "sleep 1"));
@@ -239,7 +239,7 @@ fn round(local: &Local, number: usize, dice: &mut Dice) -> Result<(Counts, Vec<S
     Ok((counts, faults))
 }
 
-/// What is further above the first counts than it may be.
+/// Returns the counts that exceed the first counts by too much.
 fn leaks(first: &Counts, last: &Counts) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |what: &str, first: usize, last: usize| {

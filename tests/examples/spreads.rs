@@ -22,7 +22,7 @@ const RACKS: [&str; 3] = ["r1", "r2", "r3"];
 const ROLE: &str = "ads";
 /// The other framework keeps each offer for so long.
 const HELD_FOR: Duration = Duration::from_secs(4);
-/// From a submission until all instances are healthy, and from a stop until all have ended.
+/// The time from a submission until all instances are healthy, and from a stop until all have ended.
 const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -160,7 +160,7 @@ fn place(scheduler: &Scheduler, name: &str) -> anyhow::Result<(Duration, Vec<Str
     Ok((took, racks))
 }
 
-/// The racks of these agents, as the master tells.
+/// Returns the racks of these agents, as the master lists them.
 fn racks_of(scheduler: &Scheduler, ids: &[String]) -> anyhow::Result<Vec<String>> {
     let subscription = http::get(&format!("{}/v1/subscription", scheduler.daemon.url)).json();
     let master = subscription["master"].as_str().context("a master")?;

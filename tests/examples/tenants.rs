@@ -1,11 +1,11 @@
-//! A tenant does all that its rights allow to keep the job of another tenant from starting, who is measured meanwhile.
+//! A tenant uses all its rights to keep another tenant's job from starting; the example measures that job meanwhile.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example tenants -- [--minutes=30] [--limit=2]
-//! [--only=NAME,...]`, as root. The scheduler of jobs has credentials and ACLs: `mallory` may use the role `mallory` and all
-//! roles below it, `bob` the role `bob`, which is guaranteed one CPU. Each attack runs on a thread of its own, over and over.
-//! Meanwhile bob submits one small job after the other. Ends with 1 where a job of bob does not run within the limit in
-//! seconds, a daemon ends, or the scheduler's memory goes beyond its bound. `--only=none` measures without attacks. The tasks of
-//! both tenants share the processors of this machine: on a busy one compare with that.
+//! [--only=NAME,...]`, as root. The scheduler of jobs has credentials and ACLs: `mallory` may use the role `mallory` and
+//! all roles below it, `bob` the role `bob`, which is guaranteed one CPU. Each attack repeats on a thread of its own.
+//! Meanwhile bob submits one small job after the other. Exits with 1 if a job of bob does not run within the limit in
+//! seconds, a daemon ends, or the scheduler's memory goes beyond its bound. `--only=none` measures without attacks. The
+//! tasks of both tenants share the processors of this machine: on a busy machine compare with that.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::io::Write as _;
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The largest resident memory of the scheduler: the sum of its bounds in docs/jobs.md.
 const SCHEDULER_KIB_MAX: u64 = 1 << 20;
 
-/// An attack: its name, and what it does once; the number tells one time from the next.
+/// An attack: its name, and one round of it; the number distinguishes the rounds.
 type Attack = (&'static str, fn(&Bench, u64));
 
 const ATTACKS: [Attack; 9] = [
@@ -201,7 +201,7 @@ impl Bench {
         );
     }
 
-    /// From the submission of a job until its task runs, or has run.
+    /// Returns the time from the submission of a job until its task runs, or has run.
     fn start_of_bob(&self, number: usize) -> anyhow::Result<Duration> {
         let name = format!("bob-{number}");
         let began = Instant::now();
@@ -241,7 +241,7 @@ impl Bench {
         bail!("{name} does not run after {STARVED:?}: {last}")
     }
 
-    /// Prints what was seen; the promises that were broken.
+    /// Prints the observations; returns the broken promises.
     fn report(
         &mut self,
         mut starts: Vec<Duration>,

@@ -1,7 +1,7 @@
-//! kill -9 of the master while the ends of very many tasks are told: all of them are, in order.
+//! kill -9 of the master while very many tasks end: the framework gets all ends, in order.
 //!
 //! `cargo build --release` and `cargo run --release -p meseta-tests --example update_kills -- [TASKS] [KILLS]` as root;
-//! 10,000 tasks and 10 kills unless given. Each task is a process of its own. Ends with 1 if something was not told.
+//! 10,000 tasks and 10 kills by default. Each task is a process of its own. Exits with 1 if an update is missing.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
-//! Operators' writes at random, and what the registry must hold after them: each value that was acknowledged.
+//! Random writes of operators, and the required contents of the registry after them: each acknowledged value.
 //!
-//! [`Writes::next`] draws a write, [`Write::send`] makes it, [`Writes::record`] notes what was answered, and
-//! [`Writes::check`] compares a master's pages with it. A write without an answer may have taken effect or not, and may
-//! still do so later, until [`Writes::settle`]. Invariant: a refused write changes nothing, an acknowledged one is
-//! there, and nothing is there that nobody has written.
+//! [`Writes::next`] draws a write, [`Write::send`] sends it, [`Writes::record`] notes the answer, and [`Writes::check`]
+//! compares a master's pages with it. A write without an answer may have taken effect or not, and may still do so later,
+//! until [`Writes::settle`]. Invariant: a refused write changes nothing, an acknowledged one is there, and every present
+//! value was written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -18,14 +18,14 @@ use crate::http;
 const SEND_LIMIT: Duration = Duration::from_secs(10);
 /// Roles and machines that are written about, of each kind.
 const NAMES: u64 = 6;
-/// How the names of all that is written about begin.
+/// The prefix of all names in writes.
 const PREFIX: &str = "kept-";
-/// Shares of a tenth of a processor that one role has reserved at most.
+/// Shares of a tenth of a processor that one role reserves at most.
 const SHARES_MAX: u32 = 3;
 /// Removed frameworks that are tried in one check, the last ones.
 const REMOVED_CHECKED: usize = 3;
 
-/// One change of an operator.
+/// A change by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
     /// Sets the weight of a role, in halves.
@@ -69,17 +69,17 @@ pub enum Write {
     },
 }
 
-/// What became of a write, as far as its sender knows.
+/// The result of a write, as far as its sender knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Acknowledged,
-    /// With this status; from 500 on it may have taken effect all the same.
+    /// Refused with this status; from 500 on it may nevertheless have taken effect.
     Refused(u16),
     /// No answer came back in time.
     Unknown,
 }
 
-/// What one value is about.
+/// The object of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Weight(String),
@@ -127,7 +127,7 @@ pub struct Writes {
 }
 
 impl Subject {
-    /// What it is before anybody writes.
+    /// Returns the value before any write.
     fn initial(&self) -> Setting {
         match self {
             Self::Weight(_) | Self::Quota(_) | Self::Reserved(_) => Setting::Amount(None),
@@ -167,7 +167,7 @@ impl Write {
         }
     }
 
-    /// What it makes of a value; nothing where it must be refused.
+    /// Returns the value after the write, or `None` if the write must be refused.
     fn applied(&self, before: &Setting) -> Option<Setting> {
         match (self, before) {
             (Self::Weight { halves, .. }, _) => Some(Setting::Amount(Some(*halves))),
@@ -292,9 +292,9 @@ fn share(agent: &str, role: &str) -> Value {
         "reservations": [{"type": "DYNAMIC", "role": role}]}]})
 }
 
-/// What SUBSCRIBE by a certain id comes to.
+/// The result of SUBSCRIBE with a certain id.
 enum Subscription {
-    /// It lasts as long as its stream is kept.
+    /// Lasts as long as its stream is open.
     Open(Box<dyn std::io::Read>),
     /// The framework was removed, and its id is not given to anybody again.
     Removed,
@@ -474,7 +474,7 @@ impl Writes {
         possible.spread();
     }
 
-    /// How many writes of each kind were acknowledged, refused, or without an answer.
+    /// Returns how many writes of each kind were acknowledged, refused, or without an answer.
     pub fn counts(&self) -> &BTreeMap<(&'static str, &'static str), usize> {
         &self.counts
     }
@@ -509,8 +509,8 @@ impl Writes {
         Ok(())
     }
 
-    /// The same, and takes what is found for what holds: no write without an answer can take effect any more, because
-    /// whatever had it has ended.
+    /// Checks the pages, and takes the found values as certain: no write without an answer can take effect any more,
+    /// because its receiver has ended.
     pub fn settle(&mut self, url: &str) -> Result<(), String> {
         self.check(url)?;
         let mut found = self.read(url)?;

@@ -19,11 +19,11 @@ use crate::{Cluster, Framework, Setup, kernel, wait};
 
 /// Tasks under way at a time.
 const AT_ONCE: usize = 48;
-/// How long nothing may be told while tasks are under way.
+/// The longest silence while tasks are under way.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long what is left over has to show itself after the last task.
+/// The time after the last task for leftovers to show.
 const AFTERWARDS: Duration = Duration::from_secs(5);
-/// How long what has ended has to go away.
+/// The time for ended tasks to go away.
 const LEAVING: Duration = Duration::from_secs(30);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0)];
 /// A group of three, and their executor.
@@ -92,7 +92,7 @@ pub fn run(kills: usize, tasks: usize, mut dice: Dice) -> Outcome {
     Outcome { told, wrong }
 }
 
-/// What is still there once everything has been told.
+/// Returns the leftovers once all updates have come.
 fn left_over(cluster: &Cluster) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_empty = || kernel::tasks_below(&cluster.cgroups_root).is_empty();
@@ -125,7 +125,7 @@ fn has_no_tasks(framework: &Value) -> bool {
         })
 }
 
-/// How many tasks there is room for in an offer; none where there is no disk, which a group needs.
+/// Returns how many tasks fit in an offer; 0 without disk, which a group needs.
 fn capacity_of(offer: &Value) -> usize {
     let offered = |name: &str| {
         let all = offer["resources"].as_array().into_iter().flatten();
@@ -154,7 +154,7 @@ struct Scheduler {
     number: usize,
     told: BTreeMap<String, TaskRecord>,
     over: Arc<AtomicUsize>,
-    /// What is wrong with no task in particular.
+    /// The errors that concern no particular task.
     wrong: Vec<String>,
 }
 
@@ -184,7 +184,7 @@ impl Scheduler {
         (self.told, self.wrong)
     }
 
-    /// Of tasks that have ended nothing more may be told, nor be there when asked.
+    /// Checks that ended tasks get no more updates, and do not appear in answers.
     fn ask_for_the_rest(&mut self) {
         self.framework
             .accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": []}}));
@@ -273,7 +273,7 @@ impl Scheduler {
             .as_str()
             .expect("an id")
             .to_owned();
-        // Before anybody else hears of it: an acknowledgement may get lost with an agent.
+        // Acknowledge before any other use: an acknowledgement may get lost with an agent.
         self.framework.acknowledge(status);
         let Some(told) = self.told.get_mut(&id) else {
             return;

@@ -1,7 +1,7 @@
-//! Holds what a framework was told of a task against what the task did.
+//! Compares the updates of a task with the actions of the task.
 //!
 //! A task writes `began` into its file, and `ended HOW` right before it ends itself; it keeps the file locked while
-//! anything of it lives. Both are looked at when its end is told, and again when all is over.
+//! anything of it lives. Both are examined when its end is reported, and again at the end of the run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ fn coming_back() -> Duration {
     patience() / 4
 }
 
-/// What a task does.
+/// The behaviour of a task.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub enum Kind {
     /// Exits with this code, by itself.
@@ -27,7 +27,7 @@ pub enum Kind {
     Signals(&'static str),
     /// Is killed once it runs.
     Killed,
-    /// The same, and exits with 0 at the first signal.
+    /// Is killed once it runs, and exits with 0 at the first signal.
     KilledGently,
     /// Is killed as soon as it was launched.
     KilledEarly,
@@ -35,9 +35,9 @@ pub enum Kind {
     Overdue,
     /// Takes more memory than it has.
     Hungry,
-    /// One of a group whose tasks all exit with 0.
+    /// A member of a group whose tasks all exit with 0.
     Grouped,
-    /// One of a group in which another fails.
+    /// A member of a group in which another fails.
     TakenAlong,
     /// The one that fails.
     FailsItsGroup,
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// What a task had done, and whether it lived.
+/// The actions of a task, and whether it lived.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Observed {
     pub did: String,
@@ -83,7 +83,7 @@ impl Observed {
         self.did.lines().filter(|line| *line == "began").count()
     }
 
-    /// How it was about to end itself.
+    /// Returns the end that the task announced.
     fn own_end(&self) -> Option<&str> {
         self.did
             .lines()
@@ -101,25 +101,25 @@ pub fn observe(mark: &Path) -> Observed {
     }
 }
 
-/// What was told of a task.
+/// The updates of a task.
 #[derive(Clone, Debug)]
 pub struct TaskRecord {
     pub kind: Kind,
-    /// Those of one group have the same.
+    /// The number of the task's group.
     group: Option<usize>,
     launched: Instant,
-    /// When its end was told.
+    /// The time when its end was reported.
     told_at: Option<Instant>,
     pub kill_asked: Option<Instant>,
     /// Each status once, in the order in which they came first.
     statuses: Vec<Value>,
     /// Statuses that came again and said something else.
     changed: usize,
-    /// What it had done when its end was told.
+    /// The actions of the task when its end was reported.
     pub end: Option<Observed>,
 }
 
-/// Before a kill that was not answered is asked for again.
+/// The pause before an unanswered kill is repeated.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
 
 /// Tasks whose kill is to be asked for again: it may be lost with the agent that had it.
@@ -168,12 +168,12 @@ impl TaskRecord {
         false
     }
 
-    /// What was told of it, each status once.
+    /// Returns its updates, each status once.
     pub fn statuses(&self) -> &[Value] {
         &self.statuses
     }
 
-    /// Whether its end was told.
+    /// Whether its end was reported.
     pub fn is_over(&self) -> bool {
         self.told_at.is_some()
     }
@@ -194,21 +194,21 @@ pub fn is_terminal(status: &Value) -> bool {
     .contains(&state)
 }
 
-/// What may have kept a task from beginning.
+/// The events that may have kept a task from beginning.
 #[derive(Clone, Debug, Default)]
 pub struct Excuses {
-    /// When an agent was killed, and when it was back.
+    /// The times when an agent was killed, and when it was back.
     pub absences: Vec<(Instant, Instant)>,
-    /// When the power was cut, which ends all that runs.
+    /// The times of power cuts, which end all tasks.
     pub cuts: Vec<Instant>,
     /// Whether launches may have been refused.
     pub launches_may_fail: bool,
 }
 
-/// What else there is to know of a task.
+/// Further facts about a task.
 #[derive(Clone, Debug, Default)]
 struct RunRecord {
-    /// What it had done, and whether it lives, when all is over.
+    /// The actions of the task, and whether it lives, at the end of the run.
     after: Observed,
     /// Whether another task of its group never began.
     mate_never_began: bool,
@@ -222,7 +222,7 @@ struct RunRecord {
     may_be_refused: bool,
 }
 
-/// What is wrong with what was told of these tasks, whose marks are in this folder.
+/// Returns the errors in the updates of these tasks, whose marks are in this folder.
 pub fn wrongs(told: &BTreeMap<String, TaskRecord>, marks: &Path, excuses: &Excuses) -> Vec<String> {
     let after: BTreeMap<&String, Observed> = told
         .keys()
@@ -246,7 +246,7 @@ pub fn wrongs(told: &BTreeMap<String, TaskRecord>, marks: &Path, excuses: &Excus
     all
 }
 
-/// How many tasks of a kind were told what in the end.
+/// Returns the number of tasks by kind and final update.
 pub fn counts(told: &BTreeMap<String, TaskRecord>) -> BTreeMap<(Kind, String), usize> {
     let mut counts: BTreeMap<(Kind, String), usize> = BTreeMap::new();
     for one in told.values() {
@@ -295,7 +295,7 @@ fn in_words(status: &Value) -> String {
     format!("{} {} {message}", text("state"), text("reason"))
 }
 
-/// What is wrong with what was told of a task that did this.
+/// Returns the errors in the updates of a task with these actions.
 fn violations(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     let mut wrong = of_its_course(told, around);
     let Some(last) = told.statuses.last() else {
@@ -312,14 +312,14 @@ fn violations(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     wrong
 }
 
-/// Whether the end of a task that the power cut off is told as that.
+/// Whether the update reports the end by a power cut.
 fn is_of_the_cut(around: &RunRecord, last: &Value) -> bool {
     around.was_cut_off
         && last["state"] == "TASK_FAILED"
         && last["reason"] == "REASON_AGENT_RESTARTED"
 }
 
-/// That it ran once, was told once and in order, and was not told to have ended before it had.
+/// Checks that the task ran once, and that its updates came once, in order, and not before its end.
 fn of_its_course(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let began = around.after.began();
@@ -359,7 +359,7 @@ fn of_its_course(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     );
     let ran = ends_itself && (around.after.own_end().is_some() || told.kind == Kind::Hungry);
     let last = told.statuses.last();
-    // What was not yet durable when the power failed is never told.
+    // A state that was not yet durable when the power failed is never reported.
     let is_cut = last.is_some_and(|last| is_of_the_cut(around, last));
     if began > 0 && ran && !is_cut && !told.was_told("TASK_RUNNING") {
         wrong.push("it ran, and that was not told".to_owned());
@@ -367,7 +367,7 @@ fn of_its_course(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     wrong
 }
 
-/// Whether this may be told of a task that did not reach its first line.
+/// Whether this update may end a task that did not reach its first line.
 fn may_never_have_begun(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
     let was_ended = told.kill_asked.is_some() || told.group.is_some();
     if around.may_be_refused && !told.was_told("TASK_RUNNING") {
@@ -431,7 +431,7 @@ mod tests {
         }
     }
 
-    /// A task that was told to start, to run and to have ended so, and did this.
+    /// Returns a task with updates for its start, its run and this end, and with these actions.
     fn story(kind: Kind, end: &Value, did: &str) -> (TaskRecord, RunRecord) {
         let mut told = TaskRecord::launched(kind, None);
         told.record_update(&status("1", "TASK_STARTING", ""));

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// How many times the work is done; what the daemon does of its own falls on few of them.
+/// The number of repetitions of the work; the daemon's own activity falls into few of them.
 const ROUNDS: usize = 15;
 
 /// The fewest system calls that a process makes while `work` is done.

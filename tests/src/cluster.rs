@@ -14,15 +14,15 @@ use crate::small_disk::SmallDisk;
 use crate::wait::eventually;
 use crate::{http, kernel};
 
-/// For an agent to end its tasks, stubborn ones included.
+/// The time for an agent to end its tasks, including stubborn ones.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// For an agent to say whether it is registered.
+/// The time for an agent to answer whether it is registered.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// What differs from a plain cluster of one agent with `cpus:4;mem:4096`.
+/// The differences from a plain cluster of one agent with `cpus:4;mem:4096`.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub agents: usize,
@@ -38,11 +38,11 @@ pub struct Setup {
     pub agent_disk: Option<SmallDisk>,
     /// Whether what agents keep of containers is beside their work directories and not in them.
     pub runtime_dir_apart: bool,
-    /// The same for the first agent, on a file system of its own; needs root.
+    /// The runtime directory of the first agent, on a file system of its own; needs root.
     pub runtime_disk: Option<SmallDisk>,
-    /// How many descriptors an agent may have; needs `prlimit`.
+    /// The limit of an agent's descriptors; needs `prlimit`.
     pub agent_descriptors: Option<u32>,
-    /// What comes before the command line of agents: a program that executes the rest of its own.
+    /// The prefix of the agents' command line: a program that executes the rest of its own.
     pub agent_prefix: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ impl Cluster {
         self.dir.path().join(format!("agent-{index}"))
     }
 
-    /// What an agent keeps of containers, where that is not in its work directory.
+    /// Returns the runtime directory of an agent, if it is outside the work directory.
     pub fn runtime_dir_apart(&self, index: usize) -> PathBuf {
         self.dir.path().join(format!("run-{index}"))
     }
@@ -194,13 +194,13 @@ impl Cluster {
         self.agents[index] = self.start_agent(index);
     }
 
-    /// The same, and from now on with these flags instead of earlier ones of the same names.
+    /// Restarts an agent, from now on with these flags instead of earlier ones of the same names.
     pub fn restart_agent_with(&mut self, index: usize, flags: &[&str]) {
         self.set_agent_flags(flags);
         self.restart_agent(index);
     }
 
-    /// From the next start on agents have these flags instead of earlier ones of the same names.
+    /// Replaces flags of the agents, from their next start on.
     pub fn set_agent_flags(&mut self, flags: &[&str]) {
         let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
         let new: Vec<_> = flags.iter().map(|flag| name(flag)).collect();
@@ -224,8 +224,8 @@ impl Cluster {
         self.master = Daemon::start("master", &self.dir.path().join("master"), &flags);
     }
 
-    /// Waits until this many agents are registered and active. One that was killed is active to the master until that
-    /// hears of it: those that came after it are asked as well.
+    /// Waits until this many agents are registered and active. A killed agent stays active at the master for a while, so
+    /// the agents started after it are queried too.
     pub fn wait_for_agents(&self, count: usize) {
         eventually("the agents are registered", Duration::from_secs(30), || {
             (!self.agents.iter().any(is_unregistered)).then_some(())?;

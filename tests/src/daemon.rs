@@ -1,4 +1,4 @@
-//! One daemon as a child process: started, found by its endpoint file, killed in several ways.
+//! A daemon as a child process: started, found by its endpoint file, killed in several ways.
 
 use std::net::TcpListener;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::http;
 use crate::network::loopback;
 use crate::wait::eventually;
 
-/// From the start until the port answers.
+/// The time from the start until the port answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// The binary under test, beside the tests' own.
@@ -74,13 +74,13 @@ impl Daemon {
         Self::start_by(&[], None, verb, work_dir, flags, level)
     }
 
-    /// The same, run by another program: `prlimit --nofile=256`.
+    /// Starts a daemon through another program, such as `prlimit --nofile=256`.
     pub fn start_under(prefix: &[String], verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
         Self::start_by(prefix, None, verb, work_dir, flags, level)
     }
 
-    /// The same, with this much in its log.
+    /// Starts a daemon through another program, with this log level.
     pub fn start_under_logging(
         prefix: &[String],
         verb: &str,
@@ -121,12 +121,12 @@ impl Daemon {
         }
     }
 
-    /// The same, with this much in its log.
+    /// Starts a daemon with this log level.
     pub fn start_logging(verb: &str, work_dir: &Path, flags: &[String], level: &str) -> Self {
         Self::start_by(&[], None, verb, work_dir, flags, level)
     }
 
-    /// The same as a user, and as the group of the same number; needs root.
+    /// Starts a daemon as a user, and as the group of the same number; needs root.
     pub fn start_as(user: u32, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
         Self::start_by(&[], Some(user), verb, work_dir, flags, level)

@@ -17,7 +17,7 @@ impl Dice {
         self.0 % sides
     }
 
-    /// One of these, or nothing where there are none.
+    /// Returns a random item, or `None` if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         let sides = u64::try_from(from.len()).ok().filter(|sides| *sides > 0)?;
         from.get(usize::try_from(self.roll(sides)).ok()?)

@@ -1,8 +1,8 @@
-//! An executor of a framework, for tests: runs each task as a shell command and tells how that ended.
+//! An executor of a framework, for tests: runs each task as a shell command and reports its end.
 //!
 //! [`run_if_requested`] is the program that a framework names as its executor, with [`ARGUMENT`]. The command is the task's
-//! `data`. What is not acknowledged is told again: with the next subscription, and each second until then. It ends with
-//! its agent, when that is gone for good.
+//! `data`. Unacknowledged updates are repeated: with the next subscription, and each second until then. The executor ends
+//! with its agent, when that is gone for good.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,11 +20,11 @@ use crate::{http, kernel};
 
 /// First argument of the program that plays the executor.
 pub const ARGUMENT: &str = "--as-an-executor";
-/// The command of a task of which it tells that it runs, in ever new updates, as fast as it can.
+/// The command of a task that reports RUNNING in ever new updates, as fast as it can.
 pub const FLOOD: &str = "flood";
-/// How many of these it sends side by side.
+/// The number of parallel senders of these updates.
 const FLOODERS: usize = 4;
-/// Before the agent is asked again.
+/// The pause before the next request to the agent.
 const PAUSE: Duration = Duration::from_millis(100);
 /// An update that is not acknowledged by then is sent again.
 const RESEND: Duration = Duration::from_secs(1);
@@ -76,14 +76,14 @@ struct Executor {
     known: Arc<Mutex<Known>>,
 }
 
-/// What the agent may not know yet, and the processes of tasks.
+/// The updates that the agent may not know yet, and the processes of tasks.
 #[derive(Debug, Default)]
 struct Known {
     tasks: BTreeMap<String, Value>,
     /// Each status, and when it was sent last.
     updates: Vec<(Value, Instant)>,
     pids: BTreeMap<String, i32>,
-    /// Those that are to be killed.
+    /// The tasks to be killed.
     killed: Vec<String>,
     sent: u64,
 }
@@ -204,7 +204,7 @@ impl Executor {
     fn send(&self, status: &Value) {
         let body = self.call("UPDATE", "update", &json!({"status": status}));
         let headers = [("content-type", "application/json")];
-        // An agent that does not take it is told again.
+        // The report is repeated if the agent does not accept it.
         let _ = http::try_post(&self.url, &headers, body.to_string().as_bytes());
     }
 
@@ -233,7 +233,7 @@ fn status(known: &mut Known, id: &str, state: &str, message: &str) -> Value {
         "source": "SOURCE_EXECUTOR", "uuid": BASE64.encode(uuid)})
 }
 
-/// What is told of an end, as of a command task's.
+/// Returns the state and message of an end, as for a command task.
 fn ending(status: ExitStatus, is_killed: bool) -> (&'static str, String) {
     match (status.code(), status.signal()) {
         _ if is_killed => ("TASK_KILLED", "killed".to_owned()),

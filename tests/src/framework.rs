@@ -22,7 +22,7 @@ pub(crate) fn patience() -> Duration {
     Duration::from_secs(given.unwrap_or(PATIENCE_SECS))
 }
 
-/// How calls and events are written.
+/// The encoding of calls and events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     Json,
@@ -149,7 +149,7 @@ impl Framework {
         })
     }
 
-    /// As [`Self::wait_until`], or why it did not come within `limit`.
+    /// Waits for an event like [`Self::wait_until`], for at most `limit`; returns the reason if it did not come.
     pub fn within(
         &mut self,
         limit: Duration,
@@ -244,7 +244,7 @@ impl Framework {
             .unwrap_or_else(|e| panic!("POST {}: {e}", self.url))
     }
 
-    /// The same, where the master may be away.
+    /// Makes a call while the master may be away.
     pub fn try_call(&self, mut call: Value) -> Result<Answer, ureq::Error> {
         call["framework_id"] = json!({"value": self.id});
         let headers = [
@@ -277,7 +277,7 @@ impl Framework {
         self.launch(offer, &[task(offer, id, command, resources)]);
     }
 
-    /// The same, and waits until the task runs; gives that update.
+    /// Launches a task and waits until it runs; returns that update.
     pub fn run_task(
         &mut self,
         offer: &Value,
@@ -332,7 +332,7 @@ pub fn uuid_bytes(status: &Value) -> Vec<u8> {
         .expect("base64")
 }
 
-/// One RecordIO record: its length in decimal, a line feed, so many bytes. Nothing at the end.
+/// Reads one RecordIO record: its length in decimal, a line feed, and its bytes. Returns `None` at the end.
 pub(crate) fn next_record(reader: &mut impl Read) -> Option<Vec<u8>> {
     let mut digits = String::new();
     loop {

@@ -74,7 +74,7 @@ pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answ
     post_within(TIMEOUT, url, headers, body)
 }
 
-/// The same, where the answer may take so long.
+/// Posts a body, with a time limit for the answer.
 pub fn post_within(
     limit: Duration,
     url: &str,
@@ -93,7 +93,7 @@ pub fn stream(url: &str, body: &Value) -> impl std::io::Read + use<> {
     try_stream(url, body).unwrap_or_else(|why| panic!("POST {url}: {why}"))
 }
 
-/// The same, where the other side may be gone or refuse; or why.
+/// Opens a stream; returns the error if the other side is gone or refuses.
 pub fn try_stream(url: &str, body: &Value) -> Result<impl std::io::Read + use<>, String> {
     let sent = client(None)
         .post(url)

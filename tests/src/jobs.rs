@@ -11,7 +11,7 @@ use crate::masters::Etcd;
 use crate::wait::eventually;
 use crate::{Cluster, http, leadership};
 
-/// One scheduler with its state in the cluster's directory.
+/// A scheduler with its state in the cluster's directory.
 #[derive(Debug)]
 pub struct Scheduler {
     pub daemon: Daemon,
@@ -19,7 +19,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// One of the cluster's master.
+    /// Starts a scheduler for the cluster's master.
     pub fn start(cluster: &Cluster) -> Self {
         let flags = vec![
             "--port=0".to_owned(),
@@ -42,7 +42,7 @@ impl Scheduler {
         submit(&self.daemon.url, job)
     }
 
-    /// What it says of a job; nothing while it does not answer or has no such job.
+    /// Returns the view of a job; `None` while the scheduler does not answer or has no such job.
     pub fn job(&self, name: &str) -> Option<Value> {
         job(&self.daemon.url, name)
     }
@@ -103,12 +103,12 @@ impl Schedulers {
         self.all[index] = self.start_one(index, port);
     }
 
-    /// Which one leads, once one does.
+    /// Returns the index of the leader, once there is one.
     pub fn leader(&self) -> usize {
         leadership::leading(&self.all, |_index| true)
     }
 
-    /// What a scheduler says it is; empty if it does not answer.
+    /// Returns the role of a scheduler; empty if it does not answer.
     pub fn role(&self, index: usize) -> String {
         leadership::role(&self.all[index])
     }
@@ -119,7 +119,7 @@ impl Schedulers {
         all.join(",")
     }
 
-    /// What whoever leads says of a job; nothing while nobody does.
+    /// Returns the leader's view of a job; `None` while no scheduler leads.
     pub fn job(&self, name: &str) -> Option<Value> {
         let leader = (0..self.all.len()).find(|index| self.role(*index) == "leading")?;
         job(&self.all[leader].url, name)
@@ -147,7 +147,7 @@ fn job(url: &str, name: &str) -> Option<Value> {
     (answer.status == 200).then(|| answer.json())
 }
 
-/// What has happened to a job, as its history tells.
+/// Returns the events of a job from its history.
 pub fn events(url: &str, name: &str) -> Vec<Value> {
     let answer = http::get(&format!("{url}/v1/jobs/{name}/history"));
     let events = answer.json()["events"].as_array().cloned();

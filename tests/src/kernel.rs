@@ -21,7 +21,8 @@ pub fn groups_below(root: &str) -> Vec<PathBuf> {
     found
 }
 
-/// How many groups there are in the hierarchy of a controller, the root among them; nothing where it has none of its own.
+/// Returns the number of groups in the hierarchy of a controller, including the root; 0 if the controller has no hierarchy
+/// of its own.
 pub fn groups_of(controller: &str) -> u64 {
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
     let is_its = |options: &str| options.split(',').any(|option| option == controller);

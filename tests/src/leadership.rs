@@ -1,11 +1,11 @@
-//! What masters, or schedulers, of which one leads say of it.
+//! The roles of masters or schedulers, of which one leads.
 
 use crate::daemon::Daemon;
 use crate::http;
 use crate::masters::FAILOVER_LIMIT;
 use crate::wait::eventually;
 
-/// What a daemon says it is; empty if it does not answer.
+/// Returns the role of a daemon; empty if it does not answer.
 pub fn role(daemon: &Daemon) -> String {
     said(daemon, "role").unwrap_or_default()
 }
@@ -20,7 +20,7 @@ fn said(daemon: &Daemon, what: &str) -> Option<String> {
     answer.json()[what].as_str().map(str::to_owned)
 }
 
-/// Which one leads of those that are looked at, once one does.
+/// Returns the index of the leader among the selected daemons, once there is one.
 pub fn leading(all: &[Daemon], is_looked_at: impl Fn(usize) -> bool) -> usize {
     eventually("one leads", FAILOVER_LIMIT, || {
         let mut candidates = (0..all.len()).filter(|index| is_looked_at(*index));

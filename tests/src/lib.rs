@@ -44,7 +44,7 @@ pub mod wait;
 pub use cluster::{Cluster, Setup};
 pub use framework::{Encoding, Framework};
 
-/// Why a test cannot run here, or nothing.
+/// The reason why a test cannot run here, if any.
 pub type Missing = Option<String>;
 
 /// The reason, when the process is not root.

@@ -1,4 +1,4 @@
-//! kill -9 of a single master at random moments while an operator writes: what was acknowledged is there afterwards.
+//! kill -9 of a single master at random moments while an operator writes: acknowledged writes are there afterwards.
 //!
 //! Entered through [`run`], by a scenario with few writes and by an example with very many.
 
@@ -12,19 +12,19 @@ use crate::dice::Dice;
 use crate::wait::eventually;
 use crate::{Cluster, http, kernel};
 
-/// For an agent to come back to a new master.
+/// The time for an agent to come back to a new master.
 const RETURN_LIMIT: Duration = Duration::from_secs(60);
 /// A kill comes within so many times the mean of a write, after a write has begun.
 const SPREAD: u32 = 3;
 
-/// What a run has seen.
+/// The observations of a run.
 #[derive(Debug)]
 pub struct Report {
     /// Writes by their kind and outcome.
     pub counts: BTreeMap<(&'static str, &'static str), usize>,
-    /// From exec until the new master answers with what it has from the registry.
+    /// The times from exec until the new master answers with the registry's contents.
     pub serving: Vec<Duration>,
-    /// From exec until the agent is registered again.
+    /// The times from exec until the agent is registered again.
     pub agent_back: Vec<Duration>,
 }
 
@@ -68,7 +68,7 @@ pub fn run(writes: usize, kills: usize, seed: u64) -> Result<Report, String> {
     })
 }
 
-/// Who makes the writes, one after the other.
+/// The sender of the writes, one after the other.
 struct Operator {
     model: Writes,
     count: usize,
@@ -86,7 +86,7 @@ impl Operator {
         outcome
     }
 
-    /// How long a write took so far.
+    /// Returns the mean duration of a write so far.
     fn mean(&self) -> Duration {
         self.writing / u32::try_from(self.count).unwrap_or(u32::MAX).max(1)
     }

@@ -11,10 +11,10 @@ use crate::network::loopback_url;
 use crate::wait::eventually;
 use crate::{http, leadership};
 
-/// From the end of a leader until another one is expected at the latest: the lease, and slack for a busy machine.
+/// The longest time from the end of a leader until another leads: the lease, and slack for a busy machine.
 pub const FAILOVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// One member of etcd, with its own directory.
+/// A member of etcd, with its own directory.
 #[derive(Debug)]
 pub struct Etcd {
     child: Child,
@@ -139,23 +139,23 @@ impl Masters {
         self.all[index] = self.start_one(index, port);
     }
 
-    /// All addresses, as agents are told them.
+    /// Returns all addresses, in the form that agents accept.
     pub fn addresses(&self) -> String {
         let all: Vec<_> = self.all.iter().map(Daemon::address).collect();
         all.join(",")
     }
 
-    /// Which one leads, once one does.
+    /// Returns the index of the leader, once there is one.
     pub fn leader(&self) -> usize {
         self.leader_but(None)
     }
 
-    /// Which one leads that is not this one, once one does.
+    /// Returns the index of a leader other than this one, once there is one.
     pub fn leader_but(&self, not: Option<usize>) -> usize {
         leadership::leading(&self.all, |index| Some(index) != not)
     }
 
-    /// What a master says it is; empty if it does not answer.
+    /// Returns the role of a master; empty if it does not answer.
     pub fn role(&self, index: usize) -> String {
         leadership::role(&self.all[index])
     }

@@ -1,13 +1,13 @@
-//! Deliberate bugs: the patches of `tests/mutants/`, and what is expected to find each of them.
+//! Deliberate bugs: the patches of `tests/mutants/`, and the run that should find each of them.
 //!
-//! A patch begins with what is made wrong, in plain words. Lines of the form `key: value` follow: `found-by` says which
-//! run finds it, `puts-back` which defect of earlier versions it is, `expects` the invariant that the simulation names.
+//! A patch begins with a description of the bug. Lines of the form `key: value` follow: `found-by` names the run that finds
+//! it, `puts-back` the defect of an earlier version that it restores, `expects` the invariant that the simulation names.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// What is expected to find a mutant.
+/// The run that should find a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finder {
     /// The simulation of the whole cluster.
@@ -39,7 +39,7 @@ impl Finder {
         }
     }
 
-    /// As it is written in a patch.
+    /// Returns the text of a patch.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -50,15 +50,15 @@ impl Finder {
     }
 }
 
-/// One deliberate bug, as its patch tells of it.
+/// A deliberate bug, as its patch describes it.
 #[derive(Clone, Debug)]
 pub struct Mutant {
     /// The name of its file, without the ending.
     pub name: String,
     pub path: PathBuf,
-    /// What is made wrong.
+    /// The description of the bug.
     pub what: String,
-    /// Which defect of an earlier version it is, if it was one.
+    /// The defect of an earlier version that it restores, if any.
     pub puts_back: Option<String>,
     pub finder: Finder,
     /// The invariant that the simulation is expected to name.

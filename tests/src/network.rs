@@ -18,7 +18,7 @@ use crate::{Missing, unless_installed, unless_root};
 
 const BRIDGE: &str = "br0";
 
-/// Of no host: what is sent there is lost.
+/// The address of no host: packets to it are lost.
 const NOBODYS_ADDRESS: &str = "02:00:00:00:ff:ff";
 
 /// States of a port of a bridge.
@@ -78,7 +78,7 @@ pub fn can_be_alone() -> bool {
     })
 }
 
-/// Why this machine has no namespace for [`with_ipv6_alone`].
+/// Returns why this machine has no namespace for [`with_ipv6_alone`].
 pub fn unless_ipv6_alone() -> Missing {
     let no_root = || unless_root().or_else(|| unless_installed("ip"));
     no_root().or_else(|| {
@@ -183,7 +183,7 @@ impl Host {
         PathBuf::from(format!("/proc/{}/ns/net", self.holder.id()))
     }
 
-    /// What goes before the command line of a program that is to run there, and to end with this process.
+    /// Returns the prefix of a command line that runs a program on this host, and ends it with this process.
     pub fn prefix(&self) -> Vec<String> {
         let network = format!("--net={}", self.namespace().display());
         ["setpriv", "--pdeathsig=KILL", "nsenter", &network]
@@ -213,7 +213,7 @@ impl Host {
         )
     }
 
-    /// Loses what it sends to another host; what that one sends still comes.
+    /// Loses packets to another host; packets from it still arrive.
     pub fn lose_to(&self, other: Ipv4Addr) -> anyhow::Result<()> {
         let to = other.to_string();
         let lost = ["lladdr", NOBODYS_ADDRESS, "dev", "eth0", "nud", "permanent"];

@@ -14,27 +14,27 @@ use crate::{Cluster, Framework, Setup, kernel};
 /// Between two looks at a stream of events.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What was told of all tasks, and what is wrong.
+/// The updates of all tasks, and their errors.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub told: BTreeMap<String, TaskRecord>,
     pub wrong: Vec<String>,
 }
 
-/// The cluster, and what was told of its tasks.
+/// The cluster, and the updates of its tasks.
 #[derive(Debug)]
 pub struct Observed {
     pub cluster: Cluster,
     pub frameworks: Vec<Framework>,
     pub marks: PathBuf,
     pub told: BTreeMap<String, TaskRecord>,
-    /// Of tasks that run: their containers, as told.
+    /// The containers of running tasks, as reported.
     pub containers: BTreeMap<String, Value>,
     pub wrong: Vec<String>,
     pub absences: Vec<(Instant, Instant)>,
     /// Offers of the first framework that nobody has answered, by their ids.
     pub offers: BTreeMap<String, Value>,
-    /// Tasks that go on: nothing but that they run, and are well, may be told of them.
+    /// The long tasks: their updates may only say that they run and are healthy.
     pub standing: BTreeMap<String, (i32, u64)>,
 }
 
@@ -72,7 +72,7 @@ impl Observed {
         task(offer, id, &command, resources)
     }
 
-    /// What a task waits for without a process of its own, until [`Self::open_gate`].
+    /// Returns the command with which a task waits without a process of its own, until [`Self::open_gate`].
     pub fn gate(&self, id: &str) -> String {
         let path = self.gate_path(id);
         let made = Command::new("mkfifo").arg(&path).status();
@@ -88,7 +88,7 @@ impl Observed {
         std::fs::write(self.gate_path(id), "go\n").expect("somebody waits there");
     }
 
-    /// Takes what comes within this time.
+    /// Handles the events within this time.
     pub fn take_events(&mut self, lasting: Duration) {
         let end = Instant::now() + lasting;
         loop {
@@ -128,7 +128,7 @@ impl Observed {
     }
 
     fn updated(&mut self, at: usize, status: &Value) {
-        // Before anybody else hears of it: an acknowledgement may get lost with an agent.
+        // Acknowledge before any other use: an acknowledgement may get lost with an agent.
         self.frameworks[at].acknowledge(status);
         let id = id_of(&status["task_id"]);
         let Some(told) = self.told.get_mut(&id) else {
@@ -137,7 +137,7 @@ impl Observed {
         if !told.record_update(status) {
             return;
         }
-        // What is told again, since its acknowledgement was lost or damaged, says nothing new.
+        // A repeated update, since its acknowledgement was lost or damaged, contains nothing new.
         if self.standing.contains_key(&id)
             && (!["TASK_STARTING", "TASK_RUNNING"]
                 .contains(&status["state"].as_str().unwrap_or_default())
@@ -190,7 +190,7 @@ impl Observed {
         self.absences.push((killed, Instant::now()));
     }
 
-    /// From now on these go on: their processes are known by when they began.
+    /// Marks tasks as long ones: their processes are identified by their start times.
     pub fn stand(&mut self, ids: &[String]) {
         for id in ids {
             let pid = self.pid_of(id).expect("it holds its marks open");
@@ -264,7 +264,7 @@ impl Observed {
             "executor": executor, "task_group": {"tasks": tasks}}})
     }
 
-    /// Judges everything that was told.
+    /// Judges all updates, and returns the outcome.
     pub fn judge(mut self) -> Outcome {
         let excuses = Excuses {
             absences: std::mem::take(&mut self.absences),

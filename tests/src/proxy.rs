@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use crate::network::loopback;
 
-/// What is kept of the bytes of a client, at most.
+/// Bytes of a client that the proxy keeps at most.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// No limit to the bytes of a direction.
 const NEVER: usize = usize::MAX;
 
-/// Who sends the bytes.
+/// The sender of the bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Sender {
     Client,
@@ -32,7 +32,7 @@ struct Connection {
     is_held: Mutex<bool>,
     released: Condvar,
     is_over: AtomicBool,
-    /// How long each piece that the server says is under way, in ms.
+    /// The delay of each piece from the server, in ms.
     delay_ms: Arc<AtomicU64>,
     kept: Mutex<Vec<u8>>,
 }
@@ -119,12 +119,12 @@ impl Proxy {
         Self { address, shared }
     }
 
-    /// From now on connections are closed after so many bytes of one side.
+    /// Closes connections from now on after this many bytes of one side.
     pub fn cut_after(&self, from: Sender, bytes: usize) {
         self.shared.ends[from as usize].store(bytes, Ordering::SeqCst);
     }
 
-    /// From now on they are not.
+    /// Stops closing connections from now on.
     pub fn mend(&self) {
         for end in &self.shared.ends {
             end.store(NEVER, Ordering::SeqCst);
@@ -139,27 +139,27 @@ impl Proxy {
         newest.ends[at].store(end, Ordering::SeqCst);
     }
 
-    /// From now on each piece that the server says is under way for so long, on all connections.
+    /// Delays each piece from the server from now on, on all connections.
     pub fn delay(&self, each: Duration) {
         let each_ms = u64::try_from(each.as_millis()).unwrap_or(u64::MAX);
         self.shared.delay_ms.store(each_ms, Ordering::SeqCst);
     }
 
-    /// All connections that there are stand still: nothing passes, and nobody is told.
+    /// Stalls all present connections: no bytes pass, and neither side notices.
     pub fn hold(&self) {
         for connection in lock(&self.shared.connections).iter() {
             connection.set_held(true);
         }
     }
 
-    /// Ends what [`Self::hold`] has begun: what was on its way arrives.
+    /// Ends the stall of [`Self::hold`]: delayed bytes arrive.
     pub fn release(&self) {
         for connection in lock(&self.shared.connections).iter() {
             connection.set_held(false);
         }
     }
 
-    /// How many connections there have been.
+    /// Returns the number of connections so far.
     pub fn count(&self) -> usize {
         lock(&self.shared.connections).len()
     }
@@ -169,7 +169,7 @@ impl Proxy {
         self.newest().is_over.load(Ordering::SeqCst)
     }
 
-    /// What the client of the newest connection has said, from its beginning.
+    /// Returns the bytes from the client of the newest connection, from its beginning.
     pub fn said(&self) -> Vec<u8> {
         lock(&self.newest().kept).clone()
     }

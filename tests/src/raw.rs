@@ -1,4 +1,4 @@
-//! HTTP as bytes on a socket: what a request says to the letter, and what comes back, chunk by chunk.
+//! HTTP as bytes on a socket: the exact request, and the answer, chunk by chunk.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};

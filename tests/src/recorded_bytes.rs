@@ -1,7 +1,7 @@
-//! What an earlier version sent or stored (`tests/recorded`), as bytes that this version is held to.
+//! Bytes that an earlier version sent or stored (`tests/recorded`), which this version must accept.
 //!
-//! Each line is a name and hexadecimal digits. `MESETA_BLESS=1` adds lines that are missing. Invariant: a line that is
-//! there never changes, because another version has written it.
+//! Each line is a name and hexadecimal digits. `MESETA_BLESS=1` adds missing lines. Invariant: a present line never
+//! changes, because another version has written it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub fn recorded(file: &str, written_now: &[(String, Vec<u8>)]) -> BTreeMap<Strin
     lines
 }
 
-/// The same message as a later version may write it: with fields that this one does not know.
+/// Returns the message as a later version may write it: with unknown fields.
 pub fn with_unknown_fields(bytes: &[u8]) -> Vec<u8> {
     /// Field 15000, a number, and field 15001, five bytes.
     const UNKNOWN: [u8; 14] = [

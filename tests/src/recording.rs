@@ -1,21 +1,21 @@
-//! What was recorded of a genuine Mesos (`tests/golden`), and how ours is held beside it.
+//! Recordings of a genuine Mesos (`tests/golden`), and the comparison with ours.
 //!
-//! A value's shape is every path to a value in it with the value's type: ids, times and amounts are
-//! another cluster's, keys and types are not.
+//! A value's shape is every path to a value in it with the value's type: ids, times and amounts are another cluster's, keys
+//! and types are not.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// Where one of the files is.
+/// Returns the path of a recording.
 pub fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("golden")
         .join(file)
 }
 
-/// One of the files.
+/// Returns the text of a recording.
 pub fn text(file: &str) -> String {
     let path = path(file);
     std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
@@ -63,8 +63,8 @@ fn add_shape(value: &Value, path: &str, into: &mut BTreeSet<String>) {
     into.insert(format!("{path}: {kind}"));
 }
 
-/// How the shapes differ, if they do beyond what `is_incidental` says of a path. What a network of
-/// containers would add is not meaningful on the host's.
+/// Returns the difference of the shapes, except for paths that `is_incidental` accepts. Fields of a container network do
+/// not apply to the host's network.
 pub fn difference(
     theirs: &Value,
     ours: &Value,

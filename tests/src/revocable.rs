@@ -29,8 +29,8 @@ pub fn amount(offer: &Value, name: &str, revocable: bool) -> f64 {
         .sum()
 }
 
-/// An offer of revocable cpus beside memory. What comes in pieces is declined as one, and comes back
-/// whole with the next batch.
+/// Returns an offer of revocable cpus and memory. Partial offers are declined together, and come back whole with the next
+/// batch.
 pub fn wait_for_revocable_offer(framework: &mut Framework) -> Value {
     let mut partial_offers: Vec<Value> = Vec::new();
     for _ in 0..OFFERS_MAX {

@@ -16,7 +16,7 @@ use crate::jobs::{Scheduler, Schedulers, batch, service};
 use crate::wait::eventually;
 use crate::{Cluster, Setup, http};
 
-/// From the last kill until all is as it is to be.
+/// The time from the last kill until all has its intended state.
 const SETTLE_LIMIT: Duration = Duration::from_secs(180);
 /// Between two kills at most, in ms.
 const PAUSE_MS_MAX: u64 = 1_500;
@@ -33,7 +33,7 @@ const CUT_LIMIT: Duration = Duration::from_secs(30);
 /// Instances above its count that the service may have.
 const SURGE: usize = 1;
 
-/// What a run has seen.
+/// The observations of a run.
 #[derive(Debug, Default)]
 pub struct Report {
     pub kills_of_scheduler: usize,
@@ -48,7 +48,7 @@ pub struct Report {
     pub settled_after: Duration,
 }
 
-/// What is killed of schedulers: one with a file, or whichever of three on etcd leads.
+/// The killed scheduler: a single one with a file, or the leader of three on etcd.
 enum Killed {
     One(Scheduler),
     Three(Schedulers),
@@ -156,7 +156,7 @@ fn is_listed(cluster: &Cluster, agent: &Daemon) -> bool {
     pids.any(|pid| pid.ends_with(agent.address()))
 }
 
-/// How many tasks of the service live, as far as the master knows.
+/// Returns the number of live tasks of the service, as far as the master knows.
 fn alive(cluster: &Cluster) -> Option<usize> {
     let url = format!("{}/tasks?limit=100000", cluster.master.url);
     let answer = http::try_get(&url).ok()?;

@@ -1,7 +1,7 @@
-//! Agents that only talk: each task they are told to run is running, and finished as soon as its
-//! updates are acknowledged, unless it is one that is to stay. One that is killed has been.
+//! Simulated agents that only talk: each launched task is running, and finished as soon as its updates are acknowledged,
+//! unless its id marks it as kept. A killed task has been killed.
 //!
-//! They share connections and end with the master; the example `load` has others that do not.
+//! They share connections and end with the master; the example `load` has agents that do not.
 
 use meseta_proto::convert::{Format, parse_resources, to_resources};
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-/// How the ids of tasks begin that do not end by themselves.
+/// The prefix of the ids of tasks that do not end by themselves.
 pub const KEPT: &str = "keep";
 
-/// What each of them has, unless told otherwise: more than any number of tasks takes.
+/// The default resources of each agent: more than any number of tasks takes.
 pub const PLENTY: &str = "cpus:1000000;mem:100000000";
 
 /// Frames of one agent that wait for the socket.
@@ -69,7 +69,7 @@ async fn agent(channel: Channel, index: usize, resources: String) -> anyhow::Res
     Ok(())
 }
 
-/// What an agent says to an order at once, if anything.
+/// Returns an agent's immediate answer to an order, if any.
 fn answer(order: master_frame::Message) -> Option<agent_frame::Message> {
     match order {
         master_frame::Message::Ping(ping) => Some(agent_frame::Message::Pong(Pong {
@@ -103,7 +103,7 @@ pub fn frame(message: agent_frame::Message) -> AgentFrame {
     }
 }
 
-/// What the agent of this number registers with.
+/// Returns the registration of the agent with this number.
 pub fn registration(index: usize, resources: &str) -> anyhow::Result<Register> {
     let resources = parse_resources(resources, &Role::star())?;
     let port = i32::try_from(10_000 + index)?;

@@ -15,7 +15,7 @@ pub enum SmallDisk {
     /// On a loop device; needs `mkfs.ext4`.
     Ext4 {
         mib: u64,
-        /// How many there are in all.
+        /// The number of inodes in all.
         inodes: u64,
     },
     /// On a loop device, with a journal.
@@ -45,7 +45,7 @@ impl SmallDisk {
         self.mount_again(dir);
     }
 
-    /// The same, with what was left on it when it was unmounted; nothing of what was in memory.
+    /// Mounts the disk again, with the contents from before; a disk in memory is empty.
     pub(crate) fn mount_again(self, dir: &Path) {
         match self {
             Self::Tmpfs(options) => {
@@ -89,7 +89,7 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// Of the file system that holds this folder.
+    /// Returns a filler for the file system of this folder.
     pub fn new(above: &Path) -> Self {
         let folder = above.join("filler");
         std::fs::create_dir(&folder).expect("a folder");

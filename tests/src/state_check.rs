@@ -71,8 +71,8 @@ impl StateCheck {
         tasks.filter(move |task| task.agent_id.value == agent)
     }
 
-    /// Panics unless on each agent, which has so much in all, what is used, what is offered and what is free
-    /// add up, and each role is offered only what it may use.
+    /// Panics unless used, offered and free resources add up on each agent, given its total, and each role is offered only
+    /// resources that it may use.
     pub fn check(&self, capacity: &ResourceQuantities) {
         for agent in self.agents() {
             self.check_agent(agent, capacity);
@@ -153,7 +153,7 @@ impl StateCheck {
         );
     }
 
-    /// What is neither reserved nor used nor offered, once all of so many agents are there.
+    /// Returns the resources that are neither reserved nor used nor offered, once all of this many agents are there.
     pub fn free(&self, agents: usize) -> Option<ResourceQuantities> {
         if self.agents().len() < agents {
             return None;

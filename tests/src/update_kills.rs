@@ -1,7 +1,7 @@
-//! kill -9 of a single master while the ends of very many tasks are told: each is told, and each task's updates in order.
+//! kill -9 of a single master while very many tasks end: every end is reported, and each task's updates come in order.
 //!
-//! Entered through [`run`], by a scenario with few tasks and by an example with very many. The tasks are those of one
-//! executor of a framework, and end all at once. Needs [`executor::run_if_requested`] in the program.
+//! Entered through [`run`], by a scenario with few tasks and by an example with very many. The tasks belong to one executor
+//! of a framework, and end all at once. Needs [`executor::run_if_requested`] in the program.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,23 +18,23 @@ use crate::{Cluster, Framework, Setup, executor};
 
 /// Tasks in one ACCEPT.
 const TASKS_PER_ACCEPT: usize = 250;
-/// How long nothing may be told while something is still to come.
+/// The longest silence while updates are missing.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 const TINY: &[(&str, f64)] = &[("cpus", 0.001), ("mem", 1.0)];
 const OF_EXECUTOR: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 8192.0)];
 
-/// What was told of all tasks.
+/// The updates of all tasks.
 #[derive(Debug)]
 pub struct Report {
     pub updates: usize,
     /// Updates that came again, since their acknowledgement was lost with a master.
     pub repeated: usize,
     pub kills: usize,
-    /// From the moment in which all tasks could end until the last end was told.
+    /// The time from when all tasks could end until the last end was reported.
     pub took: Duration,
 }
 
-/// The framework, and what it was told.
+/// The framework, and its updates.
 struct Scheduler {
     framework: Framework,
     /// States of each task in the order in which they came first, and the updates by which they did.
@@ -42,7 +42,7 @@ struct Scheduler {
     repeated: usize,
 }
 
-/// Runs so many tasks, and kills the master so many times while they end; or what was wrong.
+/// Runs tasks, and kills the master while they end; returns the first error.
 pub fn run(tasks: usize, kills: usize) -> Result<Report, String> {
     let mut cluster = Cluster::start(Setup {
         agent_flags: vec!["--resources=cpus:1000;mem:1000000;disk:4096".to_owned()],
@@ -137,7 +137,7 @@ impl Scheduler {
 
     fn updated(&mut self, status: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        // An acknowledgement that a master takes to its grave is asked for again.
+        // An acknowledgement that is lost with a master makes the update come again.
         let _ = self.framework.try_call(json!({"type": "ACKNOWLEDGE", "acknowledge": {
             "agent_id": status["agent_id"], "task_id": status["task_id"], "uuid": status["uuid"]}}));
         let states = self

@@ -1,10 +1,10 @@
 //! The tables of scenarios in `tests/ledger/`: each listed name has a row, and each named test exists.
 //!
-//! A page holds, once or more, a fenced list ```` ```names ```` with one scenario a line, and after it a table
-//! `| scenario | proven by |`. The second cell names tests in backticks, `target::path::test_name`, or says
-//! `non-goal: why`, or `open: why` (at most a tenth of a page). The target is a package (its unit tests), a
-//! test target (`scenarios`, `kernel`), or `package/target` where two packages have one of that name.
-//! What is not there, is not a test, or is `#[ignore]`d, fails here; that the tests run is CI's matter.
+//! A page contains one or more fenced lists ```` ```names ```` with one scenario a line, each followed by a table `|
+//! scenario | proven by |`. The second cell names tests in backticks, `target::path::test_name`, or contains `non-goal:
+//! why`, or `open: why` (at most a tenth of a page). The target is a package (its unit tests), a test target (`scenarios`,
+//! `kernel`), or `package/target` where two packages have one of that name. A test that is missing, no test, or
+//! `#[ignore]`d, fails here; CI proves that the tests run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// A reason shorter than this explains nothing.
 const REASON_BYTES_MIN: usize = 15;
-/// One in so many names of a page may be open.
+/// The divisor of a page's names that gives the maximum of open ones.
 const OPEN_IN: usize = 10;
 
 /// Tests of the allocator that are a transcript each.
@@ -24,7 +24,7 @@ const STATEMENTS: &str = "docs/dev/seeds.md";
 const FAULTS: &str = "docs/faults.md";
 const FAULT_NUMBERS: [std::ops::RangeInclusive<u32>; 6] =
     [1..=18, 20..=27, 30..=39, 40..=54, 60..=71, 80..=89];
-/// As many as were counted first.
+/// The number of statements at the first count.
 const STATEMENTS_MIN: usize = 247;
 
 fn root() -> PathBuf {
@@ -32,7 +32,7 @@ fn root() -> PathBuf {
     tests.parent().expect("in the repository").into()
 }
 
-/// One list of names with its table.
+/// A list of names with its table.
 #[derive(Debug, Default)]
 struct Suite {
     names: Vec<String>,
@@ -115,7 +115,7 @@ impl Targets {
         Self(found)
     }
 
-    /// Why this is not the name of a test, if so.
+    /// Returns why this is not the name of a test, if so.
     fn refuse(&self, name: &str) -> Option<String> {
         let (target, path) = name.split_once("::")?;
         if target == TRANSCRIPTS {
@@ -195,7 +195,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// What is wrong with one page.
+/// Returns the errors of a page.
 fn check_page(page: &str, targets: &Targets) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mut total, mut open) = (0, 0);
@@ -312,8 +312,7 @@ fn what_is_missing_is_seen() {
     assert!(check_page("# nothing\n", &targets)[0].contains("no list of names"));
 }
 
-/// What is wrong with the page of statements: numbers with gaps, tests that are not there, departures that
-/// stand nowhere.
+/// Returns the errors of the page of statements: gaps in the numbers, missing tests, unknown departures.
 fn check_statements(page: &str, departures: &str, targets: &Targets) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut total = 0;
@@ -407,7 +406,7 @@ fn a_statement_without_its_test_is_seen() {
     assert_eq!(found, ["1 statements, where 247 were counted"]);
 }
 
-/// What is wrong with the table of faults: a number without a row or with two, and what is named and is not there.
+/// Returns the errors in the table of faults: a number without a row or with two, and missing tests.
 fn check_faults(page: &str, targets: &Targets) -> Vec<String> {
     let mut rows: BTreeMap<String, Vec<(&str, &str)>> = BTreeMap::new();
     for line in page.lines().filter(|line| line.starts_with("| E")) {

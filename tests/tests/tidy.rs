@@ -18,7 +18,7 @@ const TEST_FILE_LINES_MAX: usize = 700;
 /// Lines of a function, signature and closing brace included.
 const FUNCTION_LINES_MAX: usize = 100;
 
-/// Who of ours may depend on whom: down only.
+/// The permitted dependencies among our crates: down only.
 const LAYERS: &[(&str, &[&str])] = &[
     ("meseta-resources", &[]),
     ("meseta-isolators", &["meseta-resources"]),

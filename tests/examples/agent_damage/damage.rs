@@ -1,4 +1,4 @@
-//! What is done to a file.
+//! The damages that this example does to a file.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub(crate) enum Harm {
     Zeroes,
     Empty,
     Garbage,
-    /// It is as it was some time ago.
+    /// The file has its contents from some time ago.
     Old,
     Gone,
     /// There is a folder instead.

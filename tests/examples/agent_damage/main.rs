@@ -1,10 +1,10 @@
-//! Damages the files of an agent whose tasks live: it starts always, and one executor at most is lost.
+//! Damages the files of an agent with running tasks: the agent always starts, and loses one executor at most.
 //!
-//! `cargo build && cargo run -p meseta-tests --example agent_damage -- [DAMAGES] [SEED]` as root; 400 unless given. Each time the
-//! agent is killed, one file of its checkpoints or of its runtime folder is damaged, by turns of the kinds of file and of
-//! damage, and the agent is started again. All other executors must go on as the same processes; that of the file goes on, or is
-//! gone and was told so once. Prints, by kind of file and damage, how often the log named it and what was lost; ends with 1 if
-//! anything was wrong.
+//! `cargo build && cargo run -p meseta-tests --example agent_damage -- [DAMAGES] [SEED]` as root; 400 by default. Each time
+//! the agent is killed, one file of its checkpoints or of its runtime folder is damaged, with each kind of file and damage
+//! in turn, and the agent is started again. All other executors must continue as the same processes; that of the file
+//! continues, or is gone and was reported so once. Prints, by kind of file and damage, how often the log named the file and
+//! what was lost; exits with 1 on any error.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod damage;
@@ -19,7 +19,7 @@ use meseta_tests::executor;
 use damage::Harm;
 use node::Node;
 
-/// What came of the damages of one kind to one kind of file.
+/// The results of one kind of damage to one kind of file.
 #[derive(Copy, Clone, Debug, Default)]
 struct Count {
     tried: usize,

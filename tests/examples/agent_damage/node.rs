@@ -26,7 +26,7 @@ const EXECUTORS: [(&str, &[&str]); 5] = [
     ("custom", &["custom-a", "custom-b"]),
 ];
 
-/// What came of one damage.
+/// The result of one damage.
 #[derive(Debug, Default)]
 pub(crate) struct Trial {
     /// Whether the log speaks of the file.
@@ -52,7 +52,7 @@ pub(crate) struct Node {
     number: usize,
     /// The process of each task, and when it began.
     processes: BTreeMap<String, (i32, u64)>,
-    /// What each file held when it was first seen.
+    /// The first contents of each file.
     old: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -195,7 +195,7 @@ impl Node {
         let others = self.live.iter();
         let others = others.filter(|(name, _)| Some(*name) != owner.as_ref());
         let others: Vec<String> = others.flat_map(|(_, ids)| ids.clone()).collect();
-        // Of the others nothing may be told but that they run.
+        // The other tasks may only be reported as running.
         self.observed.standing.retain(|id, _| others.contains(id));
         self.observed.cluster.respawn_agent(0);
         if !self.until_back() {
@@ -231,7 +231,7 @@ impl Node {
         Some(trial)
     }
 
-    /// Whose file it is, by the names of the executor and of containers in its path.
+    /// Returns the executor of a file, by the names of the executor and of containers in its path.
     fn owner_of(&self, path: &Path) -> Option<String> {
         let path = path.to_string_lossy();
         let is_in = |ids: &Vec<String>| {
@@ -257,7 +257,7 @@ impl Node {
         })
     }
 
-    /// What is not as it must become: others' tasks go on; the owner's do, or are gone and told.
+    /// Returns the unmet expectations: other tasks continue; the owner's tasks continue, or are gone and reported.
     fn unsettled(&self, others: &[String]) -> Vec<String> {
         let mut left = Vec::new();
         let Some((known, containers)) = self.tasks_of_agent().zip(self.containers_of_agent())
@@ -266,7 +266,7 @@ impl Node {
         };
         for (id, (pid, born)) in &self.processes {
             let lives = kernel::start_time(*pid) == Some(*born);
-            // One whose container is about to be destroyed is none that goes on.
+            // A task whose container is about to be destroyed does not continue.
             let is_known = known.contains(id) && containers.contains(&self.container_of(id));
             if others.contains(id) && !(lives && is_known) {
                 left.push(format!("{id} lives: {lives}, is known: {is_known}"));
@@ -328,8 +328,8 @@ impl Node {
         self.observed.standing.clone_from(&self.processes);
     }
 
-    /// Nothing more is expected of an executor. One that goes on with a damaged file ends as well: what it can bear is one
-    /// damage, and two would tell nothing of either.
+    /// Ends an executor, of which nothing more is expected. An executor that continues with a damaged file ends too: it can
+    /// survive one damage, and two would prove nothing about either.
     fn end(&mut self, name: &str) {
         for id in self.live.remove(name).into_iter().flatten() {
             self.processes.remove(&id);
@@ -341,7 +341,7 @@ impl Node {
     }
 }
 
-/// One kind, whatever the executor and the task are called.
+/// Returns the kind of a path without the names of executor and task.
 fn without_names(kind: &str) -> String {
     let mut parts: Vec<&str> = kind.split('/').collect();
     for at in 1..parts.len() {

@@ -1,6 +1,6 @@
-//! Kills while tasks are launched, fetched, resized, collected and drained, by turns, beside tasks that go on.
+//! Kills while tasks are launched, fetched, resized, collected and drained, in turn, beside long tasks.
 //!
-//! The first agent has those that go on; the second is drained, for nothing of it may go on then.
+//! The first agent runs the long tasks; the second is drained, so no task of it may continue then.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 use super::slow_source;
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0), ("disk", 2.0)];
-/// What an offer has to hold for a round.
+/// The resources that an offer needs for a round.
 const ENOUGH: &[(&str, f64)] = &[("cpus", 2.0), ("mem", 1024.0), ("disk", 128.0)];
 const LIMIT: Duration = Duration::from_secs(180);
 const GROWER: &str = "grower-x";
-/// Of an executor and a task in it, in MB.
+/// The memory of an executor and a task in it, in MB.
 const GROWER_MB: u64 = 32 + 32;
 /// Files that a sandbox has which takes a while to be collected.
 const FILES: usize = 2000;
 
-/// What goes on when the agent is killed.
+/// The activity during which the agent is killed.
 type Activity = fn(&mut Round<'_>) -> Option<()>;
 
 const ACTIVITIES: [(&str, Activity); 5] = [

@@ -1,10 +1,10 @@
-//! Kills the agent again and again under tasks of every kind, and holds what is told of each against what it did.
+//! Kills the agent repeatedly under tasks of every kind, and compares the updates of each task with its actions.
 //!
-//! `cargo build && cargo run -p meseta-tests --example agent_kills -- [MODE] [KILLS] [SEED] [TASKS]` as root. `MODE` is `ends`
-//! (tasks begin and end all the time: 1,300 unless given, and as many more as had their launch lost with an agent), `standing`
-//! (50 tasks go on through all kills) or `changes` (kills while tasks are launched, fetched, resized, drained and
-//! collected); 100 kills unless given. Prints what was told, by kind of task, and everything that `tests/src/audit.rs` finds
-//! wrong; ends with 1 if there was anything.
+//! `cargo build && cargo run -p meseta-tests --example agent_kills -- [MODE] [KILLS] [SEED] [TASKS]` as root. `MODE` is
+//! `ends` (tasks begin and end all the time: 1,300 by default, and one more for each launch that was lost with an agent),
+//! `standing` (50 tasks continue through all kills) or `changes` (kills while tasks are launched, fetched, resized, drained
+//! and collected); 100 kills by default. Prints the updates by kind of task, and all errors that `tests/src/audit.rs`
+//! finds; exits with 1 on any error.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod changes;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     report(&outcome)
 }
 
-/// Prints everything that was told, and what is wrong with it.
+/// Prints all updates, and their errors.
 fn report(outcome: &Outcome) -> ExitCode {
     for one in &outcome.wrong {
         println!("WRONG {one}");

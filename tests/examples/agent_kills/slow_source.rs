@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// What is given, in pieces with a pause after each.
+/// The size of the source, which comes in pieces with a pause after each.
 pub(crate) const BYTES: usize = 1 << 20;
 const PIECES: usize = 16;
 const PAUSE: Duration = Duration::from_millis(25);

@@ -1,8 +1,8 @@
-//! Fifty tasks of every kind go on through all kills: the same processes, nothing told of them but that they run, and each
-//! ends as it would have.
+//! Fifty tasks of every kind continue through all kills: the same processes, no update except that they run, and each ends
+//! by its own plan.
 //!
-//! Beside them: a session and a container nested in a task, which end with their agent; now and then the launcher is killed, the
-//! supervisor of a task, or a task comes and goes.
+//! Beside them: a session and a container nested in a task, which end with their agent; now and then the launcher or the
+//! supervisor of a task is killed, or a task comes and goes.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -223,7 +223,7 @@ fn kill_launcher(observed: &Observed) {
     }
 }
 
-/// A task runs and ends; of another the supervisor is killed, which ends that one alone.
+/// Runs a task to its end, and kills the supervisor of another task, which ends that task alone.
 fn come_and_go(observed: &mut Observed, agent: &str, round: usize) {
     let Some((offer, offers)) = observed.offer_of(agent, SMALL) else {
         return;

@@ -12,7 +12,7 @@ use crate::scheduler::{Desk, Told};
 
 /// The longest that a page is waited for.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How often agents are asked which master they obey.
+/// The pause between two questions to agents about the master that they obey.
 const EPOCH_INTERVAL: Duration = Duration::from_millis(500);
 const EPOCH: &str = "meseta_agent_master_epoch ";
 
@@ -63,7 +63,7 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// Looks again; whether everything is itself again, and if not, what is missing.
+    /// Looks again; returns whether everything is restored, and otherwise the missing parts.
     pub(crate) fn look(
         &mut self,
         since: Instant,
@@ -134,7 +134,7 @@ pub(crate) fn restarted(
         .collect()
 }
 
-/// Where framework, master, agents and kernel do not agree once only long tasks run.
+/// Returns disagreements between framework, master, agents and kernel once only long tasks run.
 pub(crate) fn disagreements(cluster: &Cluster, board: &Board, desk: &Desk) -> Result<(), String> {
     let leader = board.leader().ok_or("no master leads")?;
     let known = desk.tasks();
@@ -198,7 +198,7 @@ fn differing(these: &[String], those: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// What a short task did that does not go with what was told of it.
+/// Returns the contradiction between a short task's actions and its updates, if any.
 pub(crate) fn wrong_short(id: &str, told: &Told, did: &str) -> Option<String> {
     let began = did.lines().filter(|line| *line == "began").count();
     let ended = did.lines().any(|line| line == "ended");

@@ -1,8 +1,7 @@
-//! What is known of the masters at each moment, and that at most one of them leads.
+//! The present knowledge about the masters, and the check that at most one of them leads.
 //!
-//! A term is the time in which one start of one master leads. Terms are known by what the masters say of themselves
-//! and by which of them acknowledges changes. After a later term is known, no answer to a question that was put after
-//! that may be of an earlier one.
+//! A term is the time in which one start of one master leads. Terms are known by the masters' own answers and by the
+//! acknowledgements of changes. Once a later term is known, no answer to a later question may belong to an earlier term.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use meseta_tests::http;
 
-/// How often each master is asked.
+/// The pause between two questions to each master.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The longest that a master is waited for.
 const LIMIT: Duration = Duration::from_millis(500);
-/// What was said so long ago says nothing of now.
+/// The age at which an answer says nothing about the present.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// One start of one master, as a leader.
+/// A start of a master, as a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Term {
     pub(crate) master: usize,
@@ -30,7 +29,7 @@ impl std::fmt::Display for Term {
     }
 }
 
-/// What a master said of itself.
+/// The answer of a master about itself.
 #[derive(Clone, Debug)]
 struct Said {
     role: String,
@@ -118,7 +117,7 @@ impl Board {
         }
     }
 
-    /// Takes down that a term answered, as a leader does, what it was asked at `sent`.
+    /// Records that a term answered, as a leader does, a question sent at `sent`.
     pub(crate) fn leads(&self, term: Term, sent: Instant, how: &str) {
         let mut known = self.known();
         let Some(at) = known.terms.iter().position(|(known, _)| *known == term) else {
@@ -144,7 +143,7 @@ impl Board {
         (leads && said.at.elapsed() < FRESH).then_some(term)
     }
 
-    /// What a master said last; empty before it has said anything.
+    /// Returns the last answer of a master; empty before its first answer.
     pub(crate) fn role(&self, master: usize) -> String {
         let said = self.known().said[master].clone();
         let said = said.filter(|said| said.at.elapsed() < FRESH);
@@ -160,7 +159,7 @@ impl Board {
         self.known().cut_off.contains(&term)
     }
 
-    /// How many terms there have been.
+    /// Returns the number of terms so far.
     pub(crate) fn terms_count(&self) -> usize {
         self.known().terms.len()
     }
@@ -169,7 +168,7 @@ impl Board {
         self.known().wrong.push(wrong);
     }
 
-    /// What was wrong since this was last asked.
+    /// Returns the errors since the last call.
     pub(crate) fn take_wrong(&self) -> Vec<String> {
         std::mem::take(&mut self.known().wrong)
     }
@@ -186,7 +185,7 @@ mod tests {
         let sent = Instant::now();
         board.leads(one, sent, "leads");
         board.leads(two, sent, "leads");
-        // It was asked before the other one was known.
+        // The question was sent before the other term was known.
         board.leads(one, sent, "leads");
         assert_eq!(board.take_wrong(), Vec::<String>::new());
         board.leads(one, Instant::now() + LIMIT, "leads");

@@ -23,7 +23,7 @@ const AGENT_PORT: u16 = 5051;
 const LOG: &str = "info,h2=warn,hyper=warn,tower=warn";
 /// After so long a master that has ended is started again, as a service manager does.
 const RESTART_PAUSE: Duration = Duration::from_secs(2);
-/// For an agent to end its tasks.
+/// The time that an agent has to end its tasks.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
     path: PathBuf,
 }
 
-/// Where the masters listen.
+/// Returns the URLs of the masters.
 pub(crate) fn master_urls() -> Vec<String> {
     let url = |number| {
         format!(

@@ -1,4 +1,4 @@
-//! The members of etcd, each on a host of its own, and what is done to them.
+//! The members of etcd, each on its own host, and the actions on them.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ struct Member {
 pub(crate) struct Etcd {
     members: Vec<Member>,
     dir: PathBuf,
-    /// How often it was given a state of before.
+    /// The number of times that etcd was reset to an earlier state.
     restored: usize,
 }
 
@@ -66,7 +66,7 @@ impl Etcd {
         self.members.iter().map(|member| &member.host)
     }
 
-    /// All endpoints, as masters and etcdctl are told them.
+    /// Returns all endpoints, in the form that masters and etcdctl accept.
     pub(crate) fn endpoints(&self) -> String {
         let urls: Vec<_> = self.members.iter().map(Member::url).collect();
         urls.join(",")
@@ -211,7 +211,7 @@ impl Etcd {
         bail!("etcd takes more than its quota")
     }
 
-    /// What an operator does about a full etcd.
+    /// Frees room in a full etcd, as an operator does.
     pub(crate) fn make_room(&self) -> anyhow::Result<()> {
         self.ctl(&["del", "--prefix", FILLER])?;
         self.compact()?;
@@ -235,7 +235,7 @@ impl Etcd {
         let _ = std::fs::remove_file(&file);
         let file = file.display().to_string();
         let url = self.members[0].url();
-        // One endpoint is asked for a snapshot.
+        // One endpoint makes the snapshot.
         let one = format!("--endpoints={url}");
         let output = Command::new("etcdctl")
             .args([&one, "snapshot", "save", &file])
@@ -298,7 +298,7 @@ fn flags(name: &str, host: &Host, peers: &str) -> Vec<String> {
         format!("--quota-backend-bytes={QUOTA_BYTES}"),
         "--auto-compaction-mode=periodic".to_owned(),
         "--auto-compaction-retention=1m".to_owned(),
-        // Processes are killed here, and not machines: what was written stays.
+        // Faults here kill processes and not machines: written data stays.
         "--unsafe-no-fsync".to_owned(),
     ]
 }

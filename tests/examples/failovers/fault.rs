@@ -1,17 +1,17 @@
-//! What is done to the cluster.
+//! The faults of the cluster.
 
 use anyhow::Context as _;
 
-/// One kind of fault.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     /// The leader gets SIGKILL.
     LeaderKilled,
     /// The leader's host is cut off from all others.
     LeaderIsolated,
-    /// What the leader's host sends to etcd is lost.
+    /// Packets from the leader's host to etcd are lost.
     LostToEtcd,
-    /// What etcd sends to the leader's host is lost.
+    /// Packets from etcd to the leader's host are lost.
     LostFromEtcd,
     /// The leader gets SIGSTOP and, later, SIGCONT.
     LeaderStopped,
@@ -19,7 +19,7 @@ pub(crate) enum Fault {
     LeaseRevoked,
     /// The leader gets SIGTERM.
     LeaderShutDown,
-    /// One member of etcd gets SIGKILL: the one that leads, of three.
+    /// One member of etcd gets SIGKILL: the leader, of three.
     EtcdMemberKilled,
     /// All members of etcd get SIGKILL.
     EtcdAway,

@@ -1,4 +1,4 @@
-//! Operators' writes of every kind, one after the other, held against the model of what was acknowledged.
+//! Operators' writes of every kind, one after the other, compared with the model of the acknowledged writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::board::Board;
 
 /// The pause between two writes.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// A page that cannot be had is asked for so often.
+/// The number of attempts to read an unavailable page.
 const TRIES: usize = 100;
 
 #[derive(Debug)]
@@ -54,8 +54,7 @@ impl Ledger {
         self.is_retired.load(Ordering::Relaxed)
     }
 
-    /// Whether the leader of a cluster that is whole has what was acknowledged, to the last write; nothing is written
-    /// meanwhile.
+    /// Checks that the leader of a healthy cluster has all acknowledged writes, to the last; no write happens meanwhile.
     pub(crate) fn check(&self, board: &Board) -> Result<(), String> {
         if self.is_retired() {
             return Ok(());
@@ -76,7 +75,7 @@ impl Ledger {
         result
     }
 
-    /// How many writes were acknowledged.
+    /// Returns the number of acknowledged writes.
     pub(crate) fn acknowledged(&self) -> usize {
         let writes = self.writes();
         let counts = writes.counts().iter();

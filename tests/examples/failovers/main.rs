@@ -1,12 +1,12 @@
-//! Several masters, etcd and agents on hosts of their own, faults of every kind, and one auditor of what comes of them.
+//! Several masters, etcd and agents on hosts of their own, faults of every kind, and one auditor of the consequences.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example failovers -- [--seed=7]
-//! [--members=1|3] [FAULT:COUNT ...]` as root, with `etcd`, `etcdctl` and iproute2. Hosts are network namespaces behind
-//! a bridge that nobody else sees (`tests/src/network.rs`). A framework runs long tasks and a stream of short ones, an
-//! operator writes all the time. After each fault it is audited: how long nobody served, that no long task was
-//! started again, that no two masters led or offered the same at once, that no agent obeyed a lower epoch, that what
-//! was acknowledged is there; at the end, that framework, master, agents and kernel know the same tasks. Prints a line
-//! for each fault and a table; ends with 1 when something was wrong.
+//! [--members=1|3] [FAULT:COUNT ...]` as root, with `etcd`, `etcdctl` and iproute2. Hosts are network namespaces behind a
+//! private bridge (`tests/src/network.rs`). A framework runs long tasks and a stream of short ones, and an operator writes
+//! all the time. After each fault the audit checks how long no master served, that no long task was started again, that no
+//! two masters led or made the same offer at once, that no agent obeyed a lower epoch, and that all acknowledged writes are
+//! there; at the end, that framework, master, agents and kernel know the same tasks. Prints a line for each fault and a
+//! table; exits with 1 on any error.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 

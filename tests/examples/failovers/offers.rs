@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// What each agent has, in cpus.
+/// The CPUs of each agent.
 pub(crate) const AGENT_CPUS: f64 = 16.0;
 /// Sums of tenths are this exact.
 const ROUNDING: f64 = 1e-6;
@@ -15,7 +15,7 @@ pub(crate) struct Offers {
 }
 
 impl Offers {
-    /// Takes an offer; an error if its agent does not have what is offered beside all other offers and `used` cpus.
+    /// Adds an offer; fails if its agent does not have the offered CPUs beside all other offers and `used` CPUs.
     pub(crate) fn add(&mut self, offer: Value, used: f64) -> Result<(), String> {
         let agent = offer["agent_id"].clone();
         self.held.push((offer, Instant::now()));

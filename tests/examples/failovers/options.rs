@@ -1,4 +1,4 @@
-//! What the command line asks for: which faults, how many of each, on which cluster.
+//! The options of the command line: the faults, their numbers, and the cluster.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ const USAGE: &str = "failovers [--seed=7] [--members=1|3] [--agents=3] [--tasks=
 pub(crate) struct Options {
     /// Decides the order of the faults and when they come.
     pub(crate) seed: u64,
-    /// How many members etcd has.
+    /// The number of etcd members.
     pub(crate) members: u8,
     pub(crate) agents: u8,
     /// Tasks that run from the beginning to the end.
     pub(crate) tasks: usize,
-    /// How long a cut of the network lasts.
+    /// The duration of a network cut.
     pub(crate) hold: Duration,
-    /// How long a leader is stopped.
+    /// The duration of a leader's stop.
     pub(crate) stop: Duration,
-    /// How long etcd is away as a whole.
+    /// The duration of the absence of the whole etcd.
     pub(crate) away: Duration,
     /// The longest that a cluster may be without a leader that serves after most faults.
     pub(crate) bar: Duration,
@@ -85,7 +85,8 @@ impl Options {
         Ok(())
     }
 
-    /// Each fault as often as it is asked for, shuffled by the seed. One that gives the registry an earlier state comes last.
+    /// Returns each fault as often as requested, shuffled by the seed. Faults that reset the registry to an earlier state
+    /// come last.
     pub(crate) fn sequence(&self, dice: &mut Dice) -> Vec<Fault> {
         let of = |(fault, count): &(Fault, usize)| std::iter::repeat_n(*fault, *count);
         let mut all: Vec<Fault> = self.plan.iter().flat_map(of).collect();

@@ -21,10 +21,10 @@ const CHECK_LIMIT: Duration = Duration::from_secs(5);
 const READ_BACK: u32 = 5;
 /// So many roles are written by turns, so that a check is about the last so many writes.
 const ROLES: u32 = 40;
-/// So long after it was sent, a write without an answer may take effect: what was on its way is lost then.
+/// The time after which a write without an answer can no longer take effect: packets on the way are lost then.
 const LATE: Duration = Duration::from_secs(120);
 
-/// The numbers that one role may have.
+/// The possible values of one role's weight.
 #[derive(Clone, Debug, Default)]
 struct Register {
     acknowledged: Option<u32>,
@@ -110,7 +110,7 @@ impl Pulse {
         board.leads(term, sent, "acknowledges a change");
     }
 
-    /// Whether a master that leads shows what was acknowledged; one that is cut off or may be behind is not asked.
+    /// Checks that a leading master shows the acknowledged writes; a master that is cut off or may be behind is skipped.
     fn check(&self, board: &Board, term: Term) -> Result<(), String> {
         let registers = self.written().registers.clone();
         let sent = Instant::now();
@@ -134,7 +134,7 @@ impl Pulse {
         Ok(())
     }
 
-    /// The registry is about to be given an earlier state: what was written may be there or not.
+    /// Marks all writes as uncertain: the registry is about to be reset to an earlier state.
     pub(crate) fn forget(&self) {
         for register in &mut self.written().registers {
             register.is_forgotten = true;
@@ -163,7 +163,7 @@ impl Pulse {
             .unwrap_or((Duration::ZERO, time))
     }
 
-    /// How many writes were acknowledged, and how many refused with 503.
+    /// Returns how many writes were acknowledged, and how many refused with 503.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let written = self.written();
         (written.acknowledged.len(), written.refused)

@@ -1,4 +1,4 @@
-//! One line for each fault, and a table of all at the end.
+//! The report: one line for each fault, and a table of all at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn seconds(time: Option<Duration>) -> String {
     time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()))
 }
 
-/// What one fault came to.
+/// Prints the outcome of a fault.
 pub(crate) fn line(number: usize, outcome: &Outcome) {
     let recovery = &outcome.recovery;
     println!(

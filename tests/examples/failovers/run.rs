@@ -23,17 +23,17 @@ const WHOLE_LIMIT: Duration = Duration::from_secs(120);
 const SERVED_LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(100);
-/// For what a fault that nobody notices might still do.
+/// The time after an unnoticed fault for delayed effects.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
-/// What one fault came to.
+/// The outcome of a fault.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) fault: Fault,
     /// Until a change was acknowledged again.
     pub(crate) served: Option<Duration>,
     pub(crate) recovery: Recovery,
-    /// What else there is to say.
+    /// A further remark about the fault.
     pub(crate) remark: String,
     pub(crate) wrong: Vec<String>,
 }
@@ -89,7 +89,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is missing when time is up, or nothing.
+    /// Waits until everything is restored, or returns the missing part when time is up.
     fn until_whole(
         &mut self,
         since: Instant,
@@ -295,7 +295,7 @@ impl Run<'_> {
         Ok(well)
     }
 
-    /// Lets the registry's epoch rise, so that what is restored is of an earlier one.
+    /// Raises the registry's epoch, so that a restored state has an earlier one.
     fn depose_often(&mut self) -> anyhow::Result<()> {
         for _ in 0..2 {
             let leader = self.until_led()?;
@@ -352,7 +352,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Stops what comes and goes, and compares what everybody knows.
+    /// Stops the short tasks, and compares the knowledge of all parties.
     pub(crate) fn finish(&mut self) -> anyhow::Result<Vec<String>> {
         self.desk.rest();
         let since = Instant::now();

@@ -1,7 +1,7 @@
-//! The framework: long tasks that have to outlive everything, short ones that come and go, and what it is told of them.
+//! The framework: long tasks that have to outlive everything, short ones that come and go, and their updates.
 //!
-//! It leaves a stream when that ends or when another master is known to lead, as frameworks do that watch for the
-//! leader, and goes on listening to the streams that it has left: nothing may come on them any more.
+//! It leaves a stream when that ends or when another master is known to lead, as frameworks do that watch for the leader,
+//! and continues to read the streams that it has left: no event may come on them any more.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,9 +21,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(2);
 const SHORT_INTERVAL: Duration = Duration::from_millis(500);
 /// An offer is held for so long, that offers of several masters could meet.
 const OFFER_HELD: Duration = Duration::from_secs(1);
-/// What was not heard of for so long is asked for.
+/// The silence after which the framework asks about a task.
 const ASK_AFTER: Duration = Duration::from_secs(15);
-/// What was sent before a stream was left has arrived by then.
+/// The time by which events sent before the framework left a stream have arrived.
 const FORMER_LATE: Duration = Duration::from_secs(1);
 /// Streams that were left and are still listened to.
 const FORMER_MAX: usize = 4;
@@ -31,7 +31,7 @@ const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 /// Short tasks under way at a time.
 const SHORT_MAX: usize = 8;
 
-/// What was told of a task.
+/// The updates of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) is_long: bool,
@@ -57,7 +57,7 @@ impl Told {
     }
 }
 
-/// What others may ask of the framework.
+/// The framework's view for other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     tasks: Mutex<BTreeMap<String, Told>>,
@@ -115,10 +115,10 @@ struct Former {
 pub(crate) struct Scheduler<'a> {
     pub(crate) board: &'a Board,
     pub(crate) desk: &'a Desk,
-    /// How many long tasks there are to be.
+    /// The intended number of long tasks.
     pub(crate) long: usize,
     pub(crate) agents: usize,
-    /// Where short tasks leave a file each, with a line for their beginning and one for their end.
+    /// The folder with one file per short task, with a line for its beginning and one for its end.
     pub(crate) marks: PathBuf,
     pub(crate) id: Option<String>,
     former: Vec<Former>,
@@ -197,7 +197,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// What came on a stream before it was left is read; whatever else comes while another master leads is wrong.
+    /// Reads events that came on a stream before it was left; any other event while another master leads is an error.
     fn listen_to_former(&mut self) {
         for former in &mut self.former {
             while let Ok(event) = former.framework.within(Duration::ZERO, &|_| true) {
@@ -275,7 +275,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Those that are still to be launched, of this agent's share.
+    /// Returns the long tasks still to be launched, of this agent's share.
     fn long_tasks(&self, offer: &Value) -> Vec<Value> {
         let agent = text(&offer["agent_id"]["value"]);
         let mut known = self.desk.tasks_mut();
@@ -366,7 +366,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// How long the long task of a number sleeps, in seconds, which no other process does.
+/// Returns the seconds that a long task sleeps, by its number, which no other process uses.
 pub(crate) fn long_sleep(number: usize) -> usize {
     86_400_000 + number
 }

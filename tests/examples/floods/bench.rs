@@ -1,4 +1,4 @@
-//! What everything here shares: the daemons under attack, the time that is left, what came of what was sent.
+//! The common parts of the floods: the daemons under attack, the remaining time, and the results.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use anyhow::bail;
 
 use crate::fleet::{Fleet, REGISTER_LIMIT, VICTIM};
 
-/// How often a pause looks whether it is over.
+/// The pause between two checks whether a pause is over.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Kills the victim's agent, starts it, and waits until it is registered; held by who has the victim.
+    /// Kills the victim's agent, starts it, and waits until it is registered; called by the holder of the victim.
     pub(crate) fn restart_victim(&self, tally: &Tally) -> anyhow::Result<()> {
         self.fleet.restart_victim();
         let began = Instant::now();
@@ -100,7 +100,7 @@ impl Time {
     }
 }
 
-/// How often what happened, and the longest that something took.
+/// The counts of events, and the longest durations.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Mutex<BTreeMap<String, u64>>);
 
@@ -117,7 +117,7 @@ impl Tally {
         *highest = time.max(*highest);
     }
 
-    /// Counts an answer by its status, or why there was none.
+    /// Counts an answer by its status, or by its error.
     pub(crate) fn answer(&self, what: &str, answer: &std::io::Result<u16>) {
         self.count(match answer {
             Ok(status) => format!("{what} {status}"),

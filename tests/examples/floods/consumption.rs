@@ -1,4 +1,4 @@
-//! What the daemons use: resident and anonymous memory and descriptors, each second, as the kernel counts them.
+//! The consumption of the daemons: resident and anonymous memory and descriptors, each second, as the kernel counts them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn sample_all(fleet: &Fleet, courses: &mut Courses) {
     }
 }
 
-/// What a process uses, and the most that it had resident; none when it is gone.
+/// Returns the usage of a process, and its peak of resident memory; `None` if the process is gone.
 fn sample(pid: i32) -> Option<(Sample, u64)> {
     let kib = |name| meseta_tests::kernel::memory_kib(pid, name);
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;

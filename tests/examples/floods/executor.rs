@@ -19,7 +19,7 @@ const MEDIA: &str = "application/x-protobuf";
 /// An executor whose agent has gone for good ends by itself.
 const LIFETIME: Duration = Duration::from_secs(15 * 60);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// What a `talker` sends: so many messages of this size, then a pause.
+/// The size of the messages of a `talker`, which pauses after each series.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 100;
 const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(crate) fn run(behaviour: &str, task: &str) -> anyhow::Result<()> {
         "deaf" => executor.deaf(task),
         // Sends messages as fast as they are taken.
         "talker" => executor.talker(task),
-        // Tells of each task with a status as large as can be.
+        // Reports each task with a status of the maximum size.
         "bulky" => executor.bulky(),
         _ => bail!("no executor behaves as {behaviour}"),
     }
@@ -125,7 +125,7 @@ impl Executor {
         let body = self.call(call::Type::Subscribe).encode_to_vec();
         send_head(&mut stream, PATH, &self.headers(), body.len())?;
         stream.write_all(&body)?;
-        // The agent takes an update only of who is subscribed, and that cannot be read here.
+        // The agent accepts an update only from a subscribed executor, and the subscription's answer cannot be read here.
         let mut client = Client::new(self.agent, None);
         let began = Instant::now();
         while self.send(&mut client, &self.running(task, None))? != 202 {

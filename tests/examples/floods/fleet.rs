@@ -1,8 +1,8 @@
 //! The daemons: a master and three nodes in a network of their own, with credentials and rules.
 //!
-//! The network namespace has addresses that are not loopback, so that the limits by address count, and nothing of
-//! it is reachable from elsewhere. What one node has is reserved, role by role, so that floods and the measured
-//! framework share daemons and not resources.
+//! The network namespace has addresses that are not loopback, so that the limits by address count, and no other machine can
+//! reach it. The resources of one node are reserved, role by role, so that floods and the measured framework share daemons
+//! but not resources.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use crate::bench::lock;
 use crate::options::{Budget, Options};
 use crate::sockets::Client;
 
-/// Where the daemons and all that is well-behaved are.
+/// The address of the daemons and of all well-behaved clients.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Where this program looks at the daemons from.
+/// The address from which this program queries the daemons.
 pub(crate) const OPERATOR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
-/// For an agent to end its tasks.
+/// The time that an agent has to end its tasks.
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// In which an agent that was restarted has to be back.
 pub(crate) const REGISTER_LIMIT: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ pub(crate) fn client_address(group: u8, number: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, group, number)
 }
 
-/// Who a principal is, as a header says it.
+/// Returns the `Authorization` header of a principal.
 pub(crate) fn authorization(principal: &str) -> String {
     basic::header(principal, secret(principal).as_bytes())
 }

@@ -1,11 +1,12 @@
-//! Every flood of hostile tenants at once, beside a framework that behaves, and what that one and the daemons feel.
+//! All floods of hostile tenants at once, beside a well-behaved framework, and their effects on the framework and the
+//! daemons.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example floods -- --minutes=30
-//! --master_budget=512MB --agent_budget=128MB` as root. Starts a master and three nodes in a network of their own,
-//! lets each flood of `floods/` run over and over, and measures how long another framework waits for offers,
-//! launches, checks and kills meanwhile. Prints tables; ends with 1 when a promise is broken: a daemon that ended
-//! or did not come back, a framework that got nothing for half a minute, memory above its budget. Never for
-//! being slow: figures of a busy machine say little. `--only=NAME,...` runs some of the floods.
+//! --master_budget=512MB --agent_budget=128MB` as root. Starts a master and three nodes in a network of their own, repeats
+//! each flood of `floods/`, and measures how long another framework waits for offers, launches, checks and kills meanwhile.
+//! Prints tables; exits with 1 when a promise is broken: a daemon that ended or did not come back, a framework that got
+//! nothing for half a minute, memory above its budget. Slowness is no failure: figures of a busy machine say little.
+//! `--only=NAME,...` runs some of the floods.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -70,7 +71,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Runs everything and prints what was seen; the promises that were broken.
+/// Runs the floods and prints the observations; returns the broken promises.
 fn run(bench: &Bench, options: &Options) -> Vec<String> {
     let names: Vec<_> = options.floods.iter().map(|flood| flood.name).collect();
     println!(

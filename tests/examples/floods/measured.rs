@@ -19,10 +19,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Every so many rounds a task on the own node, and one on the node that is flooded.
 const OWN_EVERY: usize = 5;
 const GUEST_EVERY: usize = 20;
-/// For ever, as offers go.
+/// A refusal that lasts for the whole run.
 const REFUSE_SECONDS: f64 = 3600.0;
 const FILES_PORT: u16 = 7000;
-/// What stays of failures for the report.
+/// Failures that the report keeps.
 const FAILURES_KEPT: usize = 20;
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Figures {
     pub(crate) guest_running: Vec<Duration>,
     pub(crate) guest_checked: Vec<Duration>,
     pub(crate) guest_killed: Vec<Duration>,
-    /// What did not come about in half a minute, or was refused.
+    /// The actions that failed within half a minute, or were refused.
     pub(crate) failures: Vec<String>,
     pub(crate) failures_count: usize,
 }
@@ -85,7 +85,7 @@ fn work(bench: &Bench, mut scheduler: Scheduler, figures: &mut Figures) {
             }
             if let (what, Err(error)) = done {
                 figures.fail(what, &error);
-                // Begin anew: what came of it is not known.
+                // Begin again: the result of the action is unknown.
                 let _ = scheduler.teardown();
                 return;
             }

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The options of the command line.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) length: Duration,
     /// The floods that are run.
     pub(crate) floods: Vec<&'static floods::Flood>,
-    /// What is held against the daemons' resident memory, and handed to those that have a flag for it.
+    /// The limit for the master's resident memory, which is also its budget flag.
     pub(crate) master_budget: Option<Budget>,
     pub(crate) agent_budget: Option<Budget>,
 }

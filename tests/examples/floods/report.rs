@@ -1,4 +1,4 @@
-//! What was seen, as tables, and which promises were broken.
+//! The report: tables of the observations, and the broken promises.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn mib(kib: u64) -> f64 {
     kib / 1024.0
 }
 
-/// What a budget of memory promises.
+/// Returns the violations of the memory budgets.
 pub(crate) fn over_budget(options: &Options, courses: &Courses) -> Vec<String> {
     let mut broken = Vec::new();
     for (name, course) in courses {

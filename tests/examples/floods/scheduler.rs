@@ -21,7 +21,7 @@ const PATH: &str = "POST /api/v1/scheduler";
 const MEDIA: &str = "application/x-protobuf";
 /// Hostile frameworks have an address of their own.
 const GROUP: u8 = 10;
-/// How often a stream that is not read looks whether it is to be.
+/// The pause between two looks whether an unread stream is to be read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A framework to subscribe.
@@ -31,12 +31,12 @@ pub(crate) struct Subscription {
     pub(crate) info: pb::FrameworkInfo,
     pub(crate) constraints: Option<OfferConstraints>,
     pub(crate) suppressed: bool,
-    /// Where its connections come from, if not from where the daemons are.
+    /// The source address of its connections, if it differs from the daemons' address.
     pub(crate) from: Option<Ipv4Addr>,
 }
 
 impl Subscription {
-    /// One of the hostile principal, in these roles.
+    /// Returns a subscription of the hostile principal, in these roles.
     pub(crate) fn hostile(roles: &[&str]) -> Self {
         Self {
             principal: "flood",
@@ -154,12 +154,12 @@ impl Scheduler {
         }))
     }
 
-    /// The same, where a refusal is an error.
+    /// Subscribes; a refusal is an error.
     pub(crate) fn subscribed(fleet: &Fleet, what: Subscription) -> io::Result<Self> {
         Self::subscribe(fleet, what)?.map_err(refused)
     }
 
-    /// Leaves what comes from now on to the socket, after at most one event more.
+    /// Stops reading from the socket, after at most one more event.
     pub(crate) fn read_no_more(&self) {
         self.reads.store(false, Ordering::Relaxed);
     }
@@ -290,7 +290,7 @@ impl Scheduler {
         }
     }
 
-    /// ACCEPT with these tasks; what is left of the offer is refused for so long.
+    /// Sends ACCEPT with these tasks; refuses the rest of the offer for this time.
     pub(crate) fn launch(
         &mut self,
         offer: &pb::Offer,
@@ -399,7 +399,7 @@ fn read(mut records: Chunked, reads: Arc<AtomicBool>) -> Receiver<(Instant, Even
     events
 }
 
-/// One event for each offer.
+/// Returns one event for each offer.
 fn divided(mut event: Event) -> impl Iterator<Item = Event> {
     let offers = event
         .offers
@@ -449,7 +449,7 @@ pub(crate) fn executor_id(id: &str) -> pb::ExecutorId {
     }
 }
 
-/// So much of what is offered.
+/// Returns these amounts of the offered resources.
 fn share(offer: &pb::Offer, amounts: [(&str, f64); 2]) -> Vec<pb::Resource> {
     let one = |(name, value): (&str, f64)| {
         let found = offer.resources.iter().find(|one| one.name == name)?;
@@ -479,7 +479,7 @@ pub(crate) fn shell(command: &str) -> pb::CommandInfo {
     }
 }
 
-/// A task of an executor that is this program, behaving as told.
+/// Returns a task whose executor is this program with a given behaviour.
 pub(crate) fn executor_task(
     offer: &pb::Offer,
     id: &str,

@@ -8,11 +8,11 @@ use std::time::Duration;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn, sockopt};
 use nix::sys::time::TimeVal;
 
-/// For a connection to be made and for an answer to come: far more than any should need.
+/// The time limit for a connection and for an answer: far more than any should need.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer that is kept.
 const BODY_BYTES_MAX: usize = 64 << 20;
-/// What a socket that nobody reads holds itself; the kernel doubles it.
+/// The receive buffer of an unread socket; the kernel doubles it.
 const UNREAD_BUFFER: usize = 4096;
 
 /// Connects from an address of this machine, or from the usual one.
@@ -20,7 +20,7 @@ pub(crate) fn connect(to: SocketAddrV4, from: Option<Ipv4Addr>) -> io::Result<Tc
     open(to, from, None)
 }
 
-/// The same with a small buffer, for an answer that is not going to be read.
+/// Connects with a small buffer, for an answer that stays unread.
 pub(crate) fn connect_small_buffer(
     to: SocketAddrV4,
     from: Option<Ipv4Addr>,

@@ -1,4 +1,4 @@
-//! Readers of a large cluster with rules: an administrator, and somebody who may see one role of very many.
+//! Readers of a large cluster with rules: an administrator, and a reader who may see one of very many roles.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -49,7 +49,7 @@ async fn start(dir: &Path, more: &[&str]) -> anyhow::Result<(Process, SocketAddr
         format!("--credentials=file://{}", credentials_file.display()),
         format!("--acls=file://{}", rules.display()),
         "--agent_ping_timeout=5mins".to_owned(),
-        // Else nobody who comes from this machine as its root is asked for a name.
+        // Otherwise local root clients need no credentials.
         "--authenticate_http_readonly".to_owned(),
         "--authenticate_http_readwrite".to_owned(),
     ];

@@ -17,9 +17,9 @@ use crate::{Process, number, start_master, start_master_at};
 
 /// Between two looks at the master.
 const LOOK: Duration = Duration::from_millis(50);
-/// For everybody to be back; far above what is aimed at.
+/// The time limit for all to return; far above the target.
 const LIMIT: Duration = Duration::from_secs(300);
-/// How long nothing may be offered while too few agents are back.
+/// The time for which nothing may be offered while too few agents are back.
 const HELD_UP: Duration = Duration::from_secs(3);
 const FLAGS: [&str; 1] = ["--max_completed_tasks_per_framework=10"];
 
@@ -155,7 +155,7 @@ fn seen(address: SocketAddr) -> anyhow::Result<(usize, usize)> {
     ))
 }
 
-/// With quota nothing is offered while a third of the agents are missing, and then it is.
+/// Checks that a master with quota makes no offers while a third of the agents are missing, and makes offers afterwards.
 async fn with_quota(
     master: Process,
     address: SocketAddr,

@@ -23,7 +23,7 @@ const CALLS_MAX: usize = 256;
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 const WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 
-/// What a framework says of itself.
+/// The identity of a framework.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// One that ends with its stream, in the role and of the user that most have.
+    /// Returns the usual identity: the common role and user, and a framework that ends with its stream.
     pub(crate) fn plain(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -59,7 +59,7 @@ pub(crate) struct Framework {
     running: usize,
     finished: usize,
     calls: Arc<Semaphore>,
-    /// What it was told of its tasks, if that is noted.
+    /// The updates of its tasks, if they are recorded.
     pub(crate) told: Option<Told>,
 }
 
@@ -68,7 +68,7 @@ impl Framework {
         Self::start(master, &Identity::plain(name), false).await
     }
 
-    /// One of a role and a user of its own.
+    /// Subscribes with a role and a user of its own.
     pub(crate) async fn subscribe_as(master: SocketAddr, who: &Identity) -> anyhow::Result<Self> {
         Self::start(master, who, false).await
     }
@@ -80,8 +80,8 @@ impl Framework {
         Self::start(master, &Identity::plain(name), true).await
     }
 
-    /// Its window holds what comes while a call is awaited: events that nobody has read yet would otherwise keep the
-    /// call's own answer back.
+    /// Subscribes with a window that holds the events which arrive during a call: unread events would otherwise delay the
+    /// answer of the call.
     async fn start(master: SocketAddr, who: &Identity, suppressed: bool) -> anyhow::Result<Self> {
         let channel = Channel::from_shared(format!("http://{master}"))?
             .initial_stream_window_size(WINDOW_BYTES)
@@ -236,12 +236,12 @@ impl Framework {
         self.launch_all("task", count, |all| all.finished).await
     }
 
-    /// The same with tasks that do not end.
+    /// Launches tasks that do not end.
     pub(crate) async fn keep_tasks(&mut self, count: usize) -> anyhow::Result<()> {
         self.launch_all(KEPT, count, |all| all.running).await
     }
 
-    /// The same with tasks that end later, whose ids begin like this.
+    /// Launches tasks that end later, whose ids begin with `kind`.
     pub(crate) async fn launch_all_of(&mut self, kind: &str, count: usize) -> anyhow::Result<()> {
         self.launch_all(kind, count, |all| all.running).await
     }
@@ -293,7 +293,7 @@ impl Framework {
         self.call(call::Type::Accept, body).await
     }
 
-    /// From asking for offers until there are some, so many times.
+    /// Measures the time from a request for offers until offers come, this many times.
     pub(crate) async fn offer_latencies(&mut self, times: usize) -> anyhow::Result<Vec<Duration>> {
         let mut latencies = Vec::with_capacity(times);
         for _ in 0..times {
@@ -322,7 +322,7 @@ impl Framework {
         Ok(latencies)
     }
 
-    /// How long DECLINEs of nothing take, one after another, each through the master's core, until told.
+    /// Measures DECLINE calls of nothing, one after another, each through the master's core, until `is_over`.
     pub(crate) async fn decline_until(
         &mut self,
         is_over: impl Fn() -> bool,
@@ -359,7 +359,7 @@ impl Framework {
         self.call(call::Type::Decline, body).await
     }
 
-    /// One RECONCILE about tasks that nobody knows.
+    /// Sends one RECONCILE about unknown tasks.
     pub(crate) async fn reconcile_unknown(&mut self, count: usize) -> anyhow::Result<()> {
         let tasks = (0..count)
             .map(|index| call::reconcile::Task {
@@ -372,7 +372,7 @@ impl Framework {
         self.reconcile(tasks).await
     }
 
-    /// One RECONCILE about all its tasks: without a name, or by their names as [`Self::keep_tasks`] gave them.
+    /// Sends one RECONCILE about all its tasks: without ids, or with the ids that [`Self::keep_tasks`] gave them.
     pub(crate) async fn reconcile_kept(&mut self, named: Option<usize>) -> anyhow::Result<()> {
         let tasks = (0..named.unwrap_or_default())
             .map(|index| call::reconcile::Task {
@@ -393,7 +393,7 @@ impl Framework {
         self.call(call::Type::Reconcile, body).await
     }
 
-    /// For a framework that wants nothing more: offers that were under way when it said so go back too.
+    /// Reads on for a framework that wants nothing more: offers that were already under way go back too.
     pub(crate) fn read_in_background(mut self) -> JoinHandle<()> {
         tokio::spawn(async move {
             while self.step().await.is_ok() {

@@ -1,15 +1,17 @@
-//! What the master carries: tasks a second, offers while others reconcile, idle and stalled frameworks.
+//! The capacity of the master: tasks per second, offers during reconciliation, idle and stalled frameworks.
 //!
-//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example load -- [AGENTS] [TASKS]`
-//! starts a master with its durable registry on loopback, simulated agents in a process of their own
-//! (this program again), and speaks gRPC with both. Prints one line for each figure.
-//! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures readers of a large cluster instead,
-//! `... acls [AGENTS] [TASKS] [ROLES]` the same where there are rules on who sees what,
-//! `... watched [TASKS]` the memory of the master while such readers follow what happens,
-//! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call,
-//! `... stay [AGENTS] [TASKS] [FLAGS]` tasks that stay until input ends, for what reads them from outside (`tests/ui/scale.js`),
-//! `... failover [AGENTS] [TASKS]` how long after `kill -9` of the master all agents and tasks are back at the next, and
-//! `... updates [AGENTS] [TASKS] [KILLS]` whether updates are lost when it is killed among very many.
+//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example load -- [AGENTS] [TASKS]` starts a
+//! master with its durable registry on loopback, simulated agents in a process of their own (this program again), and uses
+//! gRPC with both. Prints one line for each figure.
+//!
+//! Other modes, as `... --example load -- MODE`:
+//! - `state [AGENTS] [TASKS] [FRAMEWORKS]`: readers of a large cluster.
+//! - `acls [AGENTS] [TASKS] [ROLES]`: readers with rules about their view.
+//! - `watched [TASKS]`: the memory of the master while such readers follow the events.
+//! - `reconcile [AGENTS] [TASKS]`: offers while one framework asks for all its tasks in one call.
+//! - `stay [AGENTS] [TASKS] [FLAGS]`: tasks that stay until input ends, for readers outside (`tests/ui/scale.js`).
+//! - `failover [AGENTS] [TASKS]`: the time from `kill -9` of the master until all agents and tasks are back at the next.
+//! - `updates [AGENTS] [TASKS] [KILLS]`: whether updates are lost when the master is killed among very many.
 #![expect(
     clippy::disallowed_macros,
     reason = "a program of its own, whose runtime is the usual one"
@@ -41,7 +43,7 @@ const RECONCILED: usize = 100_000;
 const IDLE: usize = 1_000;
 const STALLED: usize = 10;
 const LATENCIES: usize = 200;
-/// For the master to answer those who do not listen.
+/// The time for the master to answer clients that do not read.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// A child that ends with this program.
@@ -133,7 +135,7 @@ async fn start_master(
     Ok((start_master_at(address, dir, flags).await?, address))
 }
 
-/// The same at an address that one had before.
+/// Starts a master at the address of an earlier one.
 async fn start_master_at(
     address: SocketAddr,
     dir: &std::path::Path,
@@ -196,7 +198,7 @@ async fn throughput(master: SocketAddr, tasks: usize) -> anyhow::Result<()> {
     framework.teardown().await
 }
 
-/// One RECONCILE with very many tasks, while another framework asks for offers.
+/// Sends one RECONCILE with very many tasks, while another framework requests offers.
 async fn reconcile_unknown(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<()> {
     let mut asking = Framework::subscribe_suppressed(master, "asking").await?;
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! One framework asks for all its tasks in one RECONCILE, while another waits for offers.
+//! The latency of offers while another framework asks for all its tasks in one RECONCILE.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -46,9 +46,9 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
 
 /// The framework that asks, on a thread of its own that gives way, as if it were another machine.
 struct Owner {
-    /// How many of its tasks it asks for by their names, or for all of them without.
+    /// Sends the number of tasks to name in a RECONCILE, or `None` for all tasks without names.
     ask: mpsc::Sender<Option<usize>>,
-    /// How long it took, first to have its tasks, then for each answer.
+    /// Receives the time until its tasks ran, and then the time of each answer.
     answered: mpsc::Receiver<anyhow::Result<Duration>>,
 }
 

@@ -23,14 +23,14 @@ use tonic::transport::{Channel, Endpoint};
 
 /// Between two tasks of an agent that end.
 const PACE: Duration = Duration::from_millis(50);
-/// From the last launch until tasks end.
+/// The time from the last launch until tasks end.
 const SETTLED: Duration = Duration::from_secs(3);
 /// Until an update that is not acknowledged is sent again, as often as it takes.
 const RETRY: Duration = Duration::from_secs(10);
 /// Failures after which pauses do not grow any more.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// Raises the number of descriptors to what is allowed at most.
+/// Raises the limit of descriptors to the maximum.
 pub(crate) fn raise_descriptors() -> anyhow::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
@@ -68,7 +68,7 @@ async fn agent(endpoint: Endpoint, index: usize) -> anyhow::Result<()> {
     }
 }
 
-/// What an agent has from one master to the next.
+/// The state of an agent that moves from one master to the next.
 #[derive(Debug)]
 struct Agent {
     index: usize,
@@ -112,7 +112,7 @@ impl Agent {
         }
     }
 
-    /// One connection to a master, until it ends.
+    /// Runs one connection to a master, until it ends.
     async fn session(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
         let mut client = AgentRegistryClient::new(endpoint.connect().await?);
         let (frames, waiting) = mpsc::channel(FRAMES_MAX);
@@ -150,7 +150,7 @@ impl Agent {
         }))
     }
 
-    /// What an order makes it say.
+    /// Returns the answers to an order.
     fn obey(&mut self, order: master_frame::Message) -> Vec<agent_frame::Message> {
         match order {
             master_frame::Message::Registered(registered) => {
@@ -222,7 +222,7 @@ impl Agent {
         self.is_registered && self.tasks.iter().any(ends)
     }
 
-    /// Ends one task, and tells again what was not acknowledged.
+    /// Ends a task, and repeats unacknowledged updates.
     fn go_on(&mut self) -> Vec<agent_frame::Message> {
         let mut said = Vec::new();
         if self.retried.elapsed() >= RETRY {

@@ -1,5 +1,5 @@
-//! Who looks at a large cluster: `/state` and `/metrics/snapshot`, read by another process, and how long the
-//! core's other callers wait meanwhile.
+//! Readers of a large cluster: `/state` and `/metrics/snapshot`, read by another process, and the latency of the core's
+//! other callers meanwhile.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -143,8 +143,7 @@ fn reader(url: &str, who: Option<&str>) -> anyhow::Result<Child> {
         .spawn()?)
 }
 
-/// One GET, as bytes on a socket, by whom the value of `Authorization` says: when the first and the last of the
-/// answer came.
+/// Sends a GET as bytes on a socket, with this `Authorization`; prints when the first and the last byte of the answer came.
 pub(crate) fn read(url: &str, who: Option<&str>) -> anyhow::Result<()> {
     let (address, path) = url.split_once('/').context("an address and a path")?;
     let mut stream = TcpStream::connect(address)?;

@@ -12,13 +12,13 @@ use crate::failover::{back, start_returning};
 use crate::framework::{Framework, Identity};
 use crate::{number, start_master, start_master_at};
 
-/// For all updates to come, whatever happens.
+/// The time limit for all updates, in any case.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Between two attempts of a framework to subscribe again.
 const PAUSE: Duration = Duration::from_millis(100);
 const FLAGS: [&str; 1] = ["--max_completed_tasks_per_framework=10"];
 
-/// What a framework was told of each task: its updates in their order, with their uuids.
+/// The updates of each task in their order, with their uuids.
 pub(crate) type Told = BTreeMap<String, Vec<(TaskState, Vec<u8>)>>;
 
 pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
@@ -76,7 +76,7 @@ fn finished(told: Option<&Told>) -> usize {
     told.map_or(0, |told| told.values().filter(is_finished).count())
 }
 
-/// Follows the events until the ends of so many tasks were told.
+/// Reads events until this number of tasks have ended.
 async fn until_finished(owner: &mut Framework, count: usize, began: Instant) -> anyhow::Result<()> {
     let mut left = count.saturating_sub(finished(owner.told.as_ref()));
     while left > 0 {

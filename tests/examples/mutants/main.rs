@@ -35,7 +35,7 @@ struct Options {
     scratch: PathBuf,
     /// Steps of all starts together after which the simulation has not found a mutant.
     steps: u64,
-    /// From how many first seeds the simulation is run.
+    /// The number of first seeds for the simulation.
     starts: u64,
     /// Seeds of each start that the tree as it is has to pass.
     control: u64,
@@ -83,7 +83,7 @@ impl Options {
     }
 }
 
-/// What became of one mutant: a row of the table.
+/// The result of one mutant: a row of the table.
 struct Row {
     name: String,
     is_found: bool,
@@ -115,7 +115,7 @@ impl Row {
     }
 }
 
-/// What of those that are to find the mutants fails in the tree as it is, or finds nothing to do there.
+/// Runs the finders on the tree without mutants; returns those that fail there, or find nothing to do.
 fn control(
     scratch: &Scratch,
     chosen: &[Mutant],
@@ -177,7 +177,7 @@ fn control_simulation(
     Ok(Ok(format!("{steps} steps")))
 }
 
-/// Builds a tree with one mutant in it and runs what is to find it.
+/// Builds a tree with one mutant in it and runs its finder.
 fn try_one(scratch: &Scratch, mutant: &Mutant, options: &Options) -> anyhow::Result<Row> {
     let row = |is_found, told, steps| Row {
         name: mutant.name.clone(),

@@ -1,4 +1,4 @@
-//! The clone that mutants are put into, and what is built and run of it.
+//! The clone for the mutants, with its builds and runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ pub(crate) struct Scratch {
     target: PathBuf,
 }
 
-/// What came of a run of tests.
+/// The result of a test run.
 pub(crate) enum Tested {
     /// So many, and none failed.
     Passed(usize),
@@ -41,7 +41,7 @@ fn run(command: &mut Command) -> anyhow::Result<Output> {
 }
 
 impl Scratch {
-    /// A clone of what is committed, in a folder that may hold one from an earlier run.
+    /// Clones the committed tree into a folder that may hold an earlier clone.
     pub(crate) fn of(checkout: &Path, folder: &Path) -> anyhow::Result<Self> {
         let scratch = Self {
             tree: folder.join("tree"),
@@ -78,7 +78,7 @@ impl Scratch {
 
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut cargo = Command::new("cargo");
-        // Of a mutant nothing else is asked than whether it is found.
+        // Only the detection of a mutant counts.
         let silent = [
             ("RUSTFLAGS", ""),
             ("CARGO_PROFILE_DEV_DEBUG", "none"),
@@ -103,7 +103,7 @@ impl Scratch {
         Ok(self.target.join("quick/examples/simulate"))
     }
 
-    /// Where the program of the simulation is kept that has no mutant in it.
+    /// Returns the path of the simulation program without mutants.
     pub(crate) fn simulation_as_it_is(&self) -> PathBuf {
         self.target.join("quick/examples/simulate-as-it-is")
     }

@@ -15,7 +15,7 @@ const APART: u64 = 100_000;
 const SECONDS_MAX: &str = "3600";
 const MEMORY_MAX: &str = "--as=6000000000";
 
-/// What one start came to.
+/// The result of one start.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     /// The promise that was broken, if one was.
@@ -33,7 +33,7 @@ pub(crate) struct Hunt<'a> {
     pub(crate) as_it_is: Option<&'a Path>,
     /// True for runs about the job scheduler.
     pub(crate) is_of_jobs: bool,
-    /// From how many first seeds.
+    /// The number of first seeds.
     pub(crate) starts: u64,
     /// Steps of each start, at most.
     pub(crate) steps: u64,
@@ -148,7 +148,7 @@ pub(crate) fn median(found: &[Found]) -> String {
     }
 }
 
-/// With a comma between thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

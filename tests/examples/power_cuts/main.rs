@@ -1,9 +1,9 @@
-//! Cuts the power of a busy node again and again, and holds what was told before against what is there afterwards.
+//! Cuts the power of a busy node repeatedly, and compares the updates before with the state afterwards.
 //!
 //! `cargo build && cargo run -p meseta-tests --example power_cuts -- [CUTS] [SEED] [ext4|fast-commit|xfs]` as root: 200
-//! cuts of an ext4 unless given. Tasks of most kinds begin and end, volumes are made, written to with syncs, and
-//! destroyed. Prints each cut, what was told by kind of task, and everything that is wrong; ends with 1 if there was
-//! anything. SIGINT and SIGTERM end it after the cut that comes. How it works is in `tests/src/power_cuts`.
+//! cuts of an ext4 by default. Tasks of most kinds begin and end; volumes are made, written with syncs, and destroyed.
+//! Prints each cut, the updates by kind of task, and all errors; exits with 1 on any error. SIGINT and SIGTERM end it after
+//! the next cut. `tests/src/power_cuts` describes the method.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
-//! Keeps the services of a machine busy until it is booted anew, and compares what was told before with what is there
-//! afterwards. `tests/vm/reboots` runs it; nothing is gained from it anywhere else.
+//! Keeps the services of a machine busy until its next boot, and compares the updates before with the state afterwards.
+//! Only `tests/vm/reboots` runs it usefully.
 //!
-//! `reboots KNOWN MEMORY [last]`, once a boot. `KNOWN` holds what the run before has written, or nothing; what this one knows
-//! goes to `MEMORY`, which outlives the boot. With `last` it ends when all is compared. Prints `WRONG` and a reason for all
-//! that is wrong, and `BUSY` when the machine may be booted.
+//! `reboots KNOWN MEMORY [last]`, once a boot. `KNOWN` holds the output of the earlier run, or nothing; this run writes its
+//! knowledge to `MEMORY`, which outlives the boot. With `last` it ends after the comparison. Prints `WRONG` and a reason
+//! for each error, and `BUSY` when the machine may be booted.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use meseta_tests::power_cuts::memory::{Memory, Remembered, tasks_after_a_reboot}
 use meseta_tests::{Encoding, Framework, wait};
 use serde_json::json;
 
-/// For services to be there, in an emulated machine.
+/// The time for services to start in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(50);
 const REPORT: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ fn subscribe(place: &Place, known: Option<&Remembered>) -> Framework {
     })
 }
 
-/// Prints what is not as it was told before the boot.
+/// Prints the differences from the updates before the boot.
 fn compare(place: &Place, known: &Remembered, framework: &mut Framework) {
     for (number, synced) in &known.synced {
         let mark = facts::synced_mark(place, *number);

@@ -19,7 +19,7 @@ const LIFE: Duration = Duration::from_secs(3);
 const GOOD_FOR: Duration = Duration::from_secs(6);
 /// After SIGTERM an instance goes on for so long: longer than a proxy takes to see that it is not listed any more.
 const DRAIN: Duration = Duration::from_millis(1_500);
-/// For a client to send its request, and to read the answer.
+/// The time for a client to send its request, and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The behaviour of a release.

@@ -33,7 +33,7 @@ const JOB: &str = "web";
 const FILLER: &str = "filler";
 /// Ten instances and what the filler takes.
 const RESOURCES: &str = "cpus:1.3;mem:4096;disk:4096;ports:[31000-31999]";
-/// From the start of a release until it is good, or taken back.
+/// The time from the start of a release until it is good, or reverted.
 const RELEASE_LIMIT: Duration = Duration::from_secs(180);
 /// Between two looks at the job.
 const LOOK: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! What the kernel says of revocable containers: held, standing still, or gone.
+//! The kernel's view of revocable containers: throttled, frozen, or gone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl Revocable {
         })
     }
 
-    /// How many stand still by their own freezer.
+    /// Returns how many are frozen by their own freezer.
     pub(crate) fn frozen(&self) -> usize {
         let is_frozen = |group: &&PathBuf| {
             let v1 = text(group, "freezer.self_freezing").is_some_and(|state| state == "1");

@@ -1,14 +1,14 @@
-//! How soon, and how well, regular work is relieved of revocable tasks that use what it did not.
+//! The speed and quality of the relief of regular work from revocable tasks that use its idle resources.
 //!
-//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example relief -- [ROUNDS] [job]` as
-//! root, on a machine with nothing else to do; three rounds unless given, some four minutes. Starts a real
-//! master and agent; regular tasks hold 2 cpus and use 0.3; what that leaves is oversubscribed to a framework that
-//! keeps the processors busy with it; then the regular tasks wake up. Prints each figure with its bar, and
-//! ends with 1 when one is missed. Throughput and lateness are compared with the same work beside neighbours
-//! that are frozen; hogs with equal shares are the negative control, without which the figures would say nothing.
+//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example relief -- [ROUNDS] [job]` as root, on
+//! an idle machine; three rounds by default, some four minutes. Starts a real master and agent; regular tasks hold 2 cpus
+//! and use 0.3; the rest is oversubscribed to a framework that keeps the processors busy with it; then the regular tasks
+//! wake up. Prints each figure with its bar, and exits with 1 when one is missed. Throughput and lateness are compared with
+//! the same work beside frozen neighbours; hogs with equal shares are the negative control, without which the figures would
+//! say nothing.
 //!
-//! With `job` regular work is a service of `meseta scheduler`, and the hogs are a best-effort batch of it, which has to
-//! come back after it was preempted.
+//! With `job` regular work is a service of `meseta scheduler`, and the hogs are its best-effort batch, which has to come
+//! back after preemption.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -28,7 +28,7 @@ use serde_json::json;
 use tenants::Tenants;
 
 const ROUNDS: usize = 3;
-/// How often the agent tells the master what can be oversubscribed: its default.
+/// The pause between two reports of oversubscribable resources by the agent: its default.
 const INTERVAL: Duration = Duration::from_secs(15);
 /// Regular work is awake for so long.
 const WINDOW: Duration = Duration::from_secs(8);
@@ -36,14 +36,14 @@ const WINDOW: Duration = Duration::from_secs(8);
 const BACK_AFTER: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// What regular work is promised: two workers and a sleeper.
+/// The tasks with the guaranteed resources: two workers, beside a sleeper.
 const WORKERS: [&str; 2] = ["work-1", "work-2"];
 const WORKER_CPUS: f64 = 0.95;
 const SLEEPER: &str = "nap";
 const SLEEPER_CPUS: f64 = 0.1;
 const HOGS: [&str; 2] = ["hog-1", "hog-2"];
 const HOG_CPUS: f64 = 0.05;
-/// What all hogs together use where nobody minds.
+/// The CPUs that all hogs together use while regular work is idle.
 const BUSY_CPUS: f64 = 1.0;
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -110,21 +110,21 @@ impl Criteria {
     }
 }
 
-/// One cluster, its regular work, and the folder in which that speaks and listens. The fields end in this order.
+/// A cluster, its regular work, and the folder for its messages. The fields are dropped in this order.
 struct Bench {
     tenants: Tenants,
     cluster: Cluster,
     dir: PathBuf,
 }
 
-/// What regular work got in one window.
+/// The work that regular tasks did in one window.
 #[derive(Clone, Copy, Debug)]
 struct Course {
     throughput: f64,
     p99_ms: f64,
 }
 
-/// When what was done to revocable tasks, from the moment that regular work woke up.
+/// The times of actions on revocable tasks, since regular work woke up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Relief {
     throttled: Option<Duration>,
@@ -151,7 +151,7 @@ impl Bench {
         })
     }
 
-    /// Hogs on what was offered, so many cpus each; gives how long that took.
+    /// Fills the offered resources with hogs of this number of cpus each; returns the time that it took.
     fn fill(&mut self, cpus: f64, is_revocable: bool) -> anyhow::Result<Duration> {
         self.tenants
             .fill(&self.cluster, &self.dir, (cpus, is_revocable))
@@ -184,7 +184,7 @@ impl Bench {
         )
     }
 
-    /// Regular work wakes up for a while: what it gets, and what is done for it meanwhile.
+    /// Wakes regular work for a while; returns its course and the relief meanwhile.
     fn awake(&self, window: Duration) -> anyhow::Result<(Course, Relief)> {
         for name in WORKERS {
             work::until_told(&self.dir.join(name), 1)?;
@@ -225,7 +225,7 @@ impl Bench {
     }
 }
 
-/// The middle of what was measured.
+/// Returns the median of the values.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -308,8 +308,8 @@ fn oversubscribed_and_taken_back(
     Ok(frozen)
 }
 
-/// Where nothing may be frozen, it comes to kills. Then hogs that are not revocable at all, which nobody
-/// takes anything from.
+/// Runs without permission to freeze, where relief comes to kills. Then runs hogs with regular resources, which nothing
+/// takes away.
 fn killed_and_not_helped(
     is_job: bool,
     frozen: &Course,

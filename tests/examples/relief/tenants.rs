@@ -1,4 +1,5 @@
-//! Who runs regular work and hogs: two frameworks of the test, or a service and a best-effort batch of the job scheduler.
+//! The owners of regular work and hogs: two frameworks of the test, or a service and a best-effort batch of the job
+//! scheduler.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{HOGS, PATIENCE, SLEEPER, SLEEPER_CPUS, WORKER_CPUS, WORKERS};
 
-/// What hogs need beside their cpus, in MB, each.
+/// The memory of each hog in MB, beside its cpus.
 const HOG_MEM: u64 = 64;
 /// The job of the hogs.
 const FILLER: &str = "filler";
@@ -121,14 +122,14 @@ impl Tenants {
         }
     }
 
-    /// Waits until all hogs of a job run again; frameworks of the test do not launch what was preempted.
+    /// Waits until all hogs of a job run again; frameworks of the test do not repeat preempted tasks.
     pub(crate) fn until_back(&self) {
         if let Self::Jobs(scheduler) = self {
             until_filled(scheduler);
         }
     }
 
-    /// How many hogs of the job were preempted so far, as its history tells.
+    /// Returns the number of preempted hogs of the job, from its history.
     pub(crate) fn preemptions(&self) -> usize {
         let Self::Jobs(scheduler) = self else {
             return 0;

@@ -1,7 +1,7 @@
-//! What the tasks of the measurement run: regular work, a sleeper that wants to be punctual, hogs.
+//! The tasks of the measurement: regular work, a sleeper that must be punctual, hogs.
 //!
-//! Each appends what it did to a file of its own, some times a second, with the time of day; the
-//! measurement cuts its windows out of these files afterwards.
+//! Each appends its progress to its own file, some times a second, with the time of day; the measurement cuts its windows
+//! out of these files afterwards.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ const AWAKE: &str = "awake";
 const PERIOD: Duration = Duration::from_millis(20);
 const BUSY: Duration = Duration::from_millis(3);
 const NOTE_EVERY: Duration = Duration::from_millis(100);
-/// How late a note may be.
+/// The maximum delay of a note.
 const NOTES_LATE_MAX: Duration = Duration::from_secs(10);
 /// Steps between two looks at the clock: some tens of microseconds.
 const STEPS: u64 = 20_000;
@@ -126,7 +126,7 @@ fn nap(mut notes: Notes) -> anyhow::Result<()> {
     }
 }
 
-/// As busy as two processors can be.
+/// Keeps two processors busy.
 fn hog(mut notes: Notes) -> anyhow::Result<()> {
     std::thread::spawn(|| {
         loop {
@@ -143,7 +143,7 @@ fn hog(mut notes: Notes) -> anyhow::Result<()> {
     }
 }
 
-/// What was noted in a file: when, and the figures.
+/// Returns the notes in a file: times and figures.
 fn noted(path: &Path) -> anyhow::Result<Vec<(u64, Vec<u64>)>> {
     let text = std::fs::read_to_string(path);
     let text = text.with_context(|| format!("failed to read {}", path.display()))?;

@@ -1,11 +1,15 @@
 //! Runs seeds: `cargo run -p meseta-simulation --example simulate -- [SEED] [SEEDS] [STEPS] [WORD...]`.
 //!
-//! Runs so many seeds from the first on, each for so many steps with faults, and ends at the first broken promise with
-//! the seed and a shorter run that breaks it, told in words; with `all` it goes on with the next seed, and lists what broke.
-//! With `jobs` the runs are about the job scheduler; `told` tells the last steps of the run as it is,
-//! `about:TEXT` the last that speak of something, and
-//! `counts` what happened how often, `unshrunk` looks for no shorter run; any other word is a feature to leave out, such as
-//! `Takeover`, or steps to leave out, such as `17..32`.
+//! Runs this number of seeds from the first on, each for this number of steps with faults, and ends at the first broken
+//! promise with the seed and a shorter run that breaks it, described in words.
+//!
+//! Words:
+//! - `all`: continue with the next seed, and list the broken promises.
+//! - `jobs`: runs about the job scheduler.
+//! - `told`: describe the last steps of the run as it is; `about:TEXT`: the last steps that mention a text.
+//! - `counts`: print how often each event happened.
+//! - `unshrunk`: do not look for a shorter run.
+//! - any other word: a feature to leave out, such as `Takeover`, or steps to leave out, such as `17..32`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,7 +22,7 @@ fn number(text: Option<&String>, otherwise: u64) -> Result<u64, Box<dyn Error>> 
     Ok(text.map_or(Ok(otherwise), |text| text.parse())?)
 }
 
-/// Words that say what is printed.
+/// The words that select the output.
 const OUTPUT_WORDS: [&str; 3] = ["all", "counts", "unshrunk"];
 
 /// Puts what the words say into a plan.
@@ -42,7 +46,7 @@ fn read(words: &[String], plan: &mut Plan) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How to run this plan again.
+/// Returns the command that runs this plan again.
 fn command(plan: &Plan) -> String {
     let (seed, steps) = (plan.seed, plan.steps);
     let mut words = format!("{seed} 1 {steps}");

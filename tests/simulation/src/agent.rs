@@ -1,7 +1,7 @@
-//! One agent: its core, and the disk and machine that outlive its process.
+//! An agent: its core, and the disk and machine that outlive its process.
 //!
-//! What the core asks for is carried out here once the writes before it are durable, by the production outbox; what
-//! it does is held against its promises as it happens.
+//! Effects of the core are executed here once the writes before them are durable, by the production outbox; the simulation
+//! checks them against the promises as they happen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::machine::{Machine, News};
 use crate::names;
 use crate::story::Happening;
 
-/// What the agents have; one each.
+/// The resources of the agents, one entry each.
 pub(crate) const RESOURCES: [&str; 4] = [
     "cpus:4;mem:1024;disk:100",
     "cpus:4;mem:1024;disk:200;ports:[31000-31009];cpus(c):2;mem(c):256;disk(c):50",
@@ -37,7 +37,7 @@ pub(crate) const RESOURCES: [&str; 4] = [
 /// The longest frame that each takes, in bytes.
 pub(crate) const FRAME_BYTES_MAX: [u64; 4] = [64 << 20, 64 << 20, 1 << 20, 16 << 10];
 
-/// What an agent wants of the network.
+/// A request of an agent to the network.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Connect(LinkId),
@@ -56,7 +56,7 @@ pub(crate) struct Agent {
     pub(crate) executors: Executors,
     outbox: Outbox<Destination, Output>,
     pub(crate) wanted: Vec<Wanted>,
-    /// Why the process has ended by itself, if it has.
+    /// The reason why the process has ended by itself, if it has.
     pub(crate) exit: Option<ExitReason>,
     /// Until when it is stopped.
     pub(crate) paused: Option<(u64, u64)>,
@@ -67,12 +67,12 @@ pub(crate) struct Agent {
     /// The highest epoch of a frame that it was given since its work directory was made.
     pub(crate) highest_epoch: u64,
     pub(crate) broken: Vec<Broken>,
-    /// What it did since somebody counted.
+    /// The events since the last count.
     pub(crate) counted: Vec<Happening>,
-    /// What it asked of its machine, where that is told.
+    /// The requests to its machine, if the run is described.
     pub(crate) words: Vec<String>,
     pub(crate) is_told: bool,
-    /// It registers at once, as versions before did.
+    /// Registers at once, as earlier releases did.
     pub(crate) is_older: bool,
     /// The chance of this step that a container does not heed SIGTERM.
     pub(crate) is_stuck: bool,
@@ -114,7 +114,7 @@ impl Agent {
         self.exit.is_none() && self.paused.is_none()
     }
 
-    /// One input to the core; what may be seen at once is carried out.
+    /// Feeds an input to the core, and executes the effects that may be visible at once.
     pub(crate) fn step(&mut self, time: u64, input: Input) {
         let correction = corrected(&input);
         for effect in self.core.step(self.clock.now(time), input) {
@@ -198,7 +198,8 @@ impl Agent {
         }
     }
 
-    /// What leaves is durable; the one before it is acknowledged, durably; and what is told to have ended has.
+    /// Checks an update that leaves: it is durable, the update before it is durably acknowledged, and a task reported as
+    /// ended has ended.
     fn check_update(&mut self, update: &meseta_proto::meseta::v1::StatusUpdate) {
         let status = &update.status;
         let (Some(uuid), task) = (&status.uuid, status.task_id.value.clone()) else {
@@ -250,7 +251,7 @@ impl Agent {
         }
     }
 
-    /// What runs here and was not asked to end is not more than there is.
+    /// Checks that containers without a kill use no more than the agent's resources.
     fn check_held(&mut self) {
         let held = self.machine.held().unrevocable().scalar_quantities();
         if !total(self.number).scalar_quantities().contains(&held) {
@@ -302,7 +303,7 @@ impl Agent {
         self.forget_ended_executors();
     }
 
-    /// A container that was asked to end does.
+    /// Lets a container end that was asked to.
     pub(crate) fn heed(&mut self, container: &ContainerId) {
         self.machine.heed(container);
         self.forget_ended_executors();
@@ -424,7 +425,7 @@ impl Agent {
         }
     }
 
-    /// What reached the disk without anybody having been told counts as durable from now on.
+    /// Counts updates as durable that reached the disk without a confirmation.
     fn remember_image(&mut self, image: &meseta_agent::checkpoint::Image) {
         let runs = image.frameworks.iter().flat_map(|one| &one.runs);
         for entry in runs.flat_map(|run| &run.tasks).flat_map(|task| &task.log) {
@@ -450,8 +451,8 @@ impl Agent {
         }
     }
 
-    /// A start ends nothing that lives and that nobody asked to end: but what is left of a group of which not all had
-    /// arrived.
+    /// Checks that a start ends no live container without a request, except the rest of a group that had not arrived
+    /// completely.
     fn check_untouched(&mut self, untouched: &[ContainerId]) {
         for id in untouched {
             let process = self.machine.running.get(id);
@@ -465,7 +466,7 @@ impl Agent {
     }
 }
 
-/// Containers of command tasks whose end is asked for on record.
+/// Returns containers of command tasks with a recorded kill.
 fn asked_to_end(image: &meseta_agent::checkpoint::Image) -> BTreeSet<ContainerId> {
     let is_kill = |entry: &LogEntry| matches!(entry, LogEntry::KillRequested(_));
     let runs = image.frameworks.iter().flat_map(|one| &one.runs);
@@ -502,7 +503,7 @@ fn is_end(output: &Output) -> bool {
     )
 }
 
-/// What the configuration gives an agent.
+/// Returns the configured resources of an agent.
 pub(crate) fn total(number: usize) -> Resources {
     Resources::parse(RESOURCES[number], &Role::star()).unwrap_or_default()
 }
@@ -532,7 +533,7 @@ fn options(number: usize, boot_clock: BootClock) -> Options {
             Capability::AgentOperationFeedback,
             Capability::AgentDraining,
             Capability::TaskResourceLimits,
-            // Without it no operation may ask to be told of.
+            // Without this capability no operation may request updates.
             Capability::ResourceProvider,
         ],
         registration_backoff_factor: Duration::from_secs(1),

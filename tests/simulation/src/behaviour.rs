@@ -1,4 +1,4 @@
-//! What frameworks do with what they are offered, and of their own accord.
+//! The behaviour of frameworks: their use of offers, and their own actions.
 
 use meseta_allocator::InverseAnswer;
 use meseta_master::core::call::Action;
@@ -23,7 +23,7 @@ const USED_OFFERS_MAX: usize = 4;
 /// Executors that a framework remembers.
 const EXECUTORS_MAX: usize = 12;
 
-/// What frameworks may do in this run.
+/// The permitted actions of frameworks in this run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
     pub(crate) groups: bool,
@@ -152,7 +152,7 @@ impl Framework {
         })
     }
 
-    /// An executor for what is to be launched: one that was launched on this agent before, or a new one.
+    /// Returns an executor for the launch: an earlier one of this agent, or a new one.
     fn some_executor(
         &mut self,
         offer: &pb::Offer,

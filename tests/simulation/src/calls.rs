@@ -1,4 +1,4 @@
-//! What frameworks say and hear, and what masters answer.
+//! The calls and events of frameworks, and the answers of masters.
 
 use meseta_daemon::authentication::Caller;
 use meseta_master::core::call::Action;
@@ -25,7 +25,7 @@ impl Cluster {
         self.rng.usize(..self.frameworks.len())
     }
 
-    /// One of the frameworks that have something to do, if there is one.
+    /// Returns a framework with work to do, if there is one.
     fn busy_framework(&mut self, is_busy: impl Fn(&Framework) -> bool) -> Option<usize> {
         let frameworks = self.frameworks.iter().enumerate();
         let busy = frameworks.filter(|(_, framework)| is_busy(framework));
@@ -223,7 +223,7 @@ impl Cluster {
         );
     }
 
-    /// A master answers what it was asked.
+    /// Handles a master's answer to a request.
     pub(crate) fn answered(&mut self, reply: u64, answer: Answer) {
         let Some((master, asked)) = self.operators.replies.remove(&reply) else {
             return;
@@ -323,7 +323,7 @@ impl Cluster {
         let Some(at) = self.busy_framework(is_away) else {
             return;
         };
-        // Whoever asks where the leader is may be told of the one before.
+        // A search for the leader may find the previous one.
         let which = match self.rng.u32(..8) {
             0 => 0,
             _ => self.masters.len() - 1,
@@ -491,7 +491,7 @@ impl Cluster {
         }
     }
 
-    /// What an agent tells of a job's task.
+    /// Records an agent's success of a job's task.
     pub(crate) fn note_success(&mut self, message: &agent_frame::Message) {
         let agent_frame::Message::StatusUpdate(update) = message else {
             return;
@@ -520,7 +520,7 @@ impl Cluster {
     }
 }
 
-/// The same call once more, of those that mean no more the second time.
+/// Returns a repetition of a call, if its repetition has no further effect.
 fn repeated(action: &Action) -> Option<Action> {
     match action {
         Action::Kill(kill) => Some(Action::Kill(kill.clone())),

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use meseta_resources::time::{Moment, Now};
 
-/// What moments of a process begin with.
+/// The first moment of a process.
 const FIRST_NANOS: u64 = 1_000;
-/// Of the wall's clock when true time began.
+/// The wall clock at the beginning of true time.
 const WALL_AT_START: Duration = Duration::from_secs(1_800_000_000);
 const MILLION: i128 = 1_000_000;
 
@@ -18,14 +18,14 @@ const MILLION: i128 = 1_000_000;
 pub(crate) struct Clock {
     /// True time at the start of the process.
     started: u64,
-    /// How much too fast the machine's clocks are, in millionths.
+    /// The excess speed of the machine's clocks, in millionths.
     drift: i32,
-    /// What somebody has added to the clock of the wall, in seconds.
+    /// The manual correction of the wall clock, in seconds.
     set: i64,
 }
 
 impl Clock {
-    /// Of a process that starts now, on a machine whose clocks are so much too fast.
+    /// Returns the clock of a process that starts now, on a machine with this drift.
     pub(crate) fn new(started: u64, drift: i32) -> Self {
         let set = 0;
         Self {
@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// Of the next process on the same machine.
+    /// Returns the clock of the next process on the same machine.
     pub(crate) fn restarted(self, started: u64) -> Self {
         Self { started, ..self }
     }
@@ -50,7 +50,7 @@ impl Clock {
         u64::try_from(shown).unwrap_or_default()
     }
 
-    /// What the process reads at a true time.
+    /// Returns the time that the process reads at a true time.
     pub(crate) fn now(self, time: u64) -> Now {
         let since_start = self.shown(time.saturating_sub(self.started));
         let wall = WALL_AT_START + Duration::from_nanos(self.shown(time));
@@ -64,7 +64,7 @@ impl Clock {
         }
     }
 
-    /// How long the machine was up when the process started, if it was booted at that true time.
+    /// Returns the machine's uptime at the start of the process, if it was booted at that true time.
     pub(crate) fn uptime_at_origin(self, booted: u64) -> Duration {
         Duration::from_nanos(self.shown(self.started.saturating_sub(booted)))
     }

@@ -24,10 +24,10 @@ use crate::story::{Counts, Story};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// What a run comes to.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Of all that happened.
+    /// The hash of all events.
     pub hash: u64,
     /// Steps, with those in which the cluster came to rest.
     pub steps: u64,
@@ -47,7 +47,7 @@ pub struct Cluster {
     pub(crate) masters: Vec<Master>,
     pub(crate) registry: Registry,
     pub(crate) agents: Vec<Agent>,
-    /// How often each machine was given an agent with an empty work directory.
+    /// The number of times that each machine got an agent with an empty work directory.
     pub(crate) replaced: Vec<u64>,
     pub(crate) network: Network,
     pub(crate) frameworks: Vec<Framework>,
@@ -56,7 +56,7 @@ pub struct Cluster {
     pub(crate) story: Story,
     /// The agents by the connections on which they were registered.
     pub(crate) agent_ids: BTreeMap<u64, String>,
-    /// Which machine, and which life of its agent, has an id.
+    /// The machine, and the life of its agent, for each id.
     pub(crate) id_owners: BTreeMap<String, (usize, u64)>,
     /// Agents that a master or an operator has given up, by their ids, with the last step in which that was.
     pub(crate) given_up: BTreeMap<String, u64>,
@@ -155,7 +155,7 @@ impl Cluster {
         })
     }
 
-    /// What was counted so far, also of a run that ended with a broken promise.
+    /// Returns the counts so far, also of a run that ended with a broken promise.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         self.story.counts()
@@ -170,7 +170,7 @@ impl Cluster {
         self.is_wild && self.has(feature) && self.rng.u32(..100) < percent
     }
 
-    /// How much too fast the clocks of a machine are, in millionths.
+    /// Returns the excess speed of a machine's clocks, in millionths.
     pub(crate) fn drift(&self, machine: u64) -> i32 {
         if !self.has(Feature::Drift) {
             return 0;
@@ -185,7 +185,7 @@ impl Cluster {
         self.next_number
     }
 
-    /// One thing happens, and all that must hold is checked.
+    /// Plays one step, and checks all invariants.
     pub(crate) fn step(&mut self) -> Result<(), Violation> {
         self.steps += 1;
         self.story.begin(self.steps);

@@ -1,7 +1,7 @@
 //! The disk of an agent: the production store in a directory of its own, with faults at its boundary.
 //!
-//! Writes wait until the disk takes them. At a crash a first part of what waits may have reached the disk without
-//! anybody having been told, and the record after it in part. Invariant: what was told to be durable stays.
+//! Writes wait until the disk accepts them. At a crash, a first part of the waiting writes may have reached the disk
+//! without a confirmation, and the record after it in part. Invariant: confirmed writes stay.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -52,7 +52,7 @@ impl Disk {
         self.unwritten.push_back((lsn, write));
     }
 
-    /// How many writes wait.
+    /// Returns the number of waiting writes.
     pub(crate) fn waiting(&self) -> usize {
         self.unwritten.len()
     }
@@ -98,7 +98,7 @@ impl Disk {
         Ok(last)
     }
 
-    /// Cuts off a part of what was appended last; a log that is new is there as a whole or not at all.
+    /// Cuts off a part of the last append; a new log exists as a whole or not at all.
     fn tear(&self, before: &BTreeMap<PathBuf, u64>, rng: &mut fastrand::Rng) {
         for (path, length) in self.logs() {
             let Some(whole) = before.get(&path).copied() else {
@@ -137,7 +137,7 @@ impl Disk {
         logs
     }
 
-    /// What the next process finds. What is damaged is put right, as a start does.
+    /// Returns the image that the next process finds. Repairs damage, as a start does.
     pub(crate) fn read(&self) -> Result<Image, ReadError> {
         read(&Layout::new(self.dir.path()))
     }

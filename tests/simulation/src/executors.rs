@@ -11,20 +11,20 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
 use crate::checks::Broken;
 
-/// One program of a framework, with what it knows.
+/// A program of a framework, with its knowledge.
 #[derive(Debug)]
 pub(crate) struct Executor {
     framework: FrameworkId,
     executor: ExecutorId,
     connection: Option<ConnectionId>,
     inbox: VecDeque<Event>,
-    /// Its tasks that have not ended.
+    /// The tasks that have not ended.
     tasks: BTreeMap<String, (pb::TaskInfo, TaskState)>,
-    /// What the agent has not acknowledged, oldest first.
+    /// The updates without an acknowledgement of the agent, oldest first.
     unacknowledged: Vec<pb::TaskStatus>,
     /// Tasks of which the agent has not acknowledged an update.
     unheard: BTreeMap<String, pb::TaskInfo>,
-    /// It was asked to end.
+    /// The executor was asked to end.
     is_ending: bool,
     /// Messages of its scheduler that it has heard.
     heard: BTreeSet<Vec<u8>>,
@@ -32,10 +32,10 @@ pub(crate) struct Executor {
     messages: usize,
 }
 
-/// What an executor does next.
+/// The next action of an executor.
 pub(crate) enum Next {
     Tell(Input),
-    /// It ends by itself.
+    /// The executor ends by itself.
     Exit,
     Nothing,
 }
@@ -100,7 +100,7 @@ impl Executors {
         }
     }
 
-    /// One executor does something.
+    /// Lets one executor act.
     pub(crate) fn act(&mut self, container: &ContainerId, rng: &mut fastrand::Rng) -> Next {
         let Some(executor) = self.all.get_mut(container) else {
             return Next::Nothing;

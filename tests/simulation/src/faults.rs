@@ -128,7 +128,7 @@ impl Cluster {
         self.tell_disk(at);
     }
 
-    /// What an agent has not read is lost with its process.
+    /// Loses the unread input of an agent with its process.
     fn lose_agent(&mut self, at: usize) {
         let mut rng = self.rng.fork();
         for connection in self.network.connections.values_mut() {

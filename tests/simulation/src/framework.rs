@@ -1,7 +1,7 @@
-//! A framework: its stream, its tasks, and what it was told of them.
+//! A framework: its stream, its tasks, and their updates.
 //!
-//! What it does with what it is offered is in `behaviour`, but for the job scheduler, which is production code, in
-//! `jobs`. Invariant of the records: a task is noted before its ACCEPT leaves.
+//! `behaviour` has its use of offers, except for the job scheduler, which is production code, in `jobs`. Invariant of the
+//! records: a task is noted before its ACCEPT leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,7 +15,7 @@ use crate::checks::Broken;
 use crate::jobs::{Copy, Jobs};
 use crate::models::reconciliation::Questions;
 
-/// How a framework behaves.
+/// The behaviour of a framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Launches tasks, groups and executors, reserves, answers all.
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     FailingOver,
     /// Knows neither partitions nor several roles, and is ended when it is away for a minute.
     Old,
-    /// Names what is not its own, accepts twice, and asks for nonsense.
+    /// Names foreign objects, accepts twice, and sends invalid requests.
     Malicious,
     /// The job scheduler of this repository.
     Jobs,
@@ -81,7 +81,7 @@ impl Kind {
     fn failover_timeout(self) -> f64 {
         match self {
             Self::Old => 60.0,
-            // Clocks of the wall are set by days here, and what is stored of a deadline is a time of the wall.
+            // Wall clocks are set by days here, and a stored deadline is a wall-clock time.
             _ => 1e8,
         }
     }
@@ -91,11 +91,11 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) agent: String,
-    /// A scheduler has the framework that may know nothing of it.
+    /// The framework's present scheduler may not know the task.
     pub(crate) is_forgotten: bool,
     /// The step in which it was launched.
     launched: u64,
-    /// The newest state that it was told; none before the first.
+    /// The newest state that the framework received; `None` before the first.
     pub(crate) state: Option<TaskState>,
     /// The uuid of the first terminal update.
     terminal: Option<Vec<u8>>,
@@ -107,7 +107,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// One that is about to be launched on this agent.
+    /// Returns a task that is about to be launched on this agent.
     pub(crate) fn on(agent: &pb::AgentId, launched: u64) -> Self {
         Self {
             agent: agent.value.clone(),
@@ -142,7 +142,7 @@ pub(crate) struct Framework {
     pub(crate) id: Option<String>,
     pub(crate) stream: Option<Stream>,
     is_subscribed: bool,
-    /// What waits to be read on the stream.
+    /// The unread events of the stream.
     pub(crate) events: VecDeque<Box<Event>>,
     /// The stream ends behind what waits.
     is_closed: bool,
@@ -161,12 +161,12 @@ pub(crate) struct Framework {
     pub(crate) is_holding: bool,
     /// Until which step it reads nothing.
     pub(crate) busy_until: u64,
-    /// It has been ended: by an operator, by its timeout, or by itself.
+    /// The framework has ended: by an operator, by its timeout, or by itself.
     pub(crate) is_over: bool,
     /// The master has said that the id cannot be used any more.
     pub(crate) is_removed: bool,
     pub(crate) broken: Vec<Broken>,
-    /// Answers to reconciliation that it has read and of which the master was not told.
+    /// Answers to reconciliation that it has read, without the master's knowledge.
     pub(crate) answers: usize,
     pub(crate) questions: Questions,
     pub(crate) launched: usize,
@@ -186,7 +186,7 @@ pub(crate) struct Framework {
     pub(crate) messages: usize,
     /// Messages of its executors that it has heard.
     heard: BTreeSet<Vec<u8>>,
-    /// What it was told of its operations.
+    /// The statuses of its operations.
     told: BTreeMap<String, pb::OperationStatus>,
 }
 
@@ -255,7 +255,7 @@ impl Framework {
         self.has_principal.then(|| format!("p{}", self.number))
     }
 
-    /// What it subscribes with.
+    /// Returns its SUBSCRIBE call.
     pub(crate) fn subscription(&self) -> Subscribe {
         let id = self.id.clone().map(|value| pb::FrameworkId { value });
         let capability = |kind: &Capability| pb::framework_info::Capability {
@@ -287,7 +287,7 @@ impl Framework {
         }
     }
 
-    /// Its stream breaks: what has not arrived on either way is lost.
+    /// Breaks its stream: undelivered messages of both directions are lost.
     pub(crate) fn disconnected(&mut self) {
         self.stream = None;
         self.is_subscribed = false;
@@ -308,7 +308,7 @@ impl Framework {
         self.is_closed = true;
     }
 
-    /// It reads what comes next.
+    /// Reads the next event.
     pub(crate) fn next_event(&mut self) -> Option<Box<Event>> {
         let event = self.events.pop_front();
         if event.is_none() && self.is_closed {
@@ -317,7 +317,7 @@ impl Framework {
         event
     }
 
-    /// Accepts what is not its own, or what it has accepted before, with more than there is.
+    /// Accepts foreign or already accepted offers, with more resources than there are.
     pub(crate) fn accept_again(&mut self, offer_ids: Vec<pb::OfferId>, agent: &str) -> Action {
         let id = format!("f{}.{}", self.number, self.launched);
         self.launched += 1;
@@ -343,19 +343,19 @@ impl Framework {
         })
     }
 
-    /// It ends and comes back as another process, which knows its id and what the simulation keeps for it.
+    /// Restarts as another process, which knows its id and the state that the simulation keeps for it.
     pub(crate) fn restart(&mut self) {
         self.used_offers.clear();
     }
 
-    /// Nothing that runs now need be known to the scheduler that has the framework from now on.
+    /// Marks all running tasks as possibly unknown to the next scheduler of the framework.
     pub(crate) fn forget_tasks(&mut self) {
         for task in self.tasks.values_mut() {
             task.is_forgotten = true;
         }
     }
 
-    /// What an event means to any framework.
+    /// Handles an event, as any framework does.
     pub(crate) fn hear(&mut self, event: &Event) {
         match event.r#type() {
             event::Type::Subscribed => {
@@ -491,8 +491,8 @@ impl Framework {
         }
     }
 
-    /// What is told of an operation is acknowledged; nothing else follows its end. An agent that never had it answers
-    /// whenever it is asked, also in its next life.
+    /// Acknowledges an operation's status; no other status may follow its end. An agent that never had the operation
+    /// answers every query, also in its next life.
     fn update_operation(&mut self, status: &pb::OperationStatus) {
         let id = status.operation_id.clone().unwrap_or_default().value;
         if status.uuid.is_some()
@@ -544,7 +544,7 @@ pub(crate) fn kill(id: &str) -> Action {
     })
 }
 
-/// The acknowledgement of what is told of an operation.
+/// Returns the acknowledgement of an operation's status.
 fn acknowledged(status: &pb::OperationStatus) -> Option<Action> {
     let uuid = status.uuid.as_ref()?.value.as_slice().try_into().ok()?;
     Some(Action::AcknowledgeOperationStatus {
@@ -564,7 +564,7 @@ fn is_operation_over(state: pb::OperationState) -> bool {
     )
 }
 
-/// How far a task in this state is, of those that its agent tells.
+/// Returns the progress of a task in this state, for states that its agent reports.
 fn rank(state: TaskState) -> u8 {
     match state {
         TaskState::TaskStaging => 0,

@@ -3,14 +3,14 @@
 //!
 //! Entered through [`Cluster::run`] with a [`Plan`]. Invariant: the same plan gives the same run.
 //!
-//! - `plan`, `story`, `clock`: which run it is, what happened in it, and what its processes take for the time
-//! - `registry`, `network`, `disk`, `machine`, `executors`: what the cores stand on, with its faults
-//! - `master`, `outputs`, `agent`: the cores, and what becomes of their outputs
-//! - `framework`, `behaviour`, `health_checks`, `calls`, `jobs`, `operators`: who asks for what
-//! - `faults`, `cluster`, `rest`: what happens next, and how it comes to rest
-//! - `checks/`, `models/`: what must hold
+//! - `plan`, `story`, `clock`: the parameters of a run, its events, and the time of its processes
+//! - `registry`, `network`, `disk`, `machine`, `executors`: the environment of the cores, with its faults
+//! - `master`, `outputs`, `agent`: the cores, and the effects of their outputs
+//! - `framework`, `behaviour`, `health_checks`, `calls`, `jobs`, `operators`: the clients and their requests
+//! - `faults`, `cluster`, `rest`: the next event, and the way to rest
+//! - `checks/`, `models/`: the invariants
 //! - `shrink`: a short story for a long one
-//! - `names`: what is counted
+//! - `names`: the counted events
 
 mod agent;
 mod behaviour;

@@ -26,11 +26,11 @@ pub(crate) struct Process {
     pub(crate) plan: Box<LaunchPlan>,
     /// The signal that it was sent and has not heeded.
     signal: Option<i32>,
-    /// It ends by SIGKILL only, and late.
+    /// Ends by SIGKILL only, and late.
     is_stuck: bool,
 }
 
-/// What the core is to be told of a container.
+/// An event of a container for the core.
 #[derive(Debug)]
 pub(crate) enum News {
     LaunchFailed(String),
@@ -47,13 +47,13 @@ pub(crate) struct Machine {
     pub(crate) resizes: VecDeque<ContainerId>,
     /// Every container that was ever launched here.
     launched: BTreeSet<ContainerId>,
-    /// How tasks whose process is a container's ended, by framework and task: whether well.
+    /// The ends of tasks whose process is a container's, by framework and task: whether successful.
     pub(crate) exits: BTreeMap<(String, String), bool>,
     /// Containers that somebody has asked to end.
     pub(crate) killed: BTreeSet<ContainerId>,
     /// Probes that are not answered, by the task that they look at.
     pub(crate) probes: VecDeque<(Probe, (String, String))>,
-    /// Of each task that was probed, whether a probe has failed, and whether one was good.
+    /// Whether a probe of each task has failed, and whether one was good.
     pub(crate) probed: BTreeMap<(String, String), [bool; 2]>,
     started: u64,
     boots: u64,
@@ -126,7 +126,7 @@ impl Machine {
         (of_this.count() > CHECKS).then(|| format!("too many probes of {container}"))
     }
 
-    /// What a probe finds. Some tasks are sick.
+    /// Returns the result of a probe. Some tasks are sick.
     pub(crate) fn answer_probe(&mut self, rng: &mut fastrand::Rng) -> Option<Input> {
         let (probe, task) = self.probes.pop_front()?;
         let is_sick = task.1.bytes().map(u32::from).sum::<u32>() % 3 == 0;
@@ -227,12 +227,12 @@ impl Machine {
         }
     }
 
-    /// What was asked to end does so, sooner or later.
+    /// Lets a container that was asked to end do so, sooner or later.
     pub(crate) fn heed(&mut self, container: &ContainerId) {
         let Some(process) = self.running.get_mut(container) else {
             return;
         };
-        // Somebody else has to do it: the core destroys what is overdue.
+        // A stuck container ends later: the core destroys overdue ones.
         if let Some(signal) = process.signal
             && !process.is_stuck
         {
@@ -266,7 +266,7 @@ impl Machine {
         self.news.clear();
     }
 
-    /// What the next agent finds of the containers on record; others are destroyed.
+    /// Returns the recorded containers that the next agent finds; the others are destroyed.
     pub(crate) fn find<'a>(
         &mut self,
         recorded: impl Iterator<Item = &'a ContainerId>,
@@ -284,7 +284,7 @@ impl Machine {
         found
     }
 
-    /// What runs and was not asked to end holds so much.
+    /// Returns the resources of running containers without a kill.
     pub(crate) fn held(&self) -> Resources {
         let running = self.running.iter().map(|(id, process)| (id, &process.plan));
         let plans = running.chain(&self.launching);

@@ -20,7 +20,7 @@ use crate::cluster::Cluster;
 use crate::names;
 use crate::plan::Feature;
 
-/// Where an output goes, as in the daemon: order is kept for each.
+/// The destination of an output, as in the daemon: each keeps its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Destination {
     Scheduler(u64),
@@ -46,7 +46,7 @@ impl Destination {
     }
 }
 
-/// One process that is or was the leader.
+/// A process that is or was the leader.
 #[derive(Debug)]
 pub(crate) struct Master {
     pub(crate) number: u64,
@@ -58,11 +58,11 @@ pub(crate) struct Master {
     pub(crate) paused: Option<(u64, u64)>,
     /// True time in which it did not run.
     pub(crate) lost: u64,
-    /// When each agent's last sign of life arrived, without the time in which it did not run.
+    /// The arrival of each agent's last sign of life, without the time in which the process did not run.
     pub(crate) heard: BTreeMap<String, u64>,
-    /// It has made a step since it was checked last.
+    /// The master has made a step since its last check.
     pub(crate) has_stepped: bool,
-    /// When it last said of an agent that it is unreachable, in true time.
+    /// The last time that it declared an agent unreachable, in true time.
     last_removal: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ impl Cluster {
         masters.any(|master| master.number == number && master.paused.is_none())
     }
 
-    /// One input to a master; what it asks for is carried out.
+    /// Feeds an input to a master, and executes its effects.
     pub(crate) fn step_master(&mut self, number: u64, input: Input) {
         let time = self.time;
         let Some(at) = self.masters.iter().position(|one| one.number == number) else {
@@ -201,7 +201,7 @@ impl Cluster {
         self.release(number, last.0);
     }
 
-    /// A process is gone, with what it has not read and what is not durable.
+    /// Ends a process, with its unread input and its writes that are not durable.
     pub(crate) fn end_master(&mut self, number: u64) {
         self.masters.retain(|master| master.number != number);
         let mut rng = self.rng.fork();
@@ -288,7 +288,7 @@ impl Cluster {
         }
     }
 
-    /// The connection on which agents are told things, for an input.
+    /// Returns the id of the connection for messages to an agent.
     pub(crate) fn connection(id: u64) -> ConnectionId {
         ConnectionId(id)
     }

@@ -1,8 +1,8 @@
 //! Connections between agents and masters.
 //!
-//! First in, first out for each direction; a direction stalls alone, a connection breaks and loses a part of what is on
-//! its way. Several connections of one agent may carry something at once: what an earlier one has still to bring comes
-//! late, or again.
+//! Each direction is first in, first out. A direction may stall alone; a breaking connection loses a part of the messages
+//! on their way. Several connections of one agent may carry messages at once: the rest of an earlier one comes late, or
+//! again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,20 +10,20 @@ use meseta_agent::core::LinkId;
 use meseta_proto::epoch::LedEpoch;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 
-/// How long an agent waits until its connection is taken, as the daemon does.
+/// The time that an agent waits for a master to accept its connection, as the daemon does.
 const TAKEN_TIMEOUT_NANOS: u64 = 30_000_000_000;
 
-/// What comes to an agent on a connection.
+/// A message to an agent on a connection.
 #[derive(Debug)]
 pub(crate) enum ToAgent {
     /// The master has taken the connection, and leads with this.
     Taken(LedEpoch),
     Frame(Box<MasterFrame>),
-    /// Behind what was sent before.
+    /// The end of the connection, behind all messages.
     End,
 }
 
-/// A connection of an agent; `None` on the way to the master is its end, behind what was sent before.
+/// A connection of an agent; `None` on the way to the master is its end, behind all earlier messages.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) agent: usize,
@@ -32,13 +32,13 @@ pub(crate) struct Connection {
     pub(crate) master: u64,
     pub(crate) to_master: VecDeque<Option<Box<agent_frame::Message>>>,
     pub(crate) to_agent: VecDeque<ToAgent>,
-    /// The master has taken it: before that it knows nothing of it.
+    /// The master has accepted the connection: before that it knows nothing of it.
     pub(crate) is_taken: bool,
-    /// When it was opened, in true time.
+    /// The time when it was opened, in true time.
     opened: u64,
-    /// One of its ends is gone: nothing more can be sent on it.
+    /// One of its ends is gone: no more messages can be sent on it.
     pub(crate) is_broken: bool,
-    /// Nothing arrives at the master, or at the agent, until it breaks or goes on.
+    /// No message arrives at the master, or at the agent, until the connection breaks or continues.
     pub(crate) is_stalled: [bool; 2],
 }
 
@@ -57,7 +57,7 @@ impl Connection {
         }
     }
 
-    /// It breaks; some of what was on its way is lost.
+    /// Breaks the connection; some of the messages on their way are lost.
     pub(crate) fn cut(&mut self, rng: &mut fastrand::Rng) {
         if self.is_broken {
             return;
@@ -69,7 +69,8 @@ impl Connection {
         self.end();
     }
 
-    /// Both ends hear of it behind what was sent before; a master that has not taken it does so all the same, later.
+    /// Ends the connection: both ends learn of it behind all earlier messages; a master that has not accepted it does so
+    /// later nevertheless.
     pub(crate) fn end(&mut self) {
         self.to_master.push_back(None);
         self.to_agent.push_back(ToAgent::End);
@@ -77,7 +78,7 @@ impl Connection {
         self.is_broken = true;
     }
 
-    /// When the agent gives it up, unless it is taken before.
+    /// Returns the time when the agent gives the connection up, unless a master accepts it before.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let waits = !self.is_taken && !self.is_broken;
         waits.then_some(self.opened + TAKEN_TIMEOUT_NANOS)
@@ -89,7 +90,7 @@ impl Connection {
         self.to_master.clear();
     }
 
-    /// The same of the agent's end.
+    /// Loses the agent's end of the connection.
     pub(crate) fn lose_agent(&mut self, rng: &mut fastrand::Rng) {
         self.cut(rng);
         self.to_agent.clear();

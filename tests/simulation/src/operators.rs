@@ -1,7 +1,7 @@
 //! Operators: quota, weights, reservations, agents drained and gone, maintenance, frameworks ended.
 //!
-//! What a master has answered with is durable, and what is durable the next master knows: see
-//! [`Cluster::check_acknowledged`] and [`Cluster::settings_after_start`].
+//! Acknowledged changes are durable, and the next master knows all durable changes: see [`Cluster::check_acknowledged`] and
+//! [`Cluster::settings_after_start`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::plan::Feature;
 
 const ROLES: [&str; 6] = ["a", "b", "c", "c/d", "e", "jobs"];
 
-/// What was asked of a master.
+/// A request to a master.
 #[derive(Debug)]
 pub(crate) enum Asked {
     Call {
@@ -34,7 +34,7 @@ pub(crate) enum Asked {
         name: &'static str,
         /// Tasks of a question about them.
         asked: Vec<String>,
-        /// It is in the name of another framework.
+        /// The call uses the name of another framework.
         foreign: bool,
     },
     Administration {
@@ -50,7 +50,7 @@ pub(crate) enum Asked {
 
 #[derive(Debug, Default)]
 pub(crate) struct Operators {
-    /// What is not answered, with the process that was asked.
+    /// The unanswered requests, with the process that received them.
     pub(crate) replies: BTreeMap<u64, (u64, Asked)>,
     /// Operations that have ended.
     finished: Vec<OperationUuid>,
@@ -339,7 +339,7 @@ impl Cluster {
         reserve(&message, &role, None)
     }
 
-    /// What a master has answered with success is in the registry, unless something else was asked meanwhile.
+    /// Checks that a successful change is in the registry, unless another request came meanwhile.
     pub(crate) fn check_acknowledged(
         &mut self,
         master: u64,

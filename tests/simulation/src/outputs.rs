@@ -1,4 +1,4 @@
-//! What outputs of a master do, and what connections bring.
+//! The effects of a master's outputs, and the messages of connections.
 
 use meseta_agent::core::{Input as AgentInput, LinkId};
 use meseta_daemon::authentication::Caller;
@@ -116,8 +116,8 @@ impl Cluster {
         }
     }
 
-    /// An agent is told that it is registered once that is durable, so that the next master knows it too; no two have
-    /// one id, and none that was marked gone is taken back.
+    /// Checks a registration: it is durable before the agent learns of it, so that the next master knows it too; no two
+    /// agents have one id, and no agent marked gone is accepted again.
     fn check_admitted(&mut self, connection: u64, agent: usize, id: &str) {
         self.agent_ids.insert(connection, id.to_owned());
         let leads = self.network.connections.get(&connection);
@@ -192,7 +192,7 @@ impl Cluster {
         );
     }
 
-    /// A master takes a connection, and tells the agent with what it leads.
+    /// Accepts a connection at a master, and sends the agent the master's epoch.
     fn take_connection(&mut self, id: u64, number: u64) {
         let Some(master) = self.master(number) else {
             return;
@@ -308,14 +308,14 @@ impl Cluster {
         }
     }
 
-    /// When the next agent does so.
+    /// Returns the time when the next agent gives up.
     pub(crate) fn next_giving_up(&self) -> Option<u64> {
         let connections = self.network.connections.values();
         let waiting = connections.filter(|one| waits_for_taking(&self.agents[one.agent]));
         waiting.filter_map(Connection::deadline).min()
     }
 
-    /// Takes up what agents want of the network.
+    /// Executes the agents' requests to the network.
     pub(crate) fn carry(&mut self) {
         for number in 0..self.agents.len() {
             while !self.agents[number].wanted.is_empty() {
@@ -331,7 +331,7 @@ impl Cluster {
         match wanted {
             Wanted::Connect(link) => {
                 let id = self.number();
-                // Whoever asks where the leader is may be told of the one before.
+                // A search for the leader may find the previous one.
                 let at = match self.rng.u32(..8) {
                     0 => 0,
                     _ => self.masters.len() - 1,

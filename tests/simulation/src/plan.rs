@@ -1,12 +1,12 @@
-//! Which run it is: its seed, its length, and what is left out of it.
+//! The parameters of a run: its seed, its length, and the parts left out.
 //!
 //! Each step draws from a generator of its own, so that a run without some of its steps, or without a kind of fault, is
-//! otherwise the same. That is what makes a long story short: see [`crate::shrink`].
+//! otherwise the same. This makes it possible to shorten a story: see [`crate::shrink`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What a run may have beside frameworks that launch tasks: each seed has some of it.
+/// The optional parts of a run beside frameworks that launch tasks: each seed has some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
     AgentCrash,
@@ -60,8 +60,8 @@ pub enum Feature {
     Principals,
     /// Frameworks make calls twice.
     Repeats,
-    /// One agent registers without waiting for the master's epoch, as versions before did: of it a framework may, very
-    /// rarely, hear LOST after FINISHED (I18).
+    /// One agent registers without waiting for the master's epoch, as earlier releases did: its frameworks may, very
+    /// rarely, get LOST after FINISHED (I18).
     OlderAgents,
     /// The clock of the job scheduler's machine is set, and it moves to machines whose clocks differ.
     SchedulerClock,
@@ -158,10 +158,11 @@ impl Feature {
         Self::Gone,
     ];
 
-    /// How many of a hundred seeds have it. What ends agents or frameworks for good leaves little for the rest.
+    /// Returns how many of a hundred seeds have the feature. Features that end agents or frameworks for good leave little
+    /// for the rest.
     fn percent(self) -> u32 {
         match self {
-            // What is slow is rare.
+            // Slow features are rare.
             Self::Crowd => 8,
             Self::OlderAgents | Self::Rollback | Self::Gone | Self::Teardown => 15,
             Self::Maintenance | Self::Takeover | Self::Reboot | Self::Pruning => 40,
@@ -188,13 +189,13 @@ pub struct Plan {
     pub is_of_jobs: bool,
     /// Steps with faults; those in which the cluster comes to rest follow.
     pub steps: u64,
-    /// What the seed would have and this run has not.
+    /// The seed's features that this run leaves out.
     pub without: BTreeSet<Feature>,
     /// Steps in which nothing is done.
     pub skipped: Vec<Range<u64>>,
-    /// Whether the last steps are told in words, which is slow.
+    /// Whether the last steps are described in words, which is slow.
     pub is_told: bool,
-    /// Only those are told that speak of this.
+    /// Only steps that mention this text are described.
     pub about: String,
 }
 
@@ -221,7 +222,7 @@ impl Plan {
         }
     }
 
-    /// What this run has.
+    /// Returns the features of this run.
     #[must_use]
     pub fn features(&self) -> BTreeSet<Feature> {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ 0x5eed);

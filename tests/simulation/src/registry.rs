@@ -1,7 +1,7 @@
-//! The registry of the masters: what is durable in it, who may write to it, and its backups.
+//! The registry of the masters: its durable contents, the permission to write, and its backups.
 //!
-//! A model of what a master finds that starts. Invariant: only the process that took the lead last can write, so that
-//! one that was succeeded ends with its first write.
+//! A model of the state that a starting master finds. Invariant: only the process that took the lead last can write, so
+//! that a succeeded process ends with its first write.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) struct Registry {
     backups: Vec<Recovered>,
     /// Agents that were marked gone and whose mark was not pruned.
     pub(crate) gone: BTreeSet<String>,
-    /// How often it was put back to an older state.
+    /// The number of resets to an older state.
     pub(crate) rollbacks: u64,
 }
 
@@ -80,7 +80,7 @@ impl Registry {
         self.backups.push(self.content.clone());
     }
 
-    /// An operator puts a copy back, the epoch with it, while no master runs. False if there is none.
+    /// Restores a copy, including its epoch, as an operator does while no master runs. Returns false if there is none.
     pub(crate) fn restore(&mut self, choice: usize) -> bool {
         let Some(count) = (!self.backups.is_empty()).then_some(self.backups.len()) else {
             return false;

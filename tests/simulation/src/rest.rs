@@ -1,4 +1,4 @@
-//! How the cluster comes to rest when nothing goes wrong any more, and what must hold then.
+//! The way of the cluster to rest after all faults, and the checks at rest.
 
 use meseta_master::core::call::Action;
 use meseta_master::core::is_terminal;
@@ -45,8 +45,8 @@ impl Cluster {
         if !is_of_jobs && self.rng.bool() {
             self.check_lost_kills()?;
         }
-        // Frameworks read nothing for a while, and then their streams break: what was on its way is lost, and no agent has
-        // a reason to connect again. Only a retry brings it.
+        // Frameworks read nothing for a while, and then their streams break: messages on the way are lost, and no agent has
+        // a reason to connect again. Only a retry brings them.
         for framework in &mut self.frameworks {
             framework.is_idle = true;
             framework.busy_until = u64::MAX;
@@ -80,8 +80,8 @@ impl Cluster {
         }
     }
 
-    /// Frameworks kill some of their tasks, and the connections break on which the agents are told: the tasks end all the
-    /// same, though nothing ends by itself meanwhile.
+    /// Checks lost kills: frameworks kill some of their tasks, and the connections to their agents break. The tasks end
+    /// nevertheless, though no task ends by itself meanwhile.
     fn check_lost_kills(&mut self) -> Result<(), Violation> {
         self.is_calm = true;
         self.lose_kills();
@@ -118,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// What nobody holds is offered, all of it: nothing was lost on the way.
+    /// Checks that all free resources are offered: none was lost on the way.
     fn check_all_offered(&mut self) -> Result<(), Violation> {
         for framework in &mut self.frameworks {
             framework.is_holding = true;
@@ -158,7 +158,7 @@ impl Cluster {
         self.check()
     }
 
-    /// All faults end: what is broken is mended, and one master leads.
+    /// Ends all faults: repairs everything, and leaves one leading master.
     fn heal(&mut self) {
         while self.masters.len() > 1 {
             let oldest = self.masters[0].number;
@@ -249,7 +249,7 @@ impl Cluster {
         !framework.is_over && framework.kind != Kind::Malicious && framework.kind != Kind::Old
     }
 
-    /// Frameworks ask for the end of what they take to live, and for what became of it.
+    /// Frameworks kill the tasks that they believe to live, and ask for the result.
     fn end_tasks(&mut self) {
         for at in 0..self.frameworks.len() {
             let framework = &mut self.frameworks[at];
@@ -268,7 +268,7 @@ impl Cluster {
         }
     }
 
-    /// Nothing goes on by itself: what frameworks are answered of their tasks is the truth.
+    /// Checks that the answers to frameworks about their tasks are true while nothing changes.
     fn check_truth(&mut self) -> Result<(), Violation> {
         self.is_calm = true;
         self.drain_queues()?;

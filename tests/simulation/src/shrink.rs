@@ -22,7 +22,7 @@ fn broken(plan: &Plan, rule: Option<&str>) -> (Option<Violation>, u64) {
     }
 }
 
-/// The shortest run found that breaks the promise that `plan` breaks, told in words; none if that breaks none.
+/// Returns the shortest run found that breaks the promise of `plan`, described in words; `None` if `plan` breaks none.
 #[must_use]
 pub fn shrink(plan: &Plan) -> Option<(Plan, Violation)> {
     let first = broken(plan, None).0?;

@@ -1,23 +1,23 @@
-//! What happened: a hash over all steps, counts by kind, and on request the steps in words.
+//! The events of a run: a hash over all steps, counts by kind, and on request the steps in words.
 //!
-//! Words cost more than the steps themselves, so they are made only for a run that is to be told; the hash shows that
-//! it is the same run. Invariant: the hash depends on what happened and on nothing else.
+//! Words cost more than the steps themselves, so they are made only for a described run; the hash shows that it is the same
+//! run. Invariant: the hash depends on the events and on nothing else.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Steps that a broken promise is told with.
+/// Steps that the description of a broken promise contains.
 const LAST_STEPS: usize = 100;
 
-/// What kind of thing happened: its class and its name.
+/// A kind of event: its class and its name.
 pub type Happening = (&'static str, &'static str);
 
-/// How often each kind of thing happened.
+/// The number of events of each kind.
 pub type Counts = BTreeMap<Happening, u64>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     is_told: bool,
-    /// What the steps that are told must speak of.
+    /// The text that described steps must contain.
     about: String,
     hash: u64,
     step: u64,
@@ -58,7 +58,7 @@ impl Story {
         self.tell(|| format!("{} {}", what.1, words()));
     }
 
-    /// Says something more of this step, if it is told.
+    /// Adds words to this step, if the run is described.
     pub(crate) fn tell(&mut self, words: impl FnOnce() -> String) {
         if !self.is_told {
             return;
@@ -91,14 +91,14 @@ impl Story {
         &self.counts
     }
 
-    /// The last steps, one a line; nothing of a run that is not told.
+    /// Returns the last steps, one per line; empty if the run is not described.
     pub(crate) fn last_steps(&self) -> String {
         let last: Vec<_> = self.last.iter().map(String::as_str).collect();
         last.join("\n")
     }
 }
 
-/// Without what is absent of a message, and not too long.
+/// Returns the words without absent fields, and limited in length.
 fn brief(words: &str) -> String {
     const CHARS_MAX: usize = 500;
     let parts = words.split(", ").filter(|part| !part.contains(": None"));

@@ -24,7 +24,7 @@ fn run_plan(plan: Plan) -> Outcome {
     outcome.unwrap_or_else(|violation| panic!("{violation}"))
 }
 
-/// What some runs have come to.
+/// The sums of some runs.
 #[derive(Default)]
 struct Sum {
     steps: u64,
@@ -68,7 +68,7 @@ fn promises_hold_for_a_million_steps_whatever_breaks() {
         tasks > 1_000,
         "only {tasks} tasks were launched in {steps} steps"
     );
-    // What has to be reached, or the runs say nothing of it.
+    // The runs must reach these events, or they prove nothing about them.
     for what in [
         ("call", "ACCEPT"),
         ("call", "ACKNOWLEDGE_OPERATION_STATUS"),

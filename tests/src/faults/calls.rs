@@ -1,10 +1,10 @@
-//! The system calls that faults are put into: what each is called, what file it is about, what may go wrong in it.
+//! The system calls for fault injection: their names, their files, and their possible errors.
 
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 
-/// What a call does, as far as faults are concerned.
+/// The effect of a call, as far as faults are concerned.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub enum Effect {
     /// Changes something outside of the process.
@@ -19,7 +19,7 @@ pub enum Effect {
     Signals,
 }
 
-/// Where a call's file is among its arguments.
+/// The position of a call's file among its arguments.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Operand {
     /// The descriptor of an open file.
@@ -30,7 +30,7 @@ pub enum Operand {
     Below(usize, usize),
     /// The number of a signal.
     Signal(usize),
-    /// Nothing that tells one call from another.
+    /// The arguments do not distinguish the call.
     Nothing,
 }
 
@@ -165,7 +165,7 @@ pub fn kind_of(path: &Path, work_dir: &Path, cgroups_root: &str) -> String {
     kind
 }
 
-/// With `ID` for each UUID.
+/// Returns the text with `ID` for each UUID.
 fn without_ids(part: &str) -> String {
     const SHAPE: [usize; 5] = [8, 4, 4, 4, 12];
     let is_id = |text: &str| {
@@ -193,7 +193,7 @@ fn without_ids(part: &str) -> String {
     kept
 }
 
-/// With `N` for each run of digits, and for what is written in digits and the letters up to `f`.
+/// Returns the text with `N` for each run of digits, and for each hexadecimal number.
 fn without_numbers(part: &str) -> String {
     let mut kept = String::new();
     for word in part.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric()) {

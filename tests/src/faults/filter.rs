@@ -18,7 +18,7 @@ use super::calls;
 /// First argument of the program that sets the filter.
 const ARGUMENT: &str = "--below-fault-filter";
 
-/// What to put before a command line so that it is executed below the filter, heard of at this socket.
+/// Returns the prefix of a command line that runs it below the filter, with this socket for its calls.
 pub fn prefix(socket: &Path) -> Vec<String> {
     let this = std::env::current_exe().expect("this program has a file");
     let socket = socket.display().to_string();
@@ -89,7 +89,7 @@ fn program() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Puts this process below the filter, and gives the end at which its calls are asked for.
+/// Puts this process below the filter, and returns the descriptor that receives its calls.
 #[expect(
     unsafe_code,
     reason = "no crate here gives the listener of a seccomp filter"

@@ -1,4 +1,4 @@
-//! The end at which the calls of an agent below the filter are asked for and answered.
+//! The receiver of the calls of an agent below the filter, and its answers.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -28,15 +28,14 @@ use crate::{kernel, wait};
 /// No path that the agent gives is longer.
 const PATH_BYTES_MAX: usize = 4096;
 const PAGE: usize = 4096;
-/// For a call to be made, after which its agent is killed. Whatever the agent has begun waits for as long, with what it
-/// holds.
+/// The time limit for a call, after which its agent is killed. All other work of the agent waits meanwhile, with its locks.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// What the agent of a life has for itself.
+/// The folders and files of an agent's life.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub work_dir: PathBuf,
-    /// What it prints, in which no faults are put.
+    /// The log of the agent, which gets no faults.
     pub log: PathBuf,
     pub cgroups_root: String,
 }
@@ -63,7 +62,7 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a call has to wait: that of a sync alone.
+    /// Returns the delay of a call: only syncs have one.
     fn delay_of(&self, asked: &libc::seccomp_notif) -> Option<Duration> {
         let syncs = [libc::SYS_fsync, libc::SYS_fdatasync];
         let delay = Duration::from_millis(self.sync_delay_ms.load(Ordering::Relaxed));
@@ -98,23 +97,23 @@ impl Injector {
         Ok(Self { socket, shared })
     }
 
-    /// What to put before an agent's command line.
+    /// Returns the prefix of an agent's command line.
     pub fn prefix(&self) -> Vec<String> {
         super::filter::prefix(&self.socket)
     }
 
-    /// From now on calls are counted.
+    /// Sets the scene: from now on calls are counted.
     pub fn set_scene(&self, scene: Scene) {
         *self.shared.scene() = Some(scene);
     }
 
-    /// From now on each sync of the agent and of what it starts takes so long more.
+    /// Delays each sync of the agent and its children from now on by this time.
     pub fn slow_syncs(&self, by: Duration) {
         let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.shared.sync_delay_ms.store(by, Ordering::Relaxed);
     }
 
-    /// The calls that were made and what is to become of them.
+    /// Returns the calls made and the plan for them.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.shared.ledger()
     }
@@ -253,7 +252,7 @@ fn thread_of(asked: &libc::seccomp_notif) -> Pid {
     Pid::from_raw(i32::try_from(asked.pid).unwrap_or_default())
 }
 
-/// What is to become of a call: nothing special of those that are not the agent's own.
+/// Returns the fault of a call; calls of other processes than the agent have none.
 fn fault_of(asked: &libc::seccomp_notif, agent: Pid, shared: &Shared) -> Option<Fault> {
     let scene = shared.scene().clone()?;
     let thread = thread_of(asked);
@@ -315,7 +314,7 @@ fn site_of(
     site(effect, kind)
 }
 
-/// What a descriptor of the agent is open for; nothing for that of the working directory.
+/// Returns the file of an agent's descriptor; `None` for that of the working directory.
 fn open_file(own: &Path, descriptor: u64) -> Option<PathBuf> {
     // The kernel looks at its lower half alone.
     let number = descriptor & u64::from(u32::MAX);

@@ -1,4 +1,4 @@
-//! The calls that were made, by names that are the same in every run, and what is to become of some of them.
+//! The calls made, by names that are the same in every run, and the plan for some of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,14 +41,14 @@ impl fmt::Display for Point {
     }
 }
 
-/// What becomes of a call.
+/// The fate of a call under a fault.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Fault {
-    /// The agent is killed instead of it.
+    /// Kills the agent instead of the call.
     KillBefore,
     /// The agent is killed as soon as it was made.
     KillAfter,
-    /// It is not made, nor are the next of its site, so many in all; they end with this error.
+    /// Fails the call and the next ones of its site, `times` in all, with this error.
     Error { errno: Errno, times: usize },
 }
 
@@ -80,7 +80,7 @@ impl Ledger {
         };
     }
 
-    /// What no fault comes to from now on; those that came, each call by itself.
+    /// Drops the remaining plan; returns the faults that were injected, each with its call.
     pub fn end(&mut self) -> Vec<(Point, Fault)> {
         self.planned.clear();
         std::mem::take(&mut self.fired)
@@ -91,7 +91,7 @@ impl Ledger {
         &self.seen
     }
 
-    /// Counts a call, and says what is to become of it.
+    /// Counts a call, and returns its planned fault.
     pub fn pass(&mut self, site: Site) -> Option<Fault> {
         let count = self.counts.entry(site.clone()).or_default();
         *count += 1;

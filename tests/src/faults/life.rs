@@ -1,5 +1,5 @@
-//! What an agent lives through once for each point: a start with tasks that go on, launches of every kind, kills,
-//! ends, a reservation, a volume, and the collection of what the life before has left.
+//! The life of an agent for each point: a start with long tasks, launches of every kind, kills, ends, a reservation, a
+//! volume, and the collection of the earlier life's remains.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -24,14 +24,14 @@ const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0), ("disk", 8.0)];
 /// Between two kills of one task, and between two looks at the agent.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
-/// For everything of a life to be told, on a machine that has other things to do.
+/// The time for all updates of a life, on a busy machine.
 const TELLING: Duration = Duration::from_secs(300);
-/// For everything to be as it was, afterwards.
+/// The time for the original state to return afterwards.
 const SETTLING: Duration = Duration::from_secs(180);
 /// An agent that ends more often in one life does not recover.
 const ENDS_MAX: usize = 12;
 
-/// What one life came to.
+/// The result of a life.
 #[derive(Debug)]
 pub struct Outcome {
     /// The faults that came, each call by itself.
@@ -39,10 +39,10 @@ pub struct Outcome {
     /// The calls that were made, in their order.
     pub seen: Vec<Point>,
     pub wrong: Vec<String>,
-    /// How often the agent ended, by itself or killed.
+    /// The number of times that the agent ended, by itself or killed.
     pub ends: usize,
     pub took: Duration,
-    /// What the agent printed.
+    /// The log of the agent.
     pub log: String,
 }
 
@@ -56,7 +56,7 @@ pub struct Stage {
     baseline: Option<Baseline>,
     number: usize,
     injector: Injector,
-    /// Of the socket; the last to go.
+    /// The folder of the socket; dropped last.
     _dir: TempDir,
 }
 
@@ -160,7 +160,7 @@ impl Stage {
             "filters": {"refuse_seconds": 0.0}}}));
     }
 
-    /// From now on each sync of the agent and of what it starts takes so long more.
+    /// Delays each sync of the agent and its children from now on by this time.
     pub fn slow_syncs(&self, by: Duration) {
         self.injector.slow_syncs(by);
     }
@@ -176,7 +176,7 @@ impl Stage {
         std::fs::read(path).expect("a key")
     }
 
-    /// One life, in which these faults come.
+    /// Plays one life with these faults.
     pub fn live(&mut self, faults: &[(Point, Fault)]) -> Outcome {
         let began = Instant::now();
         self.number += 1;
@@ -226,7 +226,7 @@ impl Stage {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// Launches and kills until everything is told.
+    /// Launches and kills until all updates have come.
     fn play(&mut self, life: &mut Life) {
         let end = Instant::now() + TELLING;
         let mut seen_alive = Instant::now();
@@ -240,7 +240,7 @@ impl Stage {
         }
     }
 
-    /// Takes what comes next, and starts an agent that has ended.
+    /// Handles the next event, and restarts an agent that has ended.
     fn step(&mut self, life: &mut Life, seen_alive: &mut Instant) {
         let is_back = self.is_back(life);
         match self.framework.within(LOOK, &|_| true) {
@@ -270,7 +270,7 @@ impl Stage {
         }
     }
 
-    /// When the master last heard of the agent's start, in seconds; nothing before the first restart.
+    /// Returns the time when the master last learned of the agent's start, in seconds; `None` before the first restart.
     fn registered(&self) -> Option<f64> {
         let slaves = http::try_get(&format!("{}/slaves", self.cluster.master.url)).ok()?;
         slaves.json()["slaves"][0]["reregistered_time"].as_f64()
@@ -280,7 +280,7 @@ impl Stage {
     fn is_back(&mut self, life: &mut Life) -> bool {
         if !life.is_back && self.registered() != life.not_before {
             life.is_back = true;
-            // Some are of the agent before it, which cannot be told from the others.
+            // Some offers belong to the agent's earlier process, and look the same.
             let is_offer = |event: &Value| event["type"] == "OFFERS";
             while let Ok(event) = self.framework.within(Duration::ZERO, &is_offer) {
                 self.decline(&event);
@@ -364,7 +364,7 @@ impl Stage {
         }
     }
 
-    /// Waits until everything is as it was; what is not.
+    /// Waits until the original state is back; returns the differences.
     fn settle(&mut self, life: &mut Life) -> Vec<String> {
         let mut seen_alive = Instant::now();
         let mut wrong = Vec::new();
@@ -378,14 +378,14 @@ impl Stage {
     }
 }
 
-/// What has come of one life so far.
+/// The progress of a life.
 #[derive(Debug, Default)]
 struct Life {
-    /// When the agent before it registered, and whether it has done so itself.
+    /// The registration time of the earlier agent process, and whether the new one has registered.
     not_before: Option<f64>,
     is_back: bool,
     told: BTreeMap<String, TaskRecord>,
-    /// When each was last asked to end.
+    /// The time of the last kill of each task.
     killed: BTreeMap<String, Instant>,
     excuses: Excuses,
     ends: usize,
@@ -420,7 +420,7 @@ impl Life {
     }
 }
 
-/// What may not be told of a task that goes on.
+/// Returns the error in an update of a long task, if any.
 fn wrong_of_standing(status: &Value) -> Option<String> {
     let is_right = status["state"] == "TASK_RUNNING"
         && status["healthy"] != false

@@ -1,4 +1,4 @@
-//! What must be so when a life is over: checkpoint, kernel and master say the same, and nothing is left over.
+//! The checks after a life: checkpoint, kernel and master agree, and nothing is left over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const CHECKS_MAX: usize = 6;
 /// Parts of the command lines of what does not come and go: sleepers, scripts that leave marks, executors.
 const LASTING: [&str; 3] = ["sleep\0", "/marks/", executor::ARGUMENT];
 
-/// How everything was when only the tasks that go on were there.
+/// The original state with the long tasks alone.
 #[derive(Debug)]
 pub struct Baseline {
     standing: BTreeSet<String>,
@@ -27,7 +27,7 @@ pub struct Baseline {
     mounts: usize,
     runs: BTreeSet<PathBuf>,
     records: BTreeSet<PathBuf>,
-    /// What is reserved on each agent.
+    /// The reservations on each agent.
     reserved: Vec<Value>,
     descriptors: usize,
 }
@@ -49,12 +49,12 @@ impl Baseline {
         }
     }
 
-    /// How many processes last: a shell that has just begun is none of them.
+    /// Returns the number of lasting processes, without shells that have just begun.
     pub fn processes(&self) -> usize {
         self.processes.len()
     }
 
-    /// What is not as it was, after so many lives.
+    /// Returns the differences from the original state, after this many lives.
     pub fn wrongs(&self, cluster: &Cluster, number: usize) -> Vec<String> {
         let mut wrong = self.wrongs_in_kernel(cluster);
         wrong.extend(self.wrongs_on_disk(cluster, number));
@@ -159,7 +159,7 @@ fn work_dirs(cluster: &Cluster) -> Vec<PathBuf> {
     agents.map(|index| cluster.agent_dir(index)).collect()
 }
 
-/// What a work directory holds that should have gone: sandboxes of executors `NAME-LIFE` go two lives later.
+/// Returns the remains in a work directory that should have gone: sandboxes of executors `NAME-LIFE` go two lives later.
 fn left_on_disk(dir: &Path, number: usize) -> Vec<String> {
     let mut wrong = Vec::new();
     for folder in ["meta/retired", "meta/quarantine"] {
@@ -262,7 +262,7 @@ fn runs(cluster: &Cluster) -> BTreeSet<PathBuf> {
     all.filter(is_run).collect()
 }
 
-/// What the runtime folder holds of containers but checks, which come and go; of those when they are too many.
+/// Returns the records of containers in the runtime folder. Checks come and go, so they count only when they are too many.
 fn records(cluster: &Cluster) -> BTreeSet<PathBuf> {
     let dirs = work_dirs(cluster);
     let agents: Vec<_> = dirs
@@ -315,7 +315,7 @@ fn descriptors(cluster: &Cluster) -> usize {
     open_files(cluster).values().sum()
 }
 
-/// What the agent has open, by kinds of files; without those of the kernel, which it keeps as long as it may.
+/// Returns the number of the agent's open files by kind, without kernel files, which it may keep open.
 fn open_files(cluster: &Cluster) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     let agents = cluster.agents.iter();

@@ -1,7 +1,7 @@
-//! Life after life, each with faults at other points, until every point has had its own.
+//! The sweep: life after life, each with faults at other points, until every point has had its own.
 //!
-//! Points that are together in a life are far from each other. What was not reached is tried once more by itself, and so is
-//! each point of a life that went wrong.
+//! Points in the same life are far apart. A point that was not reached is tried once more alone, and so is each point of a
+//! life with errors.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,10 +19,10 @@ use super::life::{Outcome, Stage};
 const COUNTED: usize = 3;
 const ERRORS: [Errno; 4] = [Errno::ENOSPC, Errno::EIO, Errno::EMFILE, Errno::ENOMEM];
 
-/// What is put into the calls.
+/// The faults of a sweep.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Mode {
-    /// Nothing: the points are named.
+    /// No faults: names the points.
     Count,
     /// SIGKILL, when a call that changes something is about to be made.
     KillBefore,
@@ -32,7 +32,7 @@ pub enum Mode {
     Errors,
 }
 
-/// Which part of a sweep is run.
+/// The selected part of a sweep.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub mode: Mode,
@@ -43,15 +43,15 @@ pub struct Options {
     pub together: usize,
     /// Only the first so many calls of each site.
     pub ordinals: usize,
-    /// Which part of all points, and of how many: for programs that run side by side.
+    /// The selected part of all points, and the number of parts, for programs that run side by side.
     pub share: (u64, u64),
     /// So many calls of a site have the error, from the point's on.
     pub times: usize,
     /// Only sites whose names contain this.
     pub only: Option<String>,
-    /// Only points with these names, as what is told of lives has them.
+    /// Only points with these names, as the output of lives shows them.
     pub listed: Option<BTreeSet<String>>,
-    /// Where what agents printed in lives that went wrong is kept.
+    /// The folder for the agents' logs of lives with errors.
     pub logs: Option<PathBuf>,
     /// Once this is set, the life that goes on is the last.
     pub over: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ impl Default for Options {
     }
 }
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Points that there are, with each error one of its own.
@@ -86,14 +86,14 @@ pub struct Report {
     pub met: BTreeSet<String>,
     /// Points whose call was not made in the lives that waited for it.
     pub not_reached: usize,
-    /// How often an agent ended, by itself or killed.
+    /// The number of times that an agent ended, by itself or killed.
     pub ends: usize,
     pub lives: usize,
     /// Lives that went wrong, each with its faults.
     pub wrong: Vec<String>,
 }
 
-/// Runs a part of a sweep, and tells of each life.
+/// Runs a part of a sweep, and prints each life.
 pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Report {
     let mut stage = Stage::open();
     let mut report = Report::default();
@@ -152,7 +152,7 @@ fn alone(
     }
 }
 
-/// One life with these faults; whether all was right.
+/// Plays one life with these faults; returns whether all was right.
 fn tried(
     stage: &mut Stage,
     report: &mut Report,
@@ -213,7 +213,7 @@ fn record(
     report.wrong.push(text);
 }
 
-/// What is to come to which points.
+/// Returns the faults for the selected points.
 fn planned(options: &Options, points: Vec<Point>) -> Vec<(Point, Fault)> {
     let is_wanted = |point: &Point| {
         let only = options.only.as_deref().unwrap_or_default();
@@ -255,8 +255,8 @@ fn errors_of(point: &Point, times: usize) -> Vec<(Point, Fault)> {
         .collect()
 }
 
-/// Which part of so many a point belongs to, the same in every program. FNV-1a: what the standard library hashes with may
-/// differ between two builds.
+/// Returns the part of a point, the same in every program. The hash is FNV-1a: the standard library's hash may differ
+/// between two builds.
 fn share_of(name: &str, parts: u64) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

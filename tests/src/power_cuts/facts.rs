@@ -1,4 +1,4 @@
-//! What a framework was told of its reservations and volumes, and what agent, master and disk must hold of that.
+//! A framework's knowledge of its reservations and volumes, compared with agent, master and disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::faults::oracle;
 use crate::http;
 
-/// The label by which a reservation is told from others.
+/// The label that distinguishes a reservation.
 const LABEL: &str = "number";
 const MEGABYTES: f64 = 8.0;
 /// The role of everything.
 pub const ROLE: &str = "dev";
 
-/// Where what is told can be compared with what is.
+/// The places to compare updates with reality.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub master_url: String,
@@ -26,7 +26,7 @@ pub struct Place {
     pub marks: PathBuf,
 }
 
-/// What there is of one reservation.
+/// The state of a reservation.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Holding {
     #[default]
@@ -51,7 +51,7 @@ impl Holding {
     }
 }
 
-/// One operation on a reservation.
+/// An operation on a reservation.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Verb {
     Reserve,
@@ -96,15 +96,15 @@ impl fmt::Display for Verb {
     }
 }
 
-/// One reservation, as its framework knows it.
+/// A reservation, as its framework knows it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reservation {
     pub told: Holding,
-    /// The operation that was sent and not yet told of, by its id.
+    /// The sent operation without a status yet, by its id.
     pub in_flight: Option<(String, Verb)>,
     /// The task that writes to the volume.
     pub writer: Option<String>,
-    /// How many have done so.
+    /// The number of tasks that have written to the volume.
     pub writers: usize,
 }
 
@@ -125,7 +125,7 @@ fn folder_of(place: &Place, number: usize) -> PathBuf {
     volumes.join(persistence_id(number))
 }
 
-/// Where the last number is noted of which a task has seen the sync.
+/// Returns the file with the last number whose sync a task has seen.
 pub fn synced_mark(place: &Place, number: usize) -> PathBuf {
     place
         .marks
@@ -141,7 +141,8 @@ pub fn synced(place: &Place, number: usize) -> Option<u64> {
     numbers(&synced_mark(place, number)).max()
 }
 
-/// What a task does on a volume: appends a number, syncs file and folder, notes that outside, again and again.
+/// Returns the command of a task on a volume: it appends a number, syncs file and folder, and notes that outside,
+/// repeatedly.
 pub fn writing(place: &Place, number: usize, times: usize) -> String {
     let mark = synced_mark(place, number).display().to_string();
     format!(
@@ -175,7 +176,7 @@ pub fn numbered(resource: &Value) -> Option<(usize, Holding)> {
     Some((number, holding))
 }
 
-/// What is not as it was told: of the agent's id, of reservations and volumes, and of what is in them.
+/// Returns the differences from the updates: in the agent's id, in reservations and volumes, and in their contents.
 pub fn wrongs(
     place: &Place,
     agent_id: &str,
@@ -236,7 +237,7 @@ pub fn settled(
     reservations.iter().map(settled).collect()
 }
 
-/// What was synced to a volume and is not there.
+/// Returns the error about synced data that is missing from a volume.
 fn wrong_of_data(place: &Place, number: usize) -> Option<String> {
     let synced = synced(place, number)?;
     let there = numbers(&log_of(place, number)).max().unwrap_or(0);

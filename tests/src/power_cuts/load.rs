@@ -1,4 +1,4 @@
-//! A framework that keeps a node busy over power cuts, and remembers what it was told.
+//! A framework that keeps a node busy over power cuts, and remembers its updates.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ const TASKS_MAX: usize = 16;
 const RESERVATIONS_MAX: usize = 6;
 /// Tasks that write to a volume before it is destroyed.
 const WRITERS: usize = 3;
-/// Pause before a kill that was not answered is asked for again.
+/// The pause before an unanswered kill is repeated.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 /// A default executor needs some disk too.
 const OF_A_GROUP: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0), ("disk", 1.0)];
-/// What has to be free for what one offer may be accepted with.
+/// The free CPUs that the launches of one accept need.
 const CPUS_MIN: f64 = 2.0;
 const MEMORY_MIN: f64 = 320.0;
 const DISK_MIN: f64 = 64.0;
@@ -40,12 +40,12 @@ const ALONE: [Kind; 8] = [
     Kind::Overdue,
 ];
 
-/// What was counted besides tasks.
+/// The counts besides tasks.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Counts {
     pub updates: usize,
     pub operations: usize,
-    /// Operations that were told not to have been carried out.
+    /// The operations that were reported as not executed.
     pub dropped: usize,
 }
 
@@ -61,13 +61,13 @@ pub struct Load {
     groups: usize,
     reservations: BTreeMap<usize, Reservation>,
     operations: usize,
-    /// Whether each operation was told to have been carried out.
+    /// Whether each operation was reported as executed.
     outcomes: BTreeMap<String, bool>,
     killed: BTreeMap<String, Instant>,
     pub excuses: Excuses,
     pub wrong: Vec<String>,
     pub counts: Counts,
-    /// Where what it knows is written before anybody hears of it, if its own power may be cut.
+    /// The place where it writes its knowledge first, if its own power may be cut.
     memory: Option<Memory>,
     agent_id: String,
     life: usize,
@@ -95,8 +95,8 @@ impl Load {
         }
     }
 
-    /// From now on writes down what it knows, and goes on with what it knew before a reboot: its tasks are over, and
-    /// what became of operations is what is there.
+    /// Sets the memory for its knowledge, and continues with the knowledge from before a reboot: its tasks are over, and
+    /// the present state shows the results of operations.
     pub fn remember_in(&mut self, memory: Memory, agent_id: &str, known: Option<&Remembered>) {
         self.memory = Some(memory);
         agent_id.clone_into(&mut self.agent_id);
@@ -134,7 +134,7 @@ impl Load {
         });
     }
 
-    /// Takes what comes next, for so long at most.
+    /// Handles the next event, with this time limit.
     pub fn step(&mut self, limit: Duration) {
         match self.framework.within(limit, &|_| true) {
             Ok(event) if event["type"] == "OFFERS" => {
@@ -159,7 +159,7 @@ impl Load {
         }
     }
 
-    /// Whether all is told and nothing is reserved any more.
+    /// Whether all updates have come and nothing is reserved any more.
     pub fn is_over(&self) -> bool {
         self.tasks.values().all(TaskRecord::is_over)
             && self
@@ -168,7 +168,7 @@ impl Load {
                 .all(|one| one.in_flight.is_none() && one.told == Holding::Nothing)
     }
 
-    /// What still waits for a word.
+    /// Returns the tasks and reservations that still wait for an update.
     pub fn left(&self) -> String {
         let tasks = self.tasks.iter().filter(|(_, told)| !told.is_over());
         let tasks: Vec<&str> = tasks.map(|(id, _)| id.as_str()).collect();
@@ -179,20 +179,20 @@ impl Load {
         format!("tasks {tasks:?}, reservations {held:?}")
     }
 
-    /// Looks whether everything that was told is so, once the agent is back.
+    /// Checks that all updates are true, once the agent is back.
     pub fn check(&mut self, agent_id: &str) {
         let wrong = facts::wrongs(&self.place, agent_id, &self.reservations);
         self.wrong.extend(wrong);
     }
 
-    /// What is wrong with what was told of tasks, and of folders that are left, when all is over.
+    /// Returns the errors in the updates of tasks, and the remaining folders, at the end.
     pub fn wrongs_at_the_end(&self) -> Vec<String> {
         let mut wrong = audit::wrongs(&self.tasks, &self.place.marks, &self.excuses);
         wrong.extend(facts::left_over(&self.place, &self.reservations));
         wrong
     }
 
-    /// How many tasks of a kind were told what in the end.
+    /// Returns the number of tasks by kind and final update.
     pub fn told(&self) -> BTreeMap<(Kind, String), usize> {
         audit::counts(&self.tasks)
     }
@@ -228,7 +228,7 @@ impl Load {
         }
     }
 
-    /// What is next for what is reserved: a volume, a task on it, its end.
+    /// Takes the next step with a reservation: a volume, a task on it, or its end.
     fn with_reserved(
         &mut self,
         offer: &Value,
@@ -415,14 +415,14 @@ impl Load {
     }
 }
 
-/// What the master says of its agent, if that is registered.
+/// Returns the master's view of its agent, if that is registered.
 pub fn active_agent(place: &Place) -> Option<Value> {
     let slaves = http::try_get(&format!("{}/slaves", place.master_url)).ok()?;
     let agent = slaves.json()["slaves"].get(0)?.clone();
     (agent["active"] == true).then_some(agent)
 }
 
-/// When the master last heard of the start of its agent, in seconds; nothing before the first restart.
+/// Returns the time when the master last learned of its agent's start, in seconds; `None` before the first restart.
 pub fn registered(place: &Place) -> Option<f64> {
     active_agent(place)?["reregistered_time"].as_f64()
 }

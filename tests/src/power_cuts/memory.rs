@@ -1,4 +1,4 @@
-//! What a framework knows, written where the power stays, and what may be told after a reboot of what it knew.
+//! A framework's knowledge, written where the power stays, and the permitted updates of known tasks after a reboot.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -13,13 +13,13 @@ use super::facts::{Holding, Reservation, Verb};
 use crate::Framework;
 use crate::audit::is_terminal;
 
-/// For the end of each task to be told.
+/// The time for the end of each task to be reported.
 const TELLING: Duration = Duration::from_secs(180);
-/// For words that should not come.
+/// The time for updates that should not come.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// What was known when the power failed.
+/// The knowledge when the power failed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remembered {
     pub framework_id: String,
@@ -28,7 +28,7 @@ pub struct Remembered {
     pub life: usize,
     /// Operations that were sent.
     pub operations: usize,
-    /// The states that were told of each task.
+    /// The reported states of each task.
     pub tasks: BTreeMap<String, Vec<String>>,
     pub reservations: BTreeMap<usize, Reservation>,
     /// The last number that was synced to each volume.
@@ -108,7 +108,8 @@ impl Memory {
     }
 }
 
-/// Hears what became of the tasks that were known before a reboot; what is wrong with that, and how many were told what.
+/// Collects the updates of the tasks that were known before a reboot; returns the errors, and the number of tasks by
+/// update.
 pub fn tasks_after_a_reboot(
     framework: &mut Framework,
     known: &Remembered,
@@ -182,7 +183,7 @@ fn judge(
             .iter()
             .filter(|one| is_terminal(one));
         let mut ends: Vec<&Value> = ends.collect();
-        // The answer to a question says once more what was told, or what nobody knows.
+        // The answer to a question repeats an earlier update, or reports an unknown task.
         if ends.iter().any(|one| one["uuid"].is_string()) {
             ends.retain(|one| one["uuid"].is_string());
         }

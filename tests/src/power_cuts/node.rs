@@ -17,17 +17,17 @@ use crate::wait::eventually;
 use crate::{Cluster, Setup, kernel};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// For the last process that keeps a file system busy to be gone.
+/// The time for the last process that keeps a file system busy to end.
 const UNMOUNTING: Duration = Duration::from_secs(20);
 
-/// Which file system loses what was not synced.
+/// The file system that loses unsynced data.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// One sync makes everything durable that was renamed or made before it.
+    /// A sync makes all earlier renames and creations durable.
     Ext4,
-    /// One sync makes durable what is about that file, and little else.
+    /// A sync makes the changes of its file durable, and little else.
     Ext4FastCommit,
-    /// As the one before; needs `mkfs.xfs`.
+    /// A sync behaves as with fast commits; needs `mkfs.xfs`.
     Xfs,
 }
 
@@ -59,12 +59,12 @@ impl Journal {
     }
 }
 
-/// What still reaches the device when the power fails.
+/// The data that still reaches the device when the power fails.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// Nothing at all: `NOLOGFLUSH`.
+    /// No data reaches the device: `NOLOGFLUSH`.
     Nothing,
-    /// What the journal has gathered, but no data: `LOGFLUSH`. Names are there of files that hold nothing.
+    /// The pending journal, but no data: `LOGFLUSH`. Names of empty files are there.
     Journal,
 }
 
@@ -85,12 +85,12 @@ pub struct Node {
     pub cluster: Cluster,
     boot_id: PathBuf,
     boots: usize,
-    /// Of the boot id.
+    /// The folder of the boot id.
     _dir: TempDir,
 }
 
-/// Does this on a thread that has mounts of its own: nobody else's mount namespace keeps a file system of it busy, and
-/// none of another suite's is kept busy by it.
+/// Runs `act` on a thread with its own mounts: no other mount namespace keeps its file systems busy, and it keeps none of
+/// another suite busy.
 pub fn in_own_mounts<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     let outcome = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -105,7 +105,7 @@ pub fn in_own_mounts<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Unmounts what is below a folder, in the caller's mount namespace alone.
+/// Unmounts the file systems below a folder, in the caller's mount namespace alone.
 fn detach_below(dir: &Path) {
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").expect("/proc is mounted");
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
@@ -179,7 +179,7 @@ impl Node {
         write_boot_id(&self.boot_id, self.boots);
     }
 
-    /// What is in the kernel goes on, and nobody hears of it: a sync that the cut makes fail, or succeed.
+    /// Stops all processes. Syncs in the kernel continue, and nobody learns whether the cut makes them fail or succeed.
     fn stop_all(&self) {
         kernel::kill(self.cluster.agent().pid(), Signal::SIGSTOP);
         for pid in kernel::processes_below(&self.cluster.cgroups_root) {
@@ -199,7 +199,7 @@ impl Drop for Node {
     }
 }
 
-/// In place: a file of another inode would not be what is mounted.
+/// Writes in place: a file with another inode would not be the mounted one.
 fn write_boot_id(path: &Path, boots: usize) {
     let id = format!("b0070000-0000-4000-8000-{boots:012}\n");
     fs::write(path, id).expect("written");

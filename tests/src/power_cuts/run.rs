@@ -14,53 +14,53 @@ use super::node::{Flush, Journal, Node};
 use crate::dice::Dice;
 use crate::kernel;
 
-/// From the start until the agent is registered.
+/// The time from the start until the agent is registered.
 const STARTING: Duration = Duration::from_secs(60);
-/// For everything to be told after the last cut.
+/// The time for all updates after the last cut.
 const TELLING: Duration = Duration::from_secs(90);
-/// For folders of volumes to be gone, and for processes.
+/// The time for folders of volumes, and for processes, to be gone.
 const SETTLING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
-/// A cut comes when so many words at most were told since the registration, and so many milliseconds later.
+/// The maximum number of updates between the registration and a cut, which comes some milliseconds later.
 const WORDS: u64 = 60;
 const AFTER_WORD_MS: u64 = 300;
-/// However little was told.
+/// The longest time before a cut, with any number of updates.
 const BUSY_MAX: Duration = Duration::from_secs(10);
 /// Or, every so many times, so many milliseconds after the start.
 const STARTING_MS: u64 = 600;
 const EARLY_IN: u64 = 5;
-/// Before one cut in so many the agent is killed, and another tells of what it has left, synced or not.
+/// Before one cut in this number the agent is killed, and another reports its remains, synced or not.
 const KILLED_IN: u64 = 4;
 
-/// Which cuts are run.
+/// The selection of cuts.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub cuts: usize,
     pub seed: u64,
     pub journal: Journal,
-    /// Where checkpoints and log of a run that went wrong are kept.
+    /// The folder for checkpoints and logs of a run with errors.
     pub keep: Option<PathBuf>,
     /// Once this is set, the cut that comes is the last.
     pub over: Arc<AtomicBool>,
 }
 
-/// What came of it.
+/// The results of the run.
 #[derive(Debug, Default)]
 pub struct Report {
     pub cuts: usize,
-    /// Of these so many while the agent was starting.
+    /// The number of cuts while the agent was starting.
     pub early: usize,
-    /// From the start until the agent was registered, the shortest first.
+    /// The times from the start until the agent was registered, the shortest first.
     pub starts: Vec<Duration>,
     pub tasks: usize,
     pub volumes: usize,
     pub updates: usize,
     pub operations: usize,
     pub dropped: usize,
-    /// How many tasks of each kind were told what.
+    /// The number of tasks by kind and update.
     pub told: String,
     pub wrong: Vec<String>,
-    /// What the agent printed.
+    /// The log of the agent.
     pub log: String,
 }
 
@@ -87,10 +87,10 @@ struct Run {
     dice: Dice,
     agent_id: String,
     report: Report,
-    /// When the power was cut, until the agent is back.
+    /// The time of the power cut, until the agent is back.
     absent_since: Option<Instant>,
     started: Instant,
-    /// When the agent of before had registered.
+    /// The registration time of the earlier agent process.
     registered_before: Option<f64>,
     has_failed: bool,
     keep: Option<PathBuf>,
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    /// Lets the node be busy for a while, cuts its power and starts it again; what is to be said of it.
+    /// Lets the node be busy for a while, cuts its power and starts it again; returns the line of the report.
     fn one_cut(&mut self) -> String {
         let is_early = self.absent_since.is_some() && self.dice.roll(EARLY_IN) == 0;
         let mut line = String::new();
@@ -175,7 +175,7 @@ impl Run {
         moment
     }
 
-    /// Waits until the agent is registered, and looks whether all is as it was told.
+    /// Waits until the agent is registered, and checks that all updates are true.
     fn come_back(&mut self) {
         let Some(since) = self.absent_since else {
             return;
@@ -202,7 +202,7 @@ impl Run {
         self.has_failed |= !self.load.wrong.is_empty();
     }
 
-    /// Until some things were told, and a moment longer; how many.
+    /// Waits for some updates, and a moment longer; returns their number.
     fn be_busy(&mut self) -> usize {
         let words = |load: &Load| load.counts.updates + load.counts.operations;
         let before = words(&self.load);
@@ -282,7 +282,7 @@ impl Run {
     }
 }
 
-/// Copies the checkpoints, with what was set aside as damaged, and the log.
+/// Copies the checkpoints, with the files set aside as damaged, and the log.
 fn keep(place: &Place, log: &str, to: &Path) -> io::Result<()> {
     std::fs::create_dir_all(to)?;
     std::fs::write(to.join("agent.log"), log)?;

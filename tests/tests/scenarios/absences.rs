@@ -11,7 +11,7 @@ meseta_tests::scenarios! {
         agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on;
 }
 
-/// As few as make a master suspect itself when all are silent.
+/// The smallest number of agents whose common silence makes a master suspect itself.
 const AGENTS: usize = 10;
 
 fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on() {
@@ -50,7 +50,7 @@ fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_
     let pid = cluster.agents[index].pid();
     kernel::kill(pid, Signal::SIGSTOP);
     let mut told = framework.update("t");
-    // An agent that was stopped before the acknowledgement reached it tells the same update again.
+    // An agent that was stopped before it received the acknowledgement repeats the update.
     while told["uuid"] == running["uuid"] {
         told = framework.update("t");
     }

@@ -1,4 +1,4 @@
-//! Authentication and authorization on a live cluster: who is admitted, who is not, and what each is answered.
+//! Authentication and authorization on a live cluster: admitted and rejected callers, and the answers to each.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -28,7 +28,7 @@ const ADMIN: (&str, &str) = ("admin", "CANARY-admin-5f1c");
 const READER: (&str, &str) = ("reader", "CANARY-reader-77aa");
 const NODE: (&str, &str) = ("node", "CANARY-node-90be");
 
-/// What an agent of a test needs to leave nothing behind.
+/// Returns the flags that make a test's agent leave nothing behind.
 fn agent_room(work_dir: &Path, cgroups_root: &str) -> Vec<String> {
     vec![
         format!("--runtime_dir={}", work_dir.join("run").display()),
@@ -38,10 +38,10 @@ fn agent_room(work_dir: &Path, cgroups_root: &str) -> Vec<String> {
     ]
 }
 
-/// All of it as an operator would set it up.
+/// A fully secured cluster, as an operator would set it up.
 struct Shut {
     dir: TempDir,
-    /// Of this cluster alone: all groups below are removed with it.
+    /// The cgroups root of this cluster alone: all groups below are removed with it.
     cgroups_root: String,
     authority: Authority,
     master: Daemon,
@@ -187,7 +187,7 @@ fn a_shut_cluster_runs_a_task_for_who_may() {
         let status = cluster.status(method, path, who, body);
         assert_eq!(status, expected, "{method} {path} by {who:?}");
     }
-    // In the clear, even from this machine, nothing is told.
+    // Without TLS the daemon reveals nothing, even to this machine.
     let clear = http::get(&format!("http://{}/state", cluster.master.address()));
     assert_eq!(clear.status, 403, "{}", clear.text());
     assert!(clear.text().contains("https://"), "{}", clear.text());
@@ -235,7 +235,7 @@ fn a_shut_cluster_runs_a_task_for_who_may() {
         .to_owned();
     cluster.agents.push(honest);
 
-    // The verbs are admitted, and a task runs through all of it.
+    // The verbs are admitted, and a task runs through all parts.
     let output = cluster.meseta(
         "execute",
         &[
@@ -303,8 +303,7 @@ fn a_shut_cluster_runs_a_task_for_who_may() {
     }
 }
 
-/// Verbs connect to the address that the master tells, which no certificate need name; output that cannot be read
-/// is never a success.
+/// Verbs connect to the address from the master, which no certificate need name; unreadable output is never a success.
 fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
     let mut cluster = Shut::start();
     let agent = cluster.agent("named", "node1.example", &["node1.example"], true);
@@ -470,7 +469,7 @@ fn credentials_are_made_as_the_refusal_says() {
     assert_eq!(http::get(&format!("{}/state", master.url)).status, 401);
 }
 
-/// What two readers could understand as different requests is none.
+/// A request that two readers could understand differently is invalid.
 fn requests_that_say_two_things_are_refused() {
     let dir = TempDir::new().expect("a directory");
     let work_dir = dir.path().join("master");
@@ -493,7 +492,7 @@ fn requests_that_say_two_things_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{head}: {answer}");
     }
-    // A chunk that is none ends the connection, and what follows it is not another request.
+    // An invalid chunk ends the connection, and the bytes after it are no request.
     let mut raw = Raw::connect(master.address());
     raw.send(
         b"POST /api/v1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -504,8 +503,8 @@ fn requests_that_say_two_things_are_refused() {
     master.page("/health");
 }
 
-/// Both files change under a running master: a broken one changes nothing and is complained of, a good one
-/// counts within seconds. Changes of the log are told in the log.
+/// Both files change under a running master: an invalid file changes nothing and is reported, a valid file counts within
+/// seconds. The log reports its own changes.
 fn changed_credentials_and_rules_need_no_restart() {
     let dir = TempDir::new().expect("a directory");
     let (people, acls) = (dir.path().join("people"), dir.path().join("acls"));

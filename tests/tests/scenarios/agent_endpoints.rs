@@ -42,7 +42,7 @@ fn busy() -> (Cluster, Framework) {
     (cluster, framework)
 }
 
-/// What must not change by a request that is refused.
+/// Returns the facts that a refused request must not change.
 fn facts(cluster: &Cluster) -> Value {
     let state = cluster.agent().page("/state").json();
     assert_eq!(cluster.agent().page("/health").status, 200);

@@ -1,4 +1,4 @@
-//! System calls of an agent fail, or are its last: no task ends of it, and nothing is left over.
+//! System calls of an agent fail, or are its last: no task ends because of that, and nothing is left over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,14 +48,14 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             error("openat", "WORK/meta/executor_key", Errno::EIO),
             error("read", "WORK/meta/executor_key.copy", Errno::EIO),
         ],
-        // What is said of a container that runs, and of one that has ended.
+        // The records of a running container, and of one that has ended.
         vec![
             error("read", &format!("{RECORD}/supervisor"), Errno::EIO),
             error("read", &format!("{RECORD}/status"), Errno::EIO),
             error("getdents64", "WORK/run/agent-N/containers", Errno::EIO),
             error("unlinkat", &format!("{RECORD}/status"), Errno::EIO),
         ],
-        // What is mounted in a container that gets other limits, and what earlier agents have left.
+        // The mounts of a container that gets other limits, and the remains of earlier agents.
         vec![
             error("openat", "/proc/N/mountinfo", Errno::EIO),
             error("getdents64", "WORK/slaves", Errno::ENOMEM),
@@ -91,7 +91,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A request that takes longer would have waited for several syncs one after the other.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// How long each answer took, until it is over; nothing of an agent that does not listen yet.
+/// Measures the answers until `over` is set; an agent that does not listen yet does not count.
 fn answer_times(url: &str, over: &AtomicBool) -> Vec<Duration> {
     let mut took = Vec::new();
     while !over.load(Ordering::Relaxed) {
@@ -108,7 +108,7 @@ fn answer_times(url: &str, over: &AtomicBool) -> Vec<Duration> {
 /// A machine that stands still holds up an answer of one life; what waits for syncs does so in each.
 const LIVES_MAX: usize = 3;
 
-/// A disk that is busy for somebody else: what is to be durable waits, and nothing besides.
+/// Simulates a disk that is busy for another user: durable writes wait, and nothing else.
 fn syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task() {
     let mut stage = Stage::open();
     stage.slow_syncs(Duration::from_millis(500));
@@ -120,7 +120,7 @@ fn syncs_of_half_a_second_hold_up_nobody_who_asks_and_no_task() {
     );
 }
 
-/// How long it took beside one life whose syncs are slow.
+/// Returns the slowest answer beside a life with slow syncs.
 fn slowest_answer(stage: &mut Stage) -> Duration {
     let (over, url) = (AtomicBool::new(false), stage.agent_url().to_owned());
     let (outcome, took) = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! First mistakes on the command line: each says what was wrong, where, and what would be right.
+//! First mistakes on the command line: each message names the mistake, its place, and the remedy.
 
 use std::process::Command;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn an_unknown_flag_suggests_the_near_one() {
     assert!(said.contains("--allocation_interval"), "{said}");
 }
 
-/// Estimators and controllers get theirs from --modules; which are refused, the crate of the estimators tells.
+/// Estimators and controllers get their parameters from --modules; the estimators' crate decides which are refused.
 fn parameters_of_modules() {
     for (flag, module, key, value) in [
         ("--resource_estimator=slack", "slack", "floor_margin", "1.5"),
@@ -105,7 +105,7 @@ fn a_master_that_answers_nothing() {
     );
 }
 
-/// As an ordinary user there are no cgroups, and the flag means nothing.
+/// An ordinary user has no cgroups, so the flag has no effect.
 fn a_cgroups_root_that_leads_out() {
     for path in ["../up", "/absolute", "a/../b"] {
         let said = agent(&[&format!("--cgroups_root={path}")]);

@@ -69,7 +69,7 @@ fn a_launch_that_is_cut_at_any_byte_launches_nothing_and_one_said_twice_runs_onc
         let mut raw = meseta_tests::raw::Raw::connect(address);
         raw.send(&bytes);
         let said = raw.head().status.to_string();
-        // An offer that is used up is told by an update of the task, not by the answer.
+        // An update of the task, and not the answer, reports that an offer is used up.
         assert!(said == status || said == "202", "{said}");
     }
     framework.until_state("t", "TASK_RUNNING");
@@ -131,7 +131,7 @@ fn agents(cluster: &Cluster) -> Vec<Value> {
 
 fn a_registration_that_is_cut_anywhere_is_made_once_in_the_end() {
     let mut between = Between::without_agent(&[]);
-    // An agent that forgot what it was called is known by where it listens.
+    // An agent that forgot its id is known by its address.
     let port = format!("--port={}", free_port());
     let mut flags = agent_flags(&between.cluster, &between.proxy.address);
     flags[0] = port;
@@ -162,7 +162,7 @@ fn a_registration_that_is_cut_anywhere_is_made_once_in_the_end() {
     framework.until_state("t", "TASK_FINISHED");
 }
 
-/// How often a task began, by what it wrote.
+/// Returns how often a task began, by its file.
 fn began(mark: &Path) -> usize {
     let text = std::fs::read_to_string(mark).unwrap_or_default();
     text.lines().count()
@@ -221,7 +221,7 @@ fn steady(framework: &mut Framework) -> i64 {
         .expect("a pid")
 }
 
-/// The state of a task as the master tells it, and its process.
+/// Returns the master's state of a task, and its process.
 fn asked(framework: &mut Framework) -> Value {
     let question =
         json!({"type": "RECONCILE", "reconcile": {"tasks": [{"task_id": {"value": "t"}}]}});
@@ -230,7 +230,7 @@ fn asked(framework: &mut Framework) -> Value {
     framework.wait_until("an answer", is_answer)["update"]["status"].clone()
 }
 
-/// It runs as the same process, and ends when it is to.
+/// Checks that the task runs as the same process, and ends on request.
 fn goes_on(framework: &mut Framework, pid: i64) {
     let status = asked(framework);
     assert_eq!(status["state"], "TASK_RUNNING", "{status:#}");
@@ -257,7 +257,7 @@ fn a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on() {
     eprintln!("noticed after {took:?} of three pings a second apart");
     assert!(took < Duration::from_secs(15), "{took:?}");
     between.cluster.wait_for_agents(1);
-    // What was on its way all the while says nothing that counts any more.
+    // Messages that were delayed all the while no longer count.
     between.proxy.release();
     goes_on(&mut framework, pid);
     assert_eq!(agents(&between.cluster).len(), 1);
@@ -278,7 +278,7 @@ fn what_an_agent_said_is_said_again_by_somebody_and_costs_no_task() {
     };
     for part in [said.len() / 3, said.len() / 2, said.len()] {
         let mut again = TcpStream::connect(between.cluster.master.address()).expect("connected");
-        // It may be closed before all is said.
+        // The connection may be closed before all bytes are sent.
         let _ = again.write_all(&said[..part]);
         assert!(is_active(&id), "after {part} bytes");
     }

@@ -1,7 +1,7 @@
-//! What a page in an operator's browser may have a daemon do: nothing, unless it is the daemon's own.
+//! The effects of a page in an operator's browser on a daemon: none, unless it is the daemon's own page.
 //!
-//! Each request is sent to the letter as a browser or a command-line client sends it, to both daemons. Which are
-//! rejected is decided by `meseta_access::browser`, whose tests have the whole list.
+//! Each request is sent byte by byte as a browser or a command-line client sends it, to both daemons.
+//! `meseta_access::browser` decides which are rejected; its tests have the whole list.
 
 use meseta_tests::daemon::Daemon;
 use meseta_tests::raw::{Head, Raw};
@@ -16,7 +16,7 @@ meseta_tests::scenarios! {
         a_get_of_a_browser_changes_nothing;
 }
 
-/// One request with exactly these header lines.
+/// Sends one request with exactly these header lines.
 fn ask(daemon: &Daemon, line: &str, headers: &[&str], body: &str) -> (Head, String) {
     let mut raw = Raw::connect(daemon.address());
     let mut text = format!("{line} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
@@ -48,7 +48,7 @@ fn behind_a_proxy() -> Cluster {
     Cluster::start(setup)
 }
 
-/// A page elsewhere whose name is made to point here is told that it asks the wrong server.
+/// A foreign page whose name is pointed here gets the answer for the wrong server.
 fn foreign_names_are_misdirected() {
     let cluster = behind_a_proxy();
     let hostname = nix::unistd::gethostname().expect("a host name");
@@ -151,7 +151,7 @@ fn foreign_pages_change_nothing() {
     assert_eq!(head.status, 403, "{text}");
 }
 
-/// `/logging/toggle` tells the level by GET, and changes it by POST alone.
+/// `/logging/toggle` returns the level by GET, and changes it by POST alone.
 fn a_get_of_a_browser_changes_nothing() {
     let cluster = Cluster::default();
     let master = &cluster.master;

@@ -30,7 +30,7 @@ pub(crate) struct ContainerLimits {
 }
 
 impl ContainerLimits {
-    /// Of the container whose groups have this name.
+    /// Finds the container whose groups have this name.
     pub(crate) fn of(cluster: &Cluster, name: &str) -> Self {
         wait::eventually("the groups are found", Duration::from_secs(10), || {
             let groups = kernel::groups_below(&cluster.cgroups_root);
@@ -50,8 +50,8 @@ impl ContainerLimits {
         std::fs::write(path.expect("the file"), value).expect("written");
     }
 
-    /// Moves what runs in the group that has this file to the one around it, and removes the group. What is forked
-    /// meanwhile is moved the next time.
+    /// Moves the processes of the group with this file to its parent, and removes the group. Processes forked meanwhile
+    /// move the next time.
     fn remove_group_of(&self, file: &str) {
         let mut groups = self.groups.iter();
         let group = groups.find(|group| group.join(file).exists());
@@ -120,7 +120,7 @@ impl ContainerLimits {
     }
 }
 
-/// Without limits the requests are the limits; with them, requests are what is guaranteed.
+/// Without limits the requests are the limits; with limits, the requests are the guarantees.
 fn limits_stand_beside_requests() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());

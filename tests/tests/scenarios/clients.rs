@@ -25,14 +25,14 @@ meseta_tests::scenarios! {
         the_example_over_grpc;
 }
 
-/// For a whole client to do its work.
+/// The time for a whole client to do its work.
 const LIMIT: Duration = Duration::from_secs(180);
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Where `.ci/clients` has installed clients that are not ours.
+/// Returns the folder in which `.ci/clients` has installed foreign clients.
 fn installed() -> PathBuf {
     std::env::var_os("MESETA_CLIENTS").map_or_else(|| PathBuf::from("/nonexistent"), PathBuf::from)
 }
@@ -105,7 +105,7 @@ fn output(what: &str, command: &mut Command) -> Output {
     waiting.join().expect("joined").expect("waited for")
 }
 
-/// One of the examples runs `echo` as a task, whose output is then in its sandbox.
+/// Checks an example that runs `echo` as a task, whose output is then in its sandbox.
 fn example_finishes(what: &str, program: &Path) {
     let cluster = Cluster::default();
     let mut command = Command::new(program);
@@ -176,7 +176,7 @@ pub(super) fn pymesos_runs_unmodified() {
     );
 }
 
-/// What a client printed at its end: the states of its five tasks.
+/// Checks the output of a client at its end: the states of its five tasks.
 fn five_finished(what: &str, output: &Output) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

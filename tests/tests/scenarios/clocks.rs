@@ -1,5 +1,5 @@
-//! The wall clock of an agent is set ahead, set back, or stands still: no task ends of it, and graces and ages of sandboxes
-//! are what they would have been.
+//! The wall clock of an agent is set ahead, set back, or stands still: no task ends because of that, and graces and ages of
+//! sandboxes stay as they would have been.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn cluster_with_clock(clock: &Path) -> Cluster {
     })
 }
 
-/// A task that is asked about every half a second and ignores SIGTERM.
+/// Returns a task that is checked every half second and ignores SIGTERM.
 fn checked(offer: &Value, id: &str) -> Value {
     let command = "trap '' TERM; while :; do sleep 0.1; done";
     let mut info = task(offer, id, command, SMALL);
@@ -109,7 +109,7 @@ fn a_clock_that_jumps_or_stands_still_ends_no_task_and_no_wait_early() {
             began.elapsed() + Duration::from_secs(1) >= GRACE,
             "{time}: early"
         );
-        // What is left of a grace is kept over a restart, though the clock has changed in between.
+        // The rest of a grace survives a restart, though the clock has changed in between.
         let asked = Instant::now();
         framework.kill(&killed);
         framework.until_state(&killed, "TASK_KILLING");

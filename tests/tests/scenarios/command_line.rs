@@ -102,7 +102,7 @@ fn output_that_cannot_be_written_is_an_error() {
         let (code, told) = run(full.into());
         assert_eq!(code, Some(1), "{line:?}: {told}");
         assert!(told.contains("No space left on device"), "{line:?}: {told}");
-        // A reader that went away is no error, and is not told.
+        // A closed reader is no error, and causes no message.
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         assert_eq!(run(writer.into()), (Some(0), String::new()), "{line:?}");
@@ -273,7 +273,7 @@ fn reservations_are_awaited_and_found_by_role() {
     let id = cluster.agent_id();
     let name = cluster.master.page("/slaves").json()["slaves"][0]["hostname"].clone();
     let name = name.as_str().expect("a name").to_owned();
-    // Told when the agent has it, so that what is read next has it too.
+    // The verb answers once the agent has it, so that later reads have it too.
     let ops = ["--resources=cpus:1;mem:64;disk:32", "--principal=ops"];
     let said = verb(&cluster, "reserve", &[&name, "--role=eng", ops[0], ops[1]]);
     assert!(
@@ -309,7 +309,7 @@ fn reservations_are_awaited_and_found_by_role() {
     verb(&cluster, "volumes", &["destroy", &id, "--id=v1"]);
     let gone = complaint(&cluster, "volumes", &["destroy", &id, "--id=v1"]);
     assert!(gone.contains("there is no volume \"v1\""), "{gone}");
-    // Two reservers: which is meant is asked for.
+    // With two reservers, the user must name one.
     verb(
         &cluster,
         "reserve",
@@ -441,7 +441,7 @@ fn execute_uses_what_is_reserved_to_its_role_first() {
     let tasks = cluster.master.page("/tasks").json();
     assert_eq!(tasks["tasks"][0]["resources"]["cpus"], 1.5, "{tasks:#}");
     assert_eq!(tasks["tasks"][0]["role"], "eng");
-    // Somebody else's reservation is not for the taking; that is said after three seconds.
+    // Another user's reservation is not available; the message comes after three seconds.
     let output = cluster.meseta(
         "execute",
         &[

@@ -97,8 +97,8 @@ fn no_request_costs_more_beside_other_connections_and_containers() {
     drop(idle);
 }
 
-/// Many readers ask for a large file and take nothing of it: tasks are launched and killed meanwhile, whoever
-/// does read gets its file, and the agent holds little for each of the others.
+/// Many readers request a large file and read nothing of it: tasks are launched and killed meanwhile, an active reader gets
+/// its file, and the agent keeps little memory for each of the others.
 fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
     const READERS: usize = 600;
     let (cluster, mut framework, offer) = Cluster::with_offer();

@@ -17,7 +17,7 @@ meseta_tests::scenarios! {
         the_machine;
 }
 
-/// What it prints, and whether it was content.
+/// Returns the output, and whether the check was content.
 fn told(output: &Output) -> (bool, String) {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);

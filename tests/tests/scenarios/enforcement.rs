@@ -168,7 +168,7 @@ fn what_ignores_sigterm_forks_twice_or_stops_itself_is_gone() {
         "gone {:?} after the kill; the grace was 0.5 s",
         began.elapsed()
     );
-    // Told killed is gone: no process, and no group of a container.
+    // A task reported as killed is gone: it has no process, and no group of a container.
     assert_eq!(
         kernel::tasks_below(&cluster.cgroups_root),
         Vec::<i32>::new()
@@ -218,7 +218,7 @@ pub(crate) fn standing_offer(framework: &mut Framework) -> Value {
         let rescinded = |event: &Value| {
             event["type"] == "RESCIND" && event["rescind"]["offer_id"] == offer["id"]
         };
-        // What was rescinded by the restart was so before the agent was back; the word of it may still be under way.
+        // Offers rescinded by the restart were rescinded before the agent was back; the event may still be under way.
         let heard = framework.within(Duration::from_secs(1), &rescinded);
         if heard.is_err() && framework.has_outstanding(&offer) {
             return offer;

@@ -1,4 +1,4 @@
-//! `meseta estimate replay`: the table, the picture, and what it says of traces that are none.
+//! The `meseta estimate replay` verb: the table, the picture, and the errors for invalid traces.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -21,7 +21,7 @@ meseta_tests::scenarios! {
         refuses_calls_without_their_parts;
 }
 
-/// A path and what is described of it.
+/// A path and its description.
 struct Described {
     path: String,
     operations: serde_json::Map<String, Value>,
@@ -44,7 +44,7 @@ fn described(cluster: &Cluster) -> Vec<Described> {
     described.collect()
 }
 
-/// What must not change by a request that is refused.
+/// Returns the facts that a refused request must not change.
 fn facts(cluster: &Cluster) -> Value {
     let page = |path: &str| cluster.master.page(path).json();
     let slaves = page("/slaves");
@@ -57,7 +57,7 @@ fn facts(cluster: &Cluster) -> Value {
     })
 }
 
-/// One request to the master; see [`send_to`].
+/// Sends one request to the master; see [`send_to`].
 fn send(
     cluster: &Cluster,
     method: &str,
@@ -68,7 +68,7 @@ fn send(
     send_to(&cluster.master, method, path, headers, body)
 }
 
-/// One request on a connection of its own; the body may be anything.
+/// Sends one request on its own connection; the body may be anything.
 pub(crate) fn send_to(
     daemon: &Daemon,
     method: &str,
@@ -124,7 +124,7 @@ fn refuses_wrong_methods_and_says_which_is_right() {
     assert_eq!(facts(&cluster), before);
 }
 
-/// What a list or an object may be instead.
+/// Returns invalid replacements for a list or an object.
 pub(crate) fn nonsense() -> Vec<Vec<u8>> {
     let deep = |open: &str, close: &str| {
         format!("{}{}", open.repeat(20_000), close.repeat(20_000)).into_bytes()

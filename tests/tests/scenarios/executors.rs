@@ -18,10 +18,10 @@ meseta_tests::scenarios! {
         pymesos_reserves_and_its_executor_writes_on_a_volume;
 }
 
-/// For the whole conversation, an agent's restart included.
+/// The time for the whole conversation, including an agent's restart.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// For the agent to do what the master has told a framework as done.
+/// The time for the agent to execute an operation that the master has already reported as done.
 const REST_LIMIT: Duration = Duration::from_secs(30);
 
 /// A cluster whose agent comes back at the same port, which executors look for.
@@ -88,7 +88,7 @@ fn pymesos_reserves_and_its_executor_writes_on_a_volume() {
         let last = states.as_array().and_then(|states| states.last());
         assert_eq!(last, Some(&Value::from(end)), "{saw}");
     }
-    // The master offers what it was told to unreserve before the agent has done it.
+    // The master offers unreserved resources before the agent has unreserved them.
     wait::eventually("nothing is reserved", REST_LIMIT, || {
         let state = cluster.agent().page("/state").json();
         (state["reserved_resources_full"] == serde_json::json!({})).then_some(())
@@ -110,6 +110,6 @@ fn pymesos_is_executor_and_scheduler() {
     );
     let lost = saw["lost"].as_array().expect("executors");
     assert_eq!(lost[0][0], "first", "{saw}");
-    // As wait(2) tells an exit with code 9.
+    // wait(2) encodes an exit with code 9 like this.
     assert_eq!(lost[1], serde_json::json!(["second", 9 << 8]), "{saw}");
 }

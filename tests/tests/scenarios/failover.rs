@@ -35,7 +35,7 @@ fn weights(url: &str, role: &str, weight: f64) -> http::Answer {
     http::put(&format!("{url}/weights"), &body)
 }
 
-/// What each role weighs, by name.
+/// Returns the weights of the roles, by name.
 fn weights_of(url: &str) -> Vec<(String, f64)> {
     let list = http::get(&format!("{url}/weights")).json();
     let weight = |entry: &Value| {
@@ -69,7 +69,7 @@ impl Drop for Node {
     }
 }
 
-/// Starts an agent that is told this of the masters.
+/// Starts an agent with this `--master` flag.
 pub(super) fn start_agent(masters: &Masters, told: &str) -> Node {
     let dir: &Path = masters.dir.path();
     // Of this agent alone: scenarios that run beside each other remove all groups below theirs.
@@ -103,7 +103,7 @@ fn subscribe_again(url: &str, framework: &Framework) -> Framework {
     subscribe(url, &info)
 }
 
-/// How often each state of a task is among the framework's tasks.
+/// Returns the states of the framework's tasks.
 pub(super) fn task_states(url: &str) -> Vec<String> {
     let tasks = http::get(&format!("{url}/tasks")).json();
     let tasks = tasks["tasks"].as_array().cloned().unwrap_or_default();
@@ -136,7 +136,7 @@ pub(super) fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
     framework.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": [
         {"task_id": {"value": "t1"}}
     ]}}));
-    // The agent may tell again what was acknowledged to the leader of before.
+    // The agent may repeat an update that was acknowledged to the earlier leader.
     let is_answer = |event: &Value| event["update"]["status"]["reason"] == "REASON_RECONCILIATION";
     let told = framework.wait_until("an answer", is_answer)["update"]["status"].clone();
     assert_eq!(told["task_id"]["value"], "t1", "{told}");
@@ -186,7 +186,7 @@ fn a_leader_that_stood_still_shows_nothing_and_ends() {
     assert_eq!(weights_of(&next_url), [("web".to_owned(), 3.0)]);
 }
 
-/// How many agents are connected to the master of this URL.
+/// Returns the number of agents connected to the master of this URL.
 fn active_agents(url: &str) -> usize {
     let page = http::get(&format!("{url}/slaves")).json();
     let agents = page["slaves"].as_array().cloned().unwrap_or_default();
@@ -289,7 +289,7 @@ fn an_etcd_that_is_slow_or_silent_costs_no_write() {
         master = start();
     }
     leads(&master);
-    // What was on its way all the while comes too late to change anything.
+    // Messages that were delayed all the while come too late to change anything.
     proxy.release();
     let found = weights_of(&master.url);
     let expected: &[f64] = if is_kept { &[9.0] } else { &[5.0, 9.0] };
@@ -341,7 +341,7 @@ pub(super) fn followers_send_clients_to_the_leader() {
     );
 }
 
-/// What `meseta registry` printed, and its complaint if it failed.
+/// Returns the output of `meseta registry`, or its error message.
 fn registry(masters: &Masters, flags: &[&str]) -> Result<String, String> {
     let mut command = std::process::Command::new(meseta_tests::daemon::binary());
     command.arg("registry").args(flags);

@@ -1,5 +1,5 @@
-//! The agent is killed in the middle of a launch, its descriptors are gone: what runs goes on,
-//! what could not be done is told or done later, and nothing is left over.
+//! The agent is killed in the middle of a launch, or its descriptors are gone: running tasks continue, failed work is
+//! reported or done later, and nothing is left over.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn containers(cluster: &Cluster) -> usize {
     groups.iter().filter(|group| is_container(group)).count()
 }
 
-/// How far a launch is to have got when the agent is killed.
+/// The progress of a launch at which the agent is killed.
 type Sign = fn(&Cluster, &str) -> bool;
 
 const SIGNS: &[(&str, Sign)] = &[
@@ -69,7 +69,7 @@ const SIGNS: &[(&str, Sign)] = &[
     }),
 ];
 
-/// What became of a task: its first state that is not one of waiting.
+/// Returns the result of a task: its first state after the waiting states.
 fn outcome(framework: &mut Framework, id: &str) -> String {
     loop {
         let status = framework.update(id);
@@ -105,7 +105,7 @@ fn an_agent_killed_while_it_launches_loses_no_task() {
             framework.kill(&id);
             framework.until_state(&id, "TASK_KILLED");
         }
-        // Told as over is over, whatever had been made.
+        // A task reported as ended is over, whatever had been made.
         wait::eventually("nothing is left", PATIENCE, || {
             let processes = kernel::tasks_below(&cluster.cgroups_root);
             (processes.is_empty() && containers(&cluster) == 0).then_some(())
@@ -183,7 +183,7 @@ fn want_of_descriptors_holds_up_what_is_new_and_loses_nothing() {
     still_steady(&mut framework, before);
 }
 
-/// Either it was held up and ran, or it was not launched, and that was said.
+/// Returns the end of a task that was delayed and ran, or failed with a report.
 fn ended(framework: &mut Framework, id: &str) -> Value {
     loop {
         let status = framework.update(id);

@@ -1,5 +1,5 @@
-//! The file system of the work directory, or of the runtime directory, is full: what runs goes on and is told
-//! right, what is new is refused with the reason, and all goes on once there is room.
+//! The file system of the work directory, or of the runtime directory, is full: running tasks continue with correct
+//! updates, new ones are refused with the reason, and all continues once there is room.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// From the moment there is room until tasks are taken.
+/// The time from when there is room until tasks are accepted.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
 
 fn unless_ext4() -> Missing {
@@ -56,7 +56,7 @@ fn expect_exit(framework: &mut Framework, id: &str, code: u8) {
     assert_eq!(status["message"], Value::from(expected), "{status:#}");
 }
 
-/// What the agent says of its disk.
+/// Returns the agent's metric about its disk.
 fn is_writable(cluster: &Cluster) -> Option<bool> {
     let page = http::try_get(&format!("{}/metrics", cluster.agent().url)).ok()?;
     let text = page.text();
@@ -82,7 +82,7 @@ fn expect_refusal(cluster: &Cluster, framework: &mut Framework, mut fill: impl F
         let id = format!("{id}-{number}");
         framework.launch_task(&offer, &id, "true", SMALL);
         let status = framework.until_end(&id, PATIENCE);
-        // There was room again when it came, maybe not for all of it.
+        // There was room again when it came, maybe not enough.
         let is_taken = status["state"] == "TASK_FINISHED" || status["state"] == "TASK_FAILED";
         if !is_taken {
             assert_eq!(status["state"], "TASK_DROPPED", "{status:#}");
@@ -117,7 +117,7 @@ fn goes_through(disk: SmallDisk, fill: Fill) {
     let mut filler = Filler::new(&cluster.agent_dir(0));
     let again = || fill(&mut filler);
     expect_refusal(&cluster, &mut framework, again, "late");
-    // Ends are told while there is no room, those of kills too.
+    // Ends are reported while there is no room, including those of kills.
     may_end(&cluster, "before");
     expect_exit(&mut framework, "before", 3);
     framework.kill("target");

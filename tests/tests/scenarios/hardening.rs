@@ -1,5 +1,4 @@
-//! What a task finds itself in, through the whole agent with its default isolation; and what a task may
-//! ask for and gets.
+//! The environment of a task through the whole agent with its default isolation; and the effects of a task's requests.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

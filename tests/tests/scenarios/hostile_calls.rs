@@ -1,5 +1,5 @@
-//! Ids and names that are no names, and calls in the name of others: refused or told, and nothing of them reaches a path, a
-//! log line or somebody else's task.
+//! Invalid ids and names, and calls in the name of others: refused or reported, and nothing of them reaches a path, a log
+//! line or another framework's task.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 
-/// What a hostile framework may call a task.
+/// Returns the invalid ids that a hostile framework may give a task.
 fn bad_ids() -> Vec<String> {
     let mut all: Vec<String> = [
         "",
@@ -39,7 +39,7 @@ fn bad_ids() -> Vec<String> {
     all
 }
 
-/// What is odd, and a name all the same.
+/// Ids that are odd, but valid.
 const ODD_IDS: [&str; 5] = [
     "%2e%2e%2f",
     "rtl\u{202e}txt",
@@ -48,7 +48,7 @@ const ODD_IDS: [&str; 5] = [
     "ünï",
 ];
 
-/// The last that was told of each task of one ACCEPT, or how the call was answered.
+/// Returns the last update of each task of one ACCEPT, or the status of the refused call.
 fn launched(framework: &mut Framework, ids: &[String]) -> Result<Vec<Value>, u16> {
     let offer = framework.offer();
     let infos: Vec<_> = ids
@@ -78,7 +78,7 @@ fn launched(framework: &mut Framework, ids: &[String]) -> Result<Vec<Value>, u16
     Ok(ends)
 }
 
-/// Whether an error names a task without repeating what is no name.
+/// Checks that an error names a task without repeating an invalid id.
 fn check_error(status: &Value) {
     assert_eq!(status["state"], "TASK_ERROR", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
@@ -204,7 +204,7 @@ fn calls_about_what_is_not_ones_own_change_nothing() {
         (task["id"].clone(), task["state"].clone())
     };
     let before = state();
-    // In its own name, of what is the other's; the last ends itself.
+    // The framework uses its own name for objects of the other; the last call ends the framework itself.
     let mut of_others = calls(agent, "t", &uuid);
     of_others.pop();
     for call in of_others {
@@ -239,7 +239,7 @@ fn calls_about_what_is_not_ones_own_change_nothing() {
             );
         }
     }
-    // Uuids that are none, and agents that nobody has; on the owner's own stream.
+    // Invalid uuids, and unknown agents; on the owner's own stream.
     let long = "A".repeat(2 << 20);
     for uuid in ["", "AA==", "!!", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", &long] {
         let call = json!({"type": "ACKNOWLEDGE", "acknowledge": {

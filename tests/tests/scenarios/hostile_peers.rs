@@ -17,9 +17,9 @@ meseta_tests::scenarios! {
         a_thousand_slow_requests_are_closed_in_time_and_hold_up_nobody;
 }
 
-/// What a daemon may grow by, in KiB, whatever it is sent: twice what it has in memory of all that is unfinished.
+/// The growth of a daemon in KiB under any input: twice the memory of all unfinished requests.
 const GROWTH_KIB_MAX: u64 = 32 << 10;
-/// Of what is sent beyond a limit, what is taken at most: buffers of both sides of the connection among it.
+/// Bytes beyond a limit that the daemon accepts at most, including the buffers of both sides of the connection.
 const TAKEN_BYTES_MAX: usize = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// An answer that takes longer was held up by others; a busy machine alone takes one or two.
@@ -38,7 +38,7 @@ fn connect(daemon: &Daemon) -> TcpStream {
     stream
 }
 
-/// The status of what comes back, if anything does.
+/// Returns the status of the answer, if one comes.
 fn status(stream: &mut TcpStream) -> Option<u16> {
     let mut answer = Vec::new();
     let _ = stream.take(1024).read_to_end(&mut answer);
@@ -243,10 +243,10 @@ fn get() -> Vec<u8> {
     block
 }
 
-/// How a peer abuses its connection: what it says again and again, by the number of the round.
+/// A peer's abuse of its connection: the bytes of each round, by its number.
 type Abuse = fn(u32) -> Vec<u8>;
 
-/// What is said, how often, and whether the connection has to be closed for it.
+/// The abuses: their bytes, their number of rounds, and whether the connection has to be closed for them.
 const ABUSES: &[(&str, u32, bool, Abuse)] = &[
     ("requests that are reset at once", 30_000, true, |round| {
         let stream = 2 * round + 1;
@@ -289,7 +289,7 @@ fn frames_that_nobody_needs_close_their_connection_or_cost_nothing() {
         stream.set_write_timeout(limit).expect("a timeout");
         stream.write_all(PREFACE).expect("sent");
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).expect("sent");
-        // Nothing of what comes back is read.
+        // The test reads none of the answer.
         let began = Instant::now();
         let refused = (0..*rounds).find(|round| stream.write_all(&abuse(*round)).is_err());
         eprintln!(

@@ -1,5 +1,5 @@
-//! A disk, or a file system of somebody else's, does not answer: kills go on, others are not touched, the agent says what
-//! is wrong, and all goes on by itself once there are answers again.
+//! A disk, or a foreign file system, does not answer: kills continue, other tasks are not affected, the agent names the
+//! fault, and all continues by itself once there are answers again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -250,7 +250,7 @@ fn mount_affects_its_own_users_alone(mount: fn(&Path) -> DeadMount) {
         let message = status["message"].as_str().unwrap_or_default();
         assert!(message.contains(reason), "{message}");
     }
-    // What is mounted as a whole needs no answer before somebody looks into it.
+    // A file system mounted as a whole needs no answer before a program looks into it.
     launch(&mut framework, &|offer| {
         let mut task = with_volume(offer, "user", &root);
         task["command"]["value"] = json!("ls mounted; exec sleep 600");

@@ -1,4 +1,4 @@
-//! Plug-ins that speak nonsense, hang or die: nothing is oversubscribed, nobody is hurt, and it is told.
+//! Plug-ins that send nonsense, hang or die: nothing is oversubscribed, no task is harmed, and the agent reports it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,10 +23,10 @@ meseta_tests::scenarios! {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What it oversubscribes while it is well.
+/// The CPUs that it oversubscribes while it is healthy.
 const OVERSUBSCRIBED: f64 = 1.5;
 
-/// How an estimator behaves; all that is garbage, the tests of `plugin.rs` tell.
+/// The behaviour of an estimator; the tests of `plugin.rs` cover all garbage.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Manner {
     Well,
@@ -36,7 +36,7 @@ enum Manner {
     Hangs,
 }
 
-/// How a controller behaves.
+/// The behaviour of a controller.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Control {
     Well,
@@ -276,7 +276,7 @@ fn whatever_a_plug_in_does_offers_of_regular_resources_go_on() {
     assert_eq!(executors[0]["id"], json!("asleep"), "{state:#}");
 }
 
-/// Corrections of those who may not be touched are refused and counted; others are garbage.
+/// Corrections of protected containers are refused and counted; others are garbage.
 fn ill_controlled(cluster: &Cluster, plugin: &Plugin) {
     let refused = "meseta_agent_qos_corrections_refused_total";
     plugin.be(Manner::Well, Control::NamesEverybody);

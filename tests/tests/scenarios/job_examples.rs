@@ -27,7 +27,7 @@ meseta_tests::scenarios! {
         a_dask_cluster_adds_numbers;
 }
 
-/// For an example to be what it shows; the machine may be busy.
+/// The time for an example to reach its shown state on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn unless_python() -> Missing {

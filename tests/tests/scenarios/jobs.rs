@@ -26,8 +26,8 @@ fn unless_etcd() -> Missing {
     unless_installed("etcd")
 }
 
-/// From the submission of a small job until its task is healthy: a second for the start and one of `healthy_after`, and slack
-/// for a busy machine.
+/// The time from the submission of a small job until its task is healthy: a second for the start and one of
+/// `healthy_after`, and slack for a busy machine.
 const HEALTHY_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -60,7 +60,7 @@ pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
 
     let found = http::get(&format!("{}/v1/discovery/http_sd", scheduler.daemon.url));
     assert_eq!(found.json(), json!([]));
-    // The framework tells the address of its page, and the page is there for everybody.
+    // The framework reports the address of its page, and everybody may read the page.
     let url = format!("{}/", scheduler.daemon.url);
     let frameworks = cluster.master.page("/frameworks").json();
     assert_eq!(frameworks["frameworks"][0]["webui_url"], url);
@@ -195,7 +195,7 @@ pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
         let lines = std::fs::read_to_string(done.path().join(index.to_string()));
         assert_eq!(lines.expect("it ran"), "done\n", "task {index}");
     }
-    // The command line finds the one that leads among those that it is told.
+    // The command line finds the leader among the given schedulers.
     let listed = std::process::Command::new(binary())
         .args(["jobs", "--json", "--scheduler", &schedulers.addresses()])
         .output()
@@ -207,7 +207,7 @@ pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
     );
 }
 
-/// The list of roles of the master has one of the two; the other one's job says so, also after a start anew.
+/// The master's list of roles has one of the two; the other role's job shows that, also after a restart.
 fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_alone() {
     let cluster = Cluster::start(Setup {
         master_flags: vec!["--roles=listed".to_owned()],

@@ -1,4 +1,4 @@
-//! The three ways in which a launch is lost, with kill -9; reconciliation tells what is true.
+//! The three ways in which kill -9 loses a launch; reconciliation reports the truth.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -24,7 +24,7 @@ meseta_tests::scenarios! {
         the_master_dies_after_it_received_and_the_agent_may_have_heard;
 }
 
-/// For reconciliation to settle, the agent's return included.
+/// The time for reconciliation to settle, including the agent's return.
 const LIMIT: Duration = Duration::from_secs(90);
 
 const INTENDED: [(&str, f64); 2] = [("cpus", 0.1), ("mem", 16.0)];
@@ -188,7 +188,7 @@ fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
 fn the_master_dies_after_it_received_and_the_agent_never_hears() {
     let mut cluster = Cluster::default();
     let (id, agent) = launch_into_the_void(&mut cluster);
-    // What was on the wire dies with the agent, which comes back without the task.
+    // Messages on the wire die with the agent, which comes back without the task.
     cluster.restart_agent(0);
     cluster.restart_master();
     let mut framework = again(&cluster, &id);

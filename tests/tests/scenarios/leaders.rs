@@ -123,7 +123,7 @@ fn meseta(arguments: &[&str]) -> Output {
     command.output().expect("meseta runs")
 }
 
-/// What a verb that went well has printed.
+/// Returns the output of a successful verb.
 fn printed(arguments: &[&str]) -> String {
     let output = meseta(arguments);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -249,7 +249,7 @@ fn an_agent_obeys_a_restored_registry_only_above_what_it_has_obeyed() {
     let before = read();
     masters.restart(0);
     until_registered(&agent, 3);
-    // What was not durable when the agent is killed was not obeyed.
+    // An epoch that was not durable when the agent was killed was not obeyed.
     eventually("the epoch is durable", FAILOVER_LIMIT, || {
         (read() != before).then_some(())
     });

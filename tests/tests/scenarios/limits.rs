@@ -78,7 +78,7 @@ fn cpu_seconds(cluster: &Cluster) -> f64 {
     part("cpus_user_time_secs") + part("cpus_system_time_secs")
 }
 
-/// What happened in some five seconds.
+/// The observations of some five seconds.
 #[derive(Debug)]
 struct Window {
     used: f64,
@@ -168,7 +168,7 @@ fn half_a_cpu_under_cfs_is_throttled_to_half_a_cpu() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
     let cluster = Cluster::start(setup);
-    // So little that a busy machine can spare it: throttled in nine periods of ten, come what may.
+    // So little CPU that a busy machine can spare it: throttled in at least nine periods of ten.
     let nine_in_ten = |seen: &Window| seen.throttled * 10 >= seen.periods * 9;
     assert!(
         spin(&cluster, 0.05, 0.08, WINDOWS_MAX, nine_in_ten),
@@ -192,7 +192,7 @@ fn a_fork_bomb_stays_inside_its_pids_limit() {
     let bomb = "(bomb() { bomb | bomb & }; bomb) & exec sleep 600";
     let bomb = task(&offer, "bomb", bomb, &[("cpus", 0.5), ("mem", 1024.0)]);
     let operations = json!([{"type": "LAUNCH", "launch": {"task_infos": [bomb]}}]);
-    // What is left is another's, below.
+    // The rest of the limit belongs to another group, below.
     framework.accepted(json!({"type": "ACCEPT", "accept": {
         "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 3600.0}}}));
     framework.until_state("bomb", "TASK_RUNNING");

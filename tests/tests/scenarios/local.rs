@@ -126,13 +126,13 @@ fn occupy(local: &Local) -> String {
         });
         (real.count() == 2).then_some(())
     });
-    // The verb itself is not what is looked at; its task outlives it until the framework is gone.
+    // The verb itself is not under test; its task outlives it until the framework is gone.
     execute.kill().expect("kill");
     execute.wait().expect("wait");
     word
 }
 
-/// What of this cluster the kernel still knows.
+/// Returns the remains of this cluster in the kernel.
 fn leftovers(local: &Local, word: &str) -> Vec<String> {
     let dir = local.dir.path().display().to_string();
     let mut found: Vec<_> = kernel::processes_like(&dir)
@@ -208,7 +208,7 @@ pub(super) fn ctrl_c_ends_everything_and_leaves_nothing() {
     let word = occupy(&local);
     let mut stderr = BufReader::new(local.child.stderr.take().expect("a pipe"));
     let mut said = String::new();
-    // It is said once everything runs, the scheduler last.
+    // The message comes once everything runs, the scheduler last.
     while !said.contains("meseta execute") && !said.contains("execute --master") {
         let bytes = stderr.read_line(&mut said).expect("text");
         assert!(bytes > 0, "no next command: {said}");

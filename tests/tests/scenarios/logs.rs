@@ -1,4 +1,4 @@
-//! What is kept of a task's output: all of it up to a size, in files that a writer cannot outgrow.
+//! The kept output of a task: all of it up to a size, in files that a writer cannot outgrow.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 64.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For how long the agent's use of a processor is measured.
+/// The time for which the agent's CPU usage is measured.
 const MEASURED: Duration = Duration::from_secs(2);
 
 fn bounded(size: &str, files: u32) -> Setup {
@@ -140,7 +140,7 @@ fn a_full_speed_writer_stays_within_its_files() {
         share * 100.0
     );
     assert!(share < 0.5, "the agent carries the output itself: {share}");
-    // It goes on while no agent runs, and after the next one's start.
+    // The rotation continues while no agent runs, and after the next one's start.
     cluster.agents[0].kill();
     for _ in 0..2 {
         let newest = modified("stdout.1");

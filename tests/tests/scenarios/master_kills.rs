@@ -1,5 +1,5 @@
-//! kill -9 of the master while an operator writes, or while tasks end: each write that was acknowledged is there
-//! afterwards, and each end is told.
+//! kill -9 of the master while an operator writes, or while tasks end: each acknowledged write is there afterwards, and
+//! each end is reported.
 
 use meseta_tests::{master_kills, unless_root, update_kills};
 

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes.
+//! The pages that Prometheus scrapes.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ meseta_tests::scenarios! {
         statistics_have_every_field_that_the_kernel_gives;
 }
 
-/// For what a page shows only after a while, where nothing is said of how soon.
+/// The time for values that a page shows only after an unspecified while.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn unless_promtool() -> Missing {
@@ -211,7 +211,7 @@ fn statistics_have_every_field_that_the_kernel_gives() {
         let told = &all.as_array()?.first()?["statistics"];
         told["timestamp"].is_number().then(|| told.clone())
     });
-    // What was asked for, whatever the kernel has.
+    // The requested limits, whatever the kernel has.
     assert!(told["timestamp"].as_f64() > Some(1e9), "{told:#}");
     assert_eq!(told["cpus_soft_limit"], 0.5);
     assert_eq!(told["mem_limit_bytes"], 64 << 20);
@@ -292,7 +292,7 @@ fn every_metric_is_in_the_reference() {
     );
 }
 
-/// One table row for each family, by name.
+/// Returns one table row for each family, by name.
 fn rows(text: &str) -> BTreeSet<String> {
     let words = |prefix: &str| -> Vec<(String, String)> {
         let lines = text

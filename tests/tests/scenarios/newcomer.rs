@@ -99,7 +99,7 @@ fn a_task_is_told_whole() {
             );
         }
     }
-    // An agent by the part of its id that is told apart.
+    // An agent is named by the unique part of its id.
     let output = cluster.meseta("deactivate", &["S0"]);
     assert!(output.status.success(), "{}", err(&output));
 }

@@ -1,5 +1,5 @@
-//! Tasks that behave oddly: they hang in the kernel, leave children that nobody waits for, close what they print to, fill a
-//! sandbox with what is hard to remove, or lose their supervisor. The agent goes on, and each is told right.
+//! Tasks that behave oddly: they hang in the kernel, leave children that nobody waits for, close their output, fill a
+//! sandbox with files that are hard to remove, or lose their supervisor. The agent continues, and each update is correct.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -68,7 +68,7 @@ async fn operations(mut client: OperatorClient<Channel>, agent: v1::AgentId, _: 
     let operation_uuid = taken.operation_uuid.expect("a name");
     let requested = AwaitOperationRequest { operation_uuid };
     for _ in 0..2 {
-        // It may be over before it is asked for, and is known a while after.
+        // The operation may be over before the query, and stays known for a while.
         let status = client
             .await_operation(requested.clone())
             .await

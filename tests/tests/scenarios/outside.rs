@@ -1,5 +1,5 @@
-//! What others do to a node while tasks run: they move processes, stop supervisors and the launcher, take the agent's memory,
-//! break the disk. No task ends of it, and each is told right.
+//! Actions of others on a node while tasks run: they move processes, stop supervisors and the launcher, take the agent's
+//! memory, break the disk. No task ends because of that, and each update is correct.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -48,7 +48,7 @@ impl Process {
         Self::find(pid).expect("it lives")
     }
 
-    /// The same, unless it has ended.
+    /// Returns the process, unless it has ended.
     fn find(pid: i32) -> Option<Self> {
         let born = kernel::start_time(pid)?;
         Some(Self { pid, born })
@@ -63,7 +63,7 @@ impl Process {
         self.find_parent().expect("it lives, and its parent")
     }
 
-    /// The same, unless either has ended.
+    /// Returns the parent process, unless either has ended.
     fn find_parent(self) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let rest = stat.rsplit(") ").next()?;
@@ -244,7 +244,7 @@ impl Group {
         vec!["/bin/sh".to_owned(), "-c".to_owned(), joins]
     }
 
-    /// Sets its limit of memory, or says what is used where none is given.
+    /// Sets the group's memory limit, or returns its usage if no limit is given.
     fn limit(&self, bytes: Option<u64>) -> u64 {
         let either = |names: [&str; 2]| {
             let paths = names.map(|name| self.0.join(name));
@@ -269,7 +269,7 @@ impl Drop for Group {
     }
 }
 
-/// Found by an error of its first clone, of which the runtime panicked.
+/// Found by an error of its first clone, on which the runtime panicked.
 fn an_agent_that_can_have_no_thread_says_so_and_ends() {
     let group = Group::make("pids", "threads");
     let dir = tempfile::tempdir().expect("a directory");
@@ -292,7 +292,7 @@ fn an_agent_that_can_have_no_thread_says_so_and_ends() {
     }
 }
 
-/// Its own group is the agent's alone: neither supervisors nor tasks are in it.
+/// The agent has a group of its own: neither supervisors nor tasks are in it.
 fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
     let group = Group::make("memory", "agent");
     let mut cluster = Cluster::start(Setup {
@@ -346,7 +346,7 @@ fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
     drop(cluster);
 }
 
-/// As the kernel does it with a device that fails: nothing is written any more until the file system is mounted anew.
+/// Simulates a failing device: the kernel permits no writes until the file system is mounted again.
 fn a_disk_that_has_become_read_only_ends_no_task_and_is_named() {
     let mut cluster = Cluster::start(Setup {
         agent_disk: Some(SmallDisk::Ext4 {
@@ -372,7 +372,7 @@ fn a_disk_that_has_become_read_only_ends_no_task_and_is_named() {
         is_over(&mut cluster).then_some(())
     });
     assert!(steady.is_alive());
-    // Whoever starts it again is told what is wrong.
+    // The next start reports the fault.
     cluster.respawn_agent(0);
     wait::eventually("it says what is wrong", PATIENCE, || {
         let said = cluster.agent().log_text();

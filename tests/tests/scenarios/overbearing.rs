@@ -1,5 +1,5 @@
-//! Frameworks and executors that want everything for themselves: offers that are kept, calls and updates without end,
-//! names without number. Others get what is theirs meanwhile.
+//! Greedy frameworks and executors: kept offers, endless calls and updates, countless names. Others get their share
+//! meanwhile.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn short_task(framework: &mut Framework, name: &str) -> Duration {
     panic!("{name} is dropped again and again");
 }
 
-/// How long so many answers of a daemon took, sorted.
+/// Returns the durations of this many answers of a daemon, sorted.
 fn answers(url: &str, count: usize) -> Vec<Duration> {
     let mut took: Vec<_> = (0..count)
         .map(|_| {

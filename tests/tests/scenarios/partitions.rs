@@ -35,7 +35,7 @@ const MASTER: u8 = 2;
 const AGENT: u8 = 3;
 /// Longer than what an agent has.
 const LONGER: Duration = Duration::from_secs(9);
-/// From the end of a fault until all is as before.
+/// The time from the end of a fault until all is as before.
 const RETURN_MAX: Duration = Duration::from_secs(15);
 
 /// A master and an agent, each on a host of its own. The fields end in this order.
@@ -148,14 +148,14 @@ impl Steady {
     }
 }
 
-/// The next state of a task that is told, acknowledged.
+/// Returns the next reported state of a task, and acknowledges it.
 fn next(framework: &mut Framework) -> Value {
     let status = framework.update("t");
     framework.acknowledge(&status);
     status["state"].clone()
 }
 
-/// Whether nothing was told of a task within this time.
+/// Whether no update of a task came within this time.
 fn is_quiet(framework: &mut Framework, lasting: Duration) -> bool {
     let of_task = |event: &Value| event["type"] == "UPDATE";
     match framework.within(lasting, &of_task) {

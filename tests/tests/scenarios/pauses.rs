@@ -19,7 +19,7 @@ meseta_tests::scenarios! {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a file of this name is, links apart.
+/// Finds a file of this name, without following links.
 pub(crate) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).find_map(|path| {
@@ -31,7 +31,7 @@ pub(crate) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// What a task of [`outlive`] runs.
+/// The command of a task in [`outlive`].
 pub(crate) const TICKS: &str = "while true; do echo tick >> ticks; sleep 1; done";
 
 /// Waits until the task has lived on for so many seconds, by what it writes.

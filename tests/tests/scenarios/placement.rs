@@ -1,4 +1,4 @@
-//! Which agents are offered to whom: domains, the whitelist, offer constraints; and who may watch.
+//! The agents that each framework is offered: domains, the whitelist, offer constraints; and the permission to watch.
 
 use std::io::Read as _;
 use std::time::Duration;

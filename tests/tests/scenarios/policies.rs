@@ -1,4 +1,4 @@
-//! What operators lay down: draining, and all that outlives the master.
+//! Policies of operators: draining, and all settings that outlive the master.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn a_drained_agent_ends_its_tasks() {
         (slaves["slaves"][0]["drain_info"] == drained).then_some(())
     });
     call(&cluster, "REACTIVATE_AGENT", json!({"agent_id": id}));
-    // What was offered before was taken back by the drain.
+    // The drain rescinded the earlier offers.
     standing_offer(&mut framework);
     let text = "Failed to drain agent: 'max_grace_period' must not be negative";
     assert_eq!(drain(-1), (400, text.to_owned()));

@@ -1,4 +1,4 @@
-//! The power of a busy node fails: what was told before is so afterwards.
+//! The power of a busy node fails: earlier updates are true afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

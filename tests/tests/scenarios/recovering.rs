@@ -1,4 +1,4 @@
-//! How an agent is told to recover: `--recover=cleanup` and `--strict`.
+//! Recovery flags of an agent: `--recover=cleanup` and `--strict`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up(
     framework.until_state("t", "TASK_KILLED");
 }
 
-/// Its log is gone, and what its supervisor had noted: the kernel knows them all the same.
+/// Its log is gone, and so are its supervisor's notes: the kernel still knows the processes.
 fn a_task_of_whose_start_no_record_is_left_goes_on() {
     let mut cluster = cluster();
     let mut framework = cluster.framework();

@@ -1,4 +1,4 @@
-//! Containers whose tasks come and go, and what is nested in them: limits as the kernel holds them, ports.
+//! Containers whose tasks come and go, and nested containers: limits in the kernel, and ports.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn limits_of_a_group_follow_its_tasks() {
     wait::eventually("its share is taken back", PATIENCE, || {
         (knobs(&outer) == (Some(70_000), memory(96, 128))).then_some(())
     });
-    // What was changed while no agent looked is set right.
+    // Changes made while no agent ran are corrected.
     cluster.agents[0].kill();
     outer.write(HARD, &(512 * MB).to_string());
     second.write(WEIGHT, "777");
@@ -138,7 +138,7 @@ fn a_limit_below_what_is_in_use_waits() {
     });
     framework.kill("shrinking");
     framework.until_state("shrinking", "TASK_KILLED");
-    // Nobody dies of it: only what is asked for is less.
+    // No task dies of it: only the request is smaller.
     assert_eq!(outer.hard_memory(), Some(256 * MB));
     assert_eq!(outer.soft_memory(), Some(96 * MB));
     std::fs::write(&gate, "").expect("written");
@@ -151,7 +151,7 @@ fn a_limit_below_what_is_in_use_waits() {
 
 fn a_nested_limit_ends_its_own_task() {
     let (_cluster, mut framework, offer) = Cluster::with_offer();
-    // Within what the group has, beyond what is its own.
+    // Within the limit of the group, but beyond its own.
     let hog = "head -c 100m /dev/zero | tail -c 100m >/dev/null; exit $?";
     let hog = apart(&offer, "hog", hog, 0.1, 64.0);
     launch_group(&framework, &offer, "hogs", &[hog]);

@@ -19,14 +19,14 @@ meseta_tests::scenarios! {
         a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged;
 }
 
-/// For a process to begin or to end.
+/// The time for a process to begin or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A command that runs until its gate is there.
 struct Waiting {
     gate: std::path::PathBuf,
     shell: i32,
-    /// Of the update that said it runs.
+    /// The uuid of the update with TASK_RUNNING.
     running: Vec<u8>,
 }
 
@@ -60,8 +60,8 @@ fn launch_ending(cluster: &Cluster, framework: &mut Framework, end: &str) -> Wai
     }
 }
 
-/// All updates of the task until its end, acknowledged, without repeats. That it runs may be told once
-/// more: the acknowledgement may have died with the daemon.
+/// Returns all states of the task until its end, acknowledged, without repeats. TASK_RUNNING may come once more: the
+/// acknowledgement may have died with the daemon.
 fn updates_to_the_end(framework: &mut Framework, running: &[u8]) -> Vec<String> {
     let (mut states, mut seen) = (Vec::new(), Vec::new());
     loop {
@@ -144,7 +144,7 @@ fn the_master_gets_its_agents_and_tasks_back() {
     cluster.wait_for_agents(1);
     assert_eq!(agent_id, cluster.agent_id(), "the agent keeps its id");
     assert_eq!(kernel::start_time(shell), born, "another process");
-    // What is free beside the task is offered anew.
+    // The free resources beside the task are offered again.
     let offer = framework.offer();
     let resources = offer["resources"].as_array().expect("resources");
     let cpus = resources

@@ -22,7 +22,7 @@ const GUESSES_PER_ADDRESS: u8 = 5;
 /// A few from each address and for each principal, as more are not looked at.
 const ADDRESSES: u8 = 24;
 const AT_ONCE: u8 = 4;
-/// What a master without nodes has, twice and more.
+/// More than twice the heap of a master without nodes.
 const HEAP_KIB_MAX: u64 = 40 << 10;
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -20,7 +20,7 @@ const OPERATOR: (&str, &str) = ("operator_principal", "password");
 const OTHER: (&str, &str) = ("other_principal", "password2");
 const NOBODY: (&str, &str) = ("reader", "password3");
 
-/// As printed, with `<operator_principal>` or `<reserver_principal>` filled.
+/// The printed text, with `<operator_principal>` or `<reserver_principal>` filled in.
 const RESOURCES: &str = r#"[
         {
           "name": "cpus",
@@ -121,7 +121,7 @@ fn the_operators_endpoints_as_typed_with_credentials() {
         let (status, text) = post(Some(OPERATOR), path, "");
         assert_eq!(status, 400, "{text}");
     }
-    // Another name than one's own, and a principal that may not, whatever name it gives.
+    // A name other than the caller's own, and a principal without permission, with any name.
     let (status, text) = post(Some(OTHER), "/master/reserve", &right);
     assert_eq!(status, 400, "{text}");
     assert!(text.contains("which does not match"), "{text}");
@@ -170,7 +170,7 @@ fn the_operators_endpoints_as_typed_with_credentials() {
     reserved_full(&cluster, "ads", 0);
 }
 
-/// One resource as the document prints it, in an offer or an operation; `top` is there once refined.
+/// Returns one resource as the document prints it, in an offer or an operation; `top` adds the refinement.
 fn printed(name: &str, value: u32, top: bool) -> String {
     let top = if top {
         r#",

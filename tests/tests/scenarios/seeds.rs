@@ -1,5 +1,5 @@
-//! What operators' documents and articles tell them to type, where no other scenario types it: word for word
-//! with the placeholders filled, and with the slips as printed.
+//! Commands of operators' documents and articles that no other scenario types: word for word with the placeholders filled,
+//! and with the printed mistakes.
 
 use meseta_tests::framework::framework_info;
 use meseta_tests::{Cluster, Setup};
@@ -33,7 +33,7 @@ fn static_reservations_are_listed_and_offered_to_their_role() {
     let free = &slaves["slaves"][0]["unreserved_resources_full"];
     assert_eq!(amount(free, "cpus"), json!(4.0));
     assert_eq!(amount(free, "mem"), json!(2048.0));
-    // Nobody else is offered what is reserved.
+    // Only the role is offered the reserved resources.
     let mut other = cluster.subscribe(&framework_info("web"));
     let offer = other.offer();
     assert_eq!(amount(&offer["resources"], "cpus"), json!(4.0));
@@ -46,7 +46,7 @@ fn static_reservations_are_listed_and_offered_to_their_role() {
     assert!((cpus - 12.0).abs() < 1e-9, "{offered:#}");
 }
 
-/// The article's agent, in small, with resources of names of one's own.
+/// The article's agent, in small, with custom resources.
 fn custom_resources_are_offered_and_divided() {
     let attributes = "--attributes=rack:rack-2;datacenter:europe;os:ubuntuv14.4;hasGpu:true";
     let resources =

@@ -1,9 +1,9 @@
-//! The page that shuts a cluster in ten minutes, typed as it stands, by an operator with three machines.
+//! The page that secures a cluster in ten minutes, typed exactly, by an operator with three machines.
 //!
-//! Blocks of commands of `docs/security.md` are run by a shell, in order. What differs from the page: addresses are of
+//! A shell runs the blocks of commands of `docs/security.md`, in order. Differences from the page: addresses are of
 //! loopback, `/etc`, `/var/lib` and `/run` of each machine are folders, and `scp`, `ssh`, `chown` and `systemctl` are
-//! scripts that act on these. Daemons are started when `systemctl` was told to, the master and the scheduler of jobs as a
-//! user without rights.
+//! scripts that act on these. Daemons start after `systemctl`, the master and the scheduler of jobs as a user without
+//! rights.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ meseta_tests::scenarios! {
 
 /// The user that stands for `meseta-master`.
 const NOBODY: u32 = 65_534;
-/// Where the page has its machines.
+/// The network of the page's machines.
 const PAGE_NET: &str = "10.0.0.";
-/// What an operator adds to the configuration of a machine.
+/// The operator's addition to the configuration of a machine.
 const EDIT: &str = "# edited on the machine\n";
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -89,7 +89,7 @@ set -eu
 /// The operator's desk and the machines.
 struct TestMachines {
     dir: TempDir,
-    /// What stands for [`PAGE_NET`].
+    /// The replacement of [`PAGE_NET`].
     net: String,
     cgroups_root: String,
     daemons: Vec<Daemon>,
@@ -136,7 +136,7 @@ impl TestMachines {
         self.dir.path().join("machines")
     }
 
-    /// What a shell says to these lines, and whether all went well.
+    /// Returns the shell's output for these lines, and whether all succeeded.
     fn try_lines(&self, lines: &str) -> (bool, String) {
         let shims = self.dir.path().join("shims");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -156,14 +156,14 @@ impl TestMachines {
         (output.status.success(), said)
     }
 
-    /// What a shell says to these lines, all of which go well.
+    /// Returns the shell's output for these lines, which must all succeed.
     fn run_lines(&self, lines: &str) -> String {
         let (is_good, said) = self.try_lines(lines);
         assert!(is_good, "{lines}: {said}{}", self.logs());
         said
     }
 
-    /// As somebody of the fleet.
+    /// Runs a line as a member of the fleet.
     fn by(&self, principal: &str, line: &str) -> (bool, String) {
         self.try_lines(&format!(". fleet/principals/{principal}/env\n{line}"))
     }
@@ -173,7 +173,7 @@ impl TestMachines {
         logs.collect::<Vec<_>>().join("\n---\n")
     }
 
-    /// Starts what `systemctl` was told to.
+    /// Starts the services that `systemctl` was asked for.
     fn reconcile_services(&mut self) {
         for unit in ["meseta-master", "meseta-agent", "meseta-scheduler"] {
             for entry in std::fs::read_dir(self.machines()).expect("machines") {
@@ -293,7 +293,7 @@ fn the_page_is_typed_as_it_stands() {
     }
 }
 
-/// The administrator does what operators do, a framework what is its own, and others nothing.
+/// Checks that the administrator may do everything, a framework may act on its own objects, and others nothing.
 fn the_rules_hold(test_machines: &TestMachines) {
     for line in [
         "meseta quota set eng --guarantee=cpus:1",
@@ -342,7 +342,7 @@ fn the_rules_hold(test_machines: &TestMachines) {
         ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE MESETA_CERT MESETA_KEY; meseta agents",
     );
     assert!(!is_good && said.contains("401"), "{said}");
-    // The certificate alone says who this is, and of it alone agents learn.
+    // The certificate alone identifies the user, and agents accept only that.
     let certified = ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE";
     let (is_good, said) =
         test_machines.try_lines(&format!("{certified}; meseta top && meseta agents"));

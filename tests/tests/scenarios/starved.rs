@@ -1,5 +1,5 @@
-//! The agent is started again where it has no room on its disk, or hardly any descriptors: every task goes on,
-//! and each is told right once there is room.
+//! The agent starts again without room on its disk, or with hardly any descriptors: every task continues, and each update
+//! is correct once there is room.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -175,7 +175,7 @@ fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
     }
 }
 
-/// What the agent wrote of a task.
+/// Returns the agent's log of a task's updates.
 fn updates_of(cluster: &Cluster, task: &str) -> PathBuf {
     let mut folders = vec![cluster.agent_dir(0).join("meta/slaves")];
     while let Some(folder) = folders.pop() {
@@ -295,7 +295,7 @@ fn an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_ta
     may_end(&cluster, 1);
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
-    // Told while the clients are there.
+    // The updates come while the clients are there.
     for number in 0..4 {
         may_end(&cluster, number);
         expect_exit(&mut framework, &format!("t{number}"), number);
@@ -319,7 +319,7 @@ fn an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_ta
     }
 }
 
-/// What an operator gets for a weight, nothing if nobody answers.
+/// Returns the status of setting a weight; `None` without an answer.
 fn put_weight(cluster: &Cluster, weight: u32) -> Option<u16> {
     let body = format!("[{{\"role\": \"kept\", \"weight\": {weight}.0}}]");
     let url = format!("{}/weights", cluster.master.url);
@@ -350,7 +350,7 @@ fn a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep() {
                 weight += 1;
                 None
             }
-            // One that only stood still is asked again.
+            // A master that only stood still gets the request again.
             None => is_out_of_room(&mut cluster).then_some(None),
             other => Some(other),
         }

@@ -1,5 +1,5 @@
-//! Operators set and take back quotas, weights, reservations, volumes and windows while frameworks work and the
-//! master is killed: what was answered stays, and the books of every snapshot add up.
+//! Operators set and remove quotas, weights, reservations, volumes and windows while frameworks work and the master is
+//! killed: acknowledged changes stay, and the books of every snapshot add up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,13 +26,13 @@ const ACTIONS: usize = 30;
 const EACH: &str = "cpus:2;mem:1024;disk:512";
 /// MB that are kept for a role without a framework, from before there was any other.
 const KEPT_MB: f64 = 512.0;
-/// What a role may have in cpus at most.
+/// The CPU limit of a role.
 const CAPPED_CPUS: f64 = 1.0;
 const LIMIT: Duration = Duration::from_secs(60);
 /// Tasks that a framework has at a time: enough to contend, few enough for a small machine.
 const LIVE_MAX: usize = 3;
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     url: String,
     capacity: ResourceQuantities,
@@ -449,7 +449,7 @@ impl Operator {
         assert_eq!(cluster.master.page("/quota").json(), json!({}));
     }
 
-    /// Destroys a volume or takes back a reservation, if there is one; something when there is none.
+    /// Destroys a volume or removes a reservation; returns `Some` when there is none.
     fn give_back(&self, agent: &Value, id: &str) -> Option<()> {
         let reserved = agent["reserved_resources_full"]
             .as_object()

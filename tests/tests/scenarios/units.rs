@@ -53,7 +53,7 @@ fn staged(drop_in: Option<&str>) -> tempfile::TempDir {
     dir
 }
 
-/// It ends well also when it does not know a key: what counts is that it says nothing.
+/// The tool also succeeds with an unknown key: only empty output counts.
 fn verify_has_nothing_to_say() {
     for drop_in in [
         None,
@@ -99,7 +99,7 @@ fn exposure_is_within_its_bounds() {
     }
 }
 
-/// Each daemon takes its example configuration: it fails later, for a port that is none.
+/// Each daemon accepts its example configuration: it fails later, for an invalid port.
 fn the_examples_are_understood() {
     for daemon in ["agent", "master", "scheduler"] {
         let config = folder().join(format!("{daemon}.toml"));

@@ -1,4 +1,4 @@
-//! What the kernel enforces and counts on cgroup v2, asked of its own files and of the agent.
+//! The enforcement and counters of the kernel on cgroup v2, read from its own files and from the agent.
 
 use std::fs;
 use std::path::Path;
@@ -190,8 +190,7 @@ fn statistics(node: &mut Node) {
     node.kill(&task, "counted");
 }
 
-/// What a container is protected with is asked for again by each group around it: the kernel gives no group more than
-/// those around it have.
+/// Each parent group repeats the protection of a container: the kernel gives no group more than its parents have.
 fn protection(node: &mut Node) {
     let task = node.launch("protected", "exec sleep 1000", SMALL);
     let around = || -> Vec<u64> {

@@ -18,7 +18,7 @@ const TREE: &str = "/sys/fs/cgroup/meseta.slice/meseta-tasks.scope";
 /// An emulated machine on a busy host is slow; nothing here is about speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// One container, as the agent and the kernel know it.
+/// A container, as the agent and the kernel know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     pub(crate) id: String,
@@ -31,7 +31,7 @@ pub(crate) struct Container {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) framework: Framework,
-    /// Those that live through the scenario.
+    /// The containers that live through the scenario.
     pub(crate) lasting: Vec<Container>,
 }
 
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// The same processes, in the same groups, inside the scope.
+    /// Checks that the lasting containers have the same processes, in the same groups, inside the scope.
     pub(crate) fn undisturbed(&self) {
         for container in &self.lasting {
             assert_eq!(
@@ -117,7 +117,7 @@ impl Node {
         self.launch_limited(name, command, resources, Value::Null)
     }
 
-    /// The same with `TaskInfo.limits`.
+    /// Launches a task with `TaskInfo.limits`.
     pub(crate) fn launch_limited(
         &mut self,
         name: &str,
@@ -133,7 +133,7 @@ impl Node {
         )
     }
 
-    /// A task that runs, with these fields of `TaskInfo`; null is none.
+    /// Launches a task with these fields of `TaskInfo`; null means no field.
     pub(crate) fn launch_with(
         &mut self,
         name: &str,
@@ -223,7 +223,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// One property of a unit.
+/// Returns a property of a unit.
 pub(crate) fn property(unit: &str, name: &str) -> String {
     let text = systemctl(&["show", "--value", "-p", name, unit]);
     text.trim().to_owned()

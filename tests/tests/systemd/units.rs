@@ -1,4 +1,4 @@
-//! What the units promise: readiness, and tasks that outlive every way a daemon can end.
+//! The promises of the units: readiness, and tasks that outlive every end of a daemon.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -156,7 +156,7 @@ fn restart(node: &mut Node) {
     node.undisturbed();
 }
 
-/// Nothing of a container's limits changes, and new containers get theirs.
+/// The limits of containers stay the same, and new containers get theirs.
 fn daemon_reload(node: &mut Node) {
     let limits = |node: &Node| -> Vec<String> {
         let files = [
@@ -231,7 +231,8 @@ fn master_restart(node: &mut Node) {
     node.undisturbed();
 }
 
-/// What ends every task of the node does so a second time: what is launched after the first is in a scope that systemd knows.
+/// Stopping the scope ends every task of the node, and does so a second time: later tasks are in a scope that systemd
+/// knows.
 fn scope_stopped(node: &mut Node) {
     for _ in 0..2 {
         let before = std::mem::take(&mut node.lasting);

@@ -1,7 +1,7 @@
-//! Holds what others have written, and is built in, to `deny.toml`: licences, versions, and who may use what.
+//! The check of third-party code that is built in against `deny.toml`: licences, versions, and permitted users.
 //!
-//! `cargo deny check` does the same, and looks for advisories besides; these tests run where it is not installed. Whatever
-//! is built for Linux on this kind of processor counts, what only tests and benches use included.
+//! `cargo deny check` does the same, and also looks for advisories; these tests run where it is not installed. Every
+//! package counts that is built for Linux on this kind of processor, including those of tests and benches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -43,7 +43,7 @@ impl Graph {
         }
     }
 
-    /// Those of others that are part of anything here.
+    /// Returns third-party packages that are part of any build here.
     fn foreign(&self) -> impl Iterator<Item = &Value> {
         let resolved = self.packages.values();
         resolved.filter(|one| self.nodes.contains_key(text(&one["id"])) && !one["source"].is_null())
@@ -146,7 +146,7 @@ fn what_is_banned_is_used_by_nobody_else() {
     assert_none("uses that deny.toml forbids", wrong);
 }
 
-/// With the features that the product has; those of tests are more.
+/// The features are those of the product; tests use more.
 #[test]
 fn the_product_has_few_packages() {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -158,7 +158,7 @@ fn the_product_has_few_packages() {
         .output()
         .expect("cargo runs");
     let told = String::from_utf8(output.stdout).expect("UTF-8");
-    // A name and a version, and whatever else is said of it.
+    // A line has a name, a version, and further words.
     let packages = told.lines().filter_map(|line| {
         let mut words = line.split(' ');
         let package = (words.next()?, words.next()?);

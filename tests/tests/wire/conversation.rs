@@ -59,7 +59,7 @@ fn conversation(encoding: Encoding) {
         uuids.len() == 3 && uuids.iter().all(|u| u.len() == 16),
         "{uuids:?}"
     );
-    // What the task held comes back, and what was left of the offer with it.
+    // The task's resources come back, and the rest of the offer with them.
     let mut whole = framework.offer();
     while amount(&whole, "cpus") != 4.0 {
         framework.decline(&whole, 0.0);

@@ -17,7 +17,7 @@ meseta_tests::scenarios! {
         streaming_headers_belong_to_streams;
 }
 
-/// What is asked of the master, and then of the agent.
+/// Returns the requests for the master, and then those for the agent.
 fn on_both<'a>(
     cluster: &'a Cluster,
     of_master: &'a str,

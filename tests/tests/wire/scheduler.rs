@@ -1,6 +1,6 @@
-//! What clients put on the wire and rely on in return: one test for each rule, to the byte.
+//! The bytes that clients send and rely on in return: one exact test for each rule.
 //!
-//! The rules are the union of what pymesos, mesos-framework, mesoshttp and mesos-go break on.
+//! The rules are the union of the requirements of pymesos, mesos-framework, mesoshttp and mesos-go.
 
 use meseta_tests::framework::framework_info;
 use meseta_tests::raw::{Head, Raw};

@@ -13,7 +13,7 @@ const NAME: &str = "hung-checks";
 const TASKS: usize = 140;
 const LIMIT: Duration = Duration::from_secs(30);
 const KEPT_OPEN: Duration = Duration::from_secs(120);
-/// How long a check may take, by its own words.
+/// The timeout that a check declares.
 const CHECK_SECONDS: f64 = 3600.0;
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Launches of 23 MiB each to a node whose agent is stopped, and what comes when it goes on.
+//! Launches of 23 MiB each to a node whose agent is stopped, and their arrival when it continues.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::scheduler::{Scheduler, Subscription, task};
 const NAME: &str = "large-launches";
 const LAUNCHES: usize = 40;
 const DATA_BYTES: usize = 23 << 20;
-/// For the remainder of an offer to come back.
+/// The time for the rest of an offer to come back.
 const OFFER_LIMIT: Duration = Duration::from_secs(3);
 /// The agent is stopped for less than its pings may stay unanswered.
 const ENDS_LIMIT: Duration = Duration::from_secs(20);

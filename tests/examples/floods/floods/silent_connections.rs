@@ -11,11 +11,11 @@ use crate::sockets::connect;
 
 const NAME: &str = "silent-connections";
 const GROUP: u8 = 3;
-/// From each address to each daemon: more than the 512 that it may have.
+/// Connections from each address to each daemon: more than the permitted 512.
 const CONNECTIONS: usize = 600;
-/// Those that were closed are made anew.
+/// The pause before closed connections are opened again.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How often a node and a framework of the same address register beside them.
+/// The pause between two registrations of a node and a framework from the same address.
 const RETURN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {

@@ -30,7 +30,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps what comes, and never says anything.
+/// Keeps the accepted connections, and never answers.
 fn accept(bench: &Bench, tally: &Tally, listener: &TcpListener, kept: &Mutex<Vec<TcpStream>>) {
     while !bench.time.is_over() {
         let Ok((stream, _)) = listener.accept() else {

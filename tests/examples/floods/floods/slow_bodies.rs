@@ -12,7 +12,7 @@ const GROUP: u8 = 5;
 /// The number of bodies sent to each daemon.
 const BODIES: usize = 200;
 const ANNOUNCED_BYTES: usize = 1_000_000;
-/// What comes at once of some of those to the master: together more than one principal may have under way.
+/// Bytes that some of the bodies for the master send at once: together more than one principal may have in flight.
 const BEGUN_BYTES: usize = 512 << 10;
 const BEGUN: usize = 90;
 const BYTE_PAUSE: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nothing has been answered.
+/// Whether no answer has come.
 fn is_open(stream: &TcpStream) -> bool {
     let looked = stream
         .set_nonblocking(true)

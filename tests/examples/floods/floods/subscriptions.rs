@@ -42,7 +42,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As many regular expressions, no two of them alike.
+/// Subscribes with many different regular expressions as constraints.
 fn constrained(bench: &Bench, tally: &Tally) {
     let one = |number: usize| {
         let regex = format!("^(node|host)-{number}-[a-z]{{2,9}}\\.rack[0-9]+$");
@@ -69,7 +69,7 @@ fn constrained(bench: &Bench, tally: &Tally) {
     tally.most("ms for the slowest constrained one", began.elapsed());
 }
 
-/// One whose info has labels of so many bytes.
+/// Subscribes with labels of this number of bytes.
 fn labelled(bench: &Bench, tally: &Tally, what: &str, bytes: usize) {
     let mut subscription = Subscription::hostile(&[NAME]);
     let label = pb::Label {

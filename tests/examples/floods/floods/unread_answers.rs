@@ -1,4 +1,4 @@
-//! Streams of events and large pages of the master and of a node that are asked for and never read.
+//! Streams of events and large pages of the master and of a node that are requested and never read.
 
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -11,7 +11,7 @@ use crate::sockets::{connect_small_buffer, send_head};
 /// Addresses that clients come from, each with as many connections as one may have who says nothing of itself.
 const GROUP: u8 = 1;
 const CLIENTS_PER_ADDRESS: usize = 100;
-/// Of each kind and daemon.
+/// The number of streams of each kind and daemon.
 const EVENTS: usize = 200;
 const PAGES: usize = 100;
 /// More than there are places for.

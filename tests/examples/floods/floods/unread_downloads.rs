@@ -68,7 +68,7 @@ fn round(bench: &Bench, tally: &Tally) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the only executor of a framework has its files.
+/// Returns the sandbox of the only executor of a framework.
 fn sandbox(bench: &Bench, framework: &str) -> io::Result<String> {
     let mut client = Client::new(bench.fleet.node_address(SHARED), Some(OPERATOR));
     let reply = client.send("GET /state", &[], b"")?;

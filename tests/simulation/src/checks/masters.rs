@@ -1,4 +1,4 @@
-//! What masters say of agents, offers and quota, held against each other and against the models.
+//! The masters' views of agents, offers and quota, compared with each other and with the models.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::agent::{RESOURCES, hostname, total};
 use crate::cluster::Cluster;
 use crate::models::{quota, reservation};
 
-/// What was seen of a master at its last step.
+/// The observations of a master at its last step.
 #[derive(Debug, Default)]
 struct Seen {
     /// The state that the master began with: whether there has been quota ever since, and the agents that it expected.
@@ -19,12 +19,12 @@ struct Seen {
     /// Agents that were there at one time.
     came: BTreeSet<AgentId>,
     agents: Vec<Arc<AgentView>>,
-    /// Of each agent, tasks that it will say it does not have, see [`Seen::note_unheard`].
+    /// The tasks of each agent that the agent will report as unknown, see [`Seen::note_unheard`].
     unheard: BTreeMap<AgentId, BTreeSet<(FrameworkId, TaskId)>>,
     offers: BTreeSet<OfferId>,
 }
 
-/// What was seen of each master.
+/// The observations of each master.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     seen: BTreeMap<u64, Seen>,
@@ -33,8 +33,8 @@ pub(crate) struct Checks {
 impl Cluster {
     /// Checks the masters that have made a step.
     pub(super) fn check_masters(&mut self) {
-        // A master that was succeeded may go on for long, and its offers were made when they were made: what was
-        // seen of it is forgotten with it, and not before.
+        // A succeeded master may live on, and its offers keep their age: its observations are forgotten with it, and not
+        // before.
         if self.checks.seen.len() > self.masters.len() {
             let masters = &self.masters;
             let is_there = |number: u64| masters.iter().any(|master| master.number == number);
@@ -55,7 +55,7 @@ impl Cluster {
 }
 
 impl Seen {
-    /// The first of what is wrong, of that which has changed.
+    /// Returns the first error in the changed parts.
     fn look(&mut self, snapshot: &Snapshot) -> Option<Broken> {
         if snapshot.counters.invariant_violations > 0 {
             let what = "the master's core and its allocator disagree";
@@ -119,7 +119,7 @@ impl Seen {
             .extend(unheard);
     }
 
-    /// With quota, nothing is offered until most of the agents of before are back.
+    /// Checks that a master with quota makes no offers until most of the earlier agents are back.
     fn hasty(&self, snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(590);
         let (has_quota, expected) = self.began.as_ref()?;

@@ -1,7 +1,7 @@
-//! What must hold after each step, of what has changed in it.
+//! The checks after each step, of the changes in it.
 //!
-//! Agents and the network notice much of it where it happens, see [`crate::agent`] and [`crate::outputs`]; here is what
-//! masters say of themselves. Which invariant is checked where stands in `docs/testing.md`.
+//! Agents and the network find many errors where they happen, see [`crate::agent`] and [`crate::outputs`]; this module
+//! checks the masters' own views. `docs/testing.md` lists the place of each invariant's check.
 
 mod masters;
 
@@ -34,7 +34,7 @@ pub struct Violation {
     pub seed: u64,
     /// The step in which it was noticed.
     pub step: u64,
-    /// The steps before, where they were told.
+    /// The steps before, if they were described.
     pub last: String,
 }
 

@@ -32,9 +32,10 @@ pub(crate) struct Copy {
 }
 
 impl Jobs {
-    /// The process dies, and another one reads the store, which has the first few of what was not told to be durable.
+    /// Ends the process; another one reads the store, which has the first `kept` of the unconfirmed writes.
     ///
     /// # Errors
+    ///
     /// The store cannot be read.
     pub(crate) fn crash(&mut self, time: u64, kept: usize) -> Result<(), RestoreError> {
         for _ in 0..kept.min(self.writes.len()) {
@@ -75,7 +76,7 @@ impl Jobs {
         is_there
     }
 
-    /// Another process on a copy of this one's store.
+    /// Returns another process on a copy of this one's store.
     fn copied(&self, time: u64, clock: Clock) -> Result<Self, RestoreError> {
         let mut copy = Self::new(clock, self.is_wide)?;
         copy.store.clone_from(&self.store);
@@ -83,7 +84,7 @@ impl Jobs {
         Ok(copy)
     }
 
-    /// The users of the framework, and what was promised to them, go with the scheduler that has it.
+    /// Passes the users of the framework, and the promises to them, to the scheduler that has it now.
     fn hand_over(&mut self, to: &mut Self) {
         std::mem::swap(&mut self.clients, &mut to.clients);
         std::mem::swap(&mut self.names, &mut to.names);
@@ -247,7 +248,7 @@ impl Cluster {
         self.open_stream(at, master);
     }
 
-    /// A scheduler whose framework another one has reads what was sent to it, and lets time pass.
+    /// Lets a scheduler whose framework another one has read its input, and lets time pass.
     pub(crate) fn act_copies(&mut self) {
         for at in 0..self.frameworks.len() {
             self.act_copy(at);
@@ -312,7 +313,8 @@ impl Cluster {
         copy.jobs.step(time, Input::Disconnected);
         copy.jobs.take_calls();
         if framework.stream.is_none() {
-            // The other one has no stream, and subscribes later than this one: it is never told, and gets all back.
+            // The other scheduler has no stream, and subscribes later than this one: it gets no event, and gets everything
+            // back.
             let Some(mut before) = framework.jobs.take() else {
                 return;
             };

@@ -239,7 +239,7 @@ impl Jobs {
         name.is_some_and(|name| name.job == FRONT && Some(name.version) == self.ill_version)
     }
 
-    /// What an event means to it, as its link reads events.
+    /// Handles an event, as its link reads events.
     pub(crate) fn hear(&mut self, time: u64, event: Event) {
         let roles = self.stream_roles.clone();
         let input = match event.r#type() {
@@ -277,7 +277,7 @@ impl Jobs {
         self.step(time, Input::RolesAnswered { refused });
     }
 
-    /// Its stream has ended, at the time of the last step.
+    /// Handles the end of its stream, at the time of the last step.
     pub(crate) fn disconnected(&mut self) {
         self.step(self.time, Input::Disconnected);
         self.calls.clear();
@@ -332,7 +332,7 @@ impl Jobs {
         };
     }
 
-    /// Names the version to go back to, where one is asked for.
+    /// Fills in a version, if the request reverts to one.
     fn with_version(&self, request: Request, rng: &mut fastrand::Rng) -> Request {
         match request {
             Request::Revert { name, .. } => {
@@ -346,7 +346,7 @@ impl Jobs {
         }
     }
 
-    /// A task succeeded, as its agent tells; see [`Promises::succeeded`].
+    /// Records an agent's success of a task; see [`Promises::succeeded`].
     pub(crate) fn succeeded(
         &mut self,
         status: &pb::TaskStatus,

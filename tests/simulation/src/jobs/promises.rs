@@ -41,7 +41,7 @@ pub(super) struct Promises {
     services: BTreeMap<&'static str, Vec<TaskView>>,
     /// The failures that were counted before a step.
     failed: u64,
-    /// The first update that tells of the success of each index of a batch.
+    /// The first update with the success of each index of a batch.
     successes: BTreeMap<(String, u64, u32), pb::TaskStatus>,
     /// Jobs that a client has stopped.
     pub(super) is_stopping: bool,
@@ -53,7 +53,7 @@ impl Promises {
         self.broken.push(Broken::new(rule, what));
     }
 
-    /// The master tells this to the scheduler.
+    /// Records input from the master before the scheduler sees it.
     pub(super) fn before(&mut self, time: u64, state: &State, input: &Input) {
         self.failed = state.totals().failed;
         match input {
@@ -199,8 +199,8 @@ impl Promises {
         self.launches.get(job).copied()
     }
 
-    /// A task of its own succeeded, as its agent tells: once for each index of a batch. What became of one that was given
-    /// up with its agent does not count.
+    /// Records an agent's success of an own task: once for each index of a batch. The result of a task that was given up
+    /// with its agent does not count.
     pub(super) fn succeeded(
         &mut self,
         status: &pb::TaskStatus,
@@ -222,7 +222,7 @@ impl Promises {
     }
 }
 
-/// The task that the master told of, and its state.
+/// A task that the master reported, and its state.
 pub(super) type Told = Option<(String, TaskState)>;
 
 /// The task that an input is about.

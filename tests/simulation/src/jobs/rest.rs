@@ -1,4 +1,4 @@
-//! What must hold of the job scheduler once nothing goes wrong any more.
+//! The checks of the job scheduler once all faults have ended.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ impl Cluster {
             (PROBES + 1, "unused"),
             (PROBES + 2, "ads/unused"),
         ])?;
-        // New roles were asked for, in a call that replaces all that the master knows of the others.
+        // The framework requested new roles, in a call that replaces all roles at the master.
         self.pass()?;
         self.drain_queues()?;
         if let Some(broken) = self.disagreement() {

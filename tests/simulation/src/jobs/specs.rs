@@ -22,7 +22,7 @@ pub(super) const TIMED: &str = "timed";
 pub(super) const CRON: &str = "nightly";
 /// A schedule whose next run replaces the one before.
 pub(super) const REPLACING: &str = "often";
-/// A schedule whose runs may overlap. The first version of it fits on no agent.
+/// A schedule with overlapping runs. Its first version fits on no agent.
 pub(super) const ALLOWING: &str = "allowed";
 
 /// Instances of the service, and what an update may add.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use meseta_allocator::Quota;
 use meseta_resources::{ResourceQuantities, Resources, Role};
 
-/// What the roles of a cluster hold.
+/// The resources that the roles of a cluster hold.
 #[derive(Debug, Default)]
 pub(crate) struct Held(BTreeMap<Role, ResourceQuantities>);
 
@@ -20,7 +20,7 @@ impl Held {
         }
     }
 
-    /// Counts what is reserved in an agent's total.
+    /// Counts the reservations in an agent's total.
     pub(crate) fn reserved(&mut self, total: &Resources) {
         for (role, reserved) in total.reservations() {
             self.add(&role, &reserved);
@@ -64,7 +64,7 @@ impl Held {
         None
     }
 
-    /// How much of its guarantees each role that is on top of a tree has not got, all together.
+    /// Returns the unmet guarantees of all top-level roles together.
     pub(crate) fn unmet(&self, quotas: &BTreeMap<Role, Quota>) -> ResourceQuantities {
         let mut unmet = ResourceQuantities::new();
         for (role, quota) in quotas.iter().filter(|(role, _)| role.parent().is_none()) {

@@ -1,4 +1,4 @@
-//! Reconciliation: each task that is asked for is answered, and at rest the answer is the truth.
+//! The model of reconciliation: each requested task is answered, and at rest the answer is the truth.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use meseta_master::core::is_terminal;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{TaskState, TaskStatus};
 
-/// What a framework has asked on its stream, and what it was answered.
+/// A framework's questions on its stream, and the answers.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     /// Tasks that no answer has come for.
@@ -16,7 +16,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// These were asked for, and the master has taken the question.
+    /// Records a question about these tasks that the master has accepted.
     pub(crate) fn asked(&mut self, tasks: impl Iterator<Item = String>) {
         self.open.extend(tasks.map(|task| (task, ())));
     }

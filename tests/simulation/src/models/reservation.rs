@@ -1,5 +1,5 @@
-//! Reservation: what is reserved to a role is offered to that role and those below it, and to nobody else; a reservation
-//! or volume that was made stays until it is unmade; and reserving makes nothing more or less.
+//! The model of reservations: resources reserved to a role are offered to that role and those below it, and to no other; a
+//! reservation or volume stays until it is removed; reserving changes no amount.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(crate) fn foreign<'a>(resources: &'a Resources, role: &Role) -> Option<&'a R
     resources.iter().find(is_foreign)
 }
 
-/// How much there is, reserved or not: the same for ever.
+/// Returns the total amount, reserved or not: the same for ever.
 pub(crate) fn amount(total: &Resources) -> ResourceQuantities {
     total.unrevocable().scalar_quantities()
 }

@@ -59,7 +59,7 @@ pub(super) fn a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones(
         Some(14.0)
     );
 
-    // 10 of them are used, and the total stays what it is: nothing is told twice.
+    // The task uses 10 of them, and the total stays the same: no report is repeated.
     let task = revocable_task(&offer, "borrowed", "sleep 600", 10.0);
     revocable_framework.launch(&offer, &[task]);
     revocable_framework.until_state("borrowed", "TASK_RUNNING");
@@ -84,7 +84,7 @@ pub(super) fn a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones(
         Some(1.0)
     );
 
-    // What is oversubscribed can neither be reserved nor mixed with what is not.
+    // Oversubscribed resources can neither be reserved nor mixed with regular ones.
     let mut mixed = revocable_task(&rest, "mixed", "true", 1.0);
     let plain = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 1.0},
                        "allocation_info": {"role": "batch"}});
@@ -145,7 +145,7 @@ pub(super) fn slack_is_oversubscribed_within_two_intervals() {
     let cluster = cluster(slack_flags(&proc));
     let _regular = asleep(&cluster);
     let mut revocable_framework = revocable_framework(&cluster);
-    // It grows by steps, each of which takes back what was offered by the one before.
+    // It grows by steps, each of which rescinds the offer of the step before.
     wait::eventually("what the agent says is offered", PATIENCE, || {
         let offer = wait_for_revocable_offer(&mut revocable_framework);
         let oversubscribed = amount(&offer, "cpus", true);

@@ -145,7 +145,7 @@ pub(super) fn the_load_controller_evicts_all_revocable_executors_and_nobody_else
     assert_eq!(keys["slave/tasks_gone"], json!(4.0));
 }
 
-/// What a machine of 1 GB has left.
+/// Returns the meminfo of a machine of 1 GB with this available memory.
 fn meminfo(available_mb: u64) -> String {
     let zero = [
         "Buffers",
@@ -212,7 +212,7 @@ pub(super) fn pressure_on_memory_stops_offers_and_kills_the_largest_revocable_ta
         let bytes = large["statistics"]["mem_rss_bytes"].as_u64()?;
         (bytes >= 29 << 20).then_some(())
     });
-    // 84 of 100 are used: nothing more is oversubscribed, what was offered is taken back, nobody dies.
+    // 84 of 100 are used: no more is oversubscribed, the offer is rescinded, no task dies.
     set(&proc, "meminfo", &meminfo(1024 * 16 / 100));
     revocable_framework.wait_until("the offer is rescinded", |event| {
         event["type"] == "RESCIND" && event["rescind"]["offer_id"] == rest["id"]

@@ -1,4 +1,4 @@
-//! Oversubscription, live: what is oversubscribed, to whom, and how it is taken back.
+//! Oversubscription on a live cluster: the oversubscribed resources, their users, and their recovery.
 
 mod estimators;
 mod evicting;
@@ -33,7 +33,7 @@ meseta_tests::scenarios! {
         evicting::pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task;
 }
 
-/// As the document has them.
+/// The text of the document.
 const FIXED: &str = r#"{
   "libraries": {
     "file": "/usr/local/lib64/libfixed_resource_estimator.so",

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes of it, and the example alerts.
+//! The metrics of oversubscription for Prometheus, and the example alerts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -74,7 +74,7 @@ impl Prometheus {
         (answer.status == 200).then(|| answer.json())
     }
 
-    /// The one value that a query has, once it is what is wanted.
+    /// Returns the single value of a query, once it matches.
     fn until(&self, what: &str, query: &str, matches: impl Fn(f64) -> bool) -> f64 {
         let encode = |one: char| match one {
             '{' | '}' | '"' | '=' | ' ' | '+' => format!("%{:02X}", u32::from(one)),

@@ -1,4 +1,4 @@
-//! What frameworks reserve: the document's example, and operations that are told of.
+//! Reservations of frameworks: the document's example, and operations with status updates.
 
 use meseta_tests::framework::framework_info;
 use meseta_tests::{Encoding, Framework, http, wait};
@@ -79,7 +79,7 @@ pub(super) fn named_operations_are_told_until_acknowledged() {
     assert!(bad.get("uuid").is_none(), "{bad}");
     let good = told(&mut framework, "good");
     assert_eq!(good["state"], "OPERATION_FINISHED");
-    // Not acknowledged: the agent keeps it over its own end and tells it again.
+    // Without an acknowledgement the agent keeps the status over its own end and repeats it.
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     let again = told(&mut framework, "good");
@@ -99,7 +99,7 @@ pub(super) fn named_operations_are_told_until_acknowledged() {
         json!({"type": "RECONCILE_OPERATIONS", "reconcile_operations": {
         "operations": [{"operation_id": {"value": "good"}, "agent_id": again["agent_id"]}]}}),
     );
-    // What was told until the acknowledgement arrived may have been told more than twice.
+    // Until the acknowledgement arrived, the status may have come more than twice.
     framework.wait_until("the operation is unknown", |event| {
         let status = &event["update_operation_status"]["status"];
         status["operation_id"]["value"] == "good" && status["state"] == "OPERATION_UNKNOWN"

@@ -1,4 +1,4 @@
-//! What operators reserve by the v1 API; the forms of the document are in `seed_reservations`.
+//! Reservations of operators by the v1 API; the forms of the document are in `seed_reservations`.
 
 use meseta_tests::wait;
 use serde_json::{Value, json};

@@ -124,8 +124,8 @@ pub(super) fn ten_crashes_leave_everything_exactly_once() {
     });
 }
 
-/// Does it and kills the agent at once, then does it again and kills the master: what was asked for may
-/// be on its way, half done, or done.
+/// Does the work and kills the agent at once, then does it again and kills the master: the request may be on its way, half
+/// done, or done.
 fn twice(cluster: &mut Cluster, work: impl Fn(&Cluster)) {
     work(cluster);
     cluster.restart_agent(0);
@@ -142,7 +142,7 @@ fn asked(cluster: &Cluster, agent: &str, path: &str, name: &str, resource: &Valu
     assert!(codes.contains(&code), "{path}: {code} {}", answer.text());
 }
 
-/// One reservation of 64 MB, with the volume or without, say master, agent and disk.
+/// Waits until master, agent and disk show one reservation of 64 MB, with or without the volume.
 fn exactly_once(cluster: &Cluster, dir: &std::path::Path, has_volume: bool) {
     wait::eventually(
         "one reservation, and the volume if there is one",

@@ -31,13 +31,13 @@ pub(crate) fn cluster(resources: &str) -> Cluster {
     Cluster::with_resources(resources)
 }
 
-/// Sends operations on an offer; what is left is offered again at once.
+/// Sends operations on an offer; the rest is offered again at once.
 pub(crate) fn operate(framework: &Framework, offer: &Value, operations: Value) {
     framework.accepted(json!({"type": "ACCEPT", "accept": {
         "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 0.0}}}));
 }
 
-/// The next offers, until together they are what is wanted: one event may hold only a part.
+/// Collects the next offers until together they match: one event may contain only a part.
 pub(crate) fn offer_where(
     framework: &mut Framework,
     what: &str,
@@ -57,7 +57,7 @@ pub(crate) fn offer_where(
     }
 }
 
-/// How much of a name there is in an offer, of what `keep` accepts.
+/// Returns the amount of a resource in an offer, among the entries that `keep` accepts.
 pub(crate) fn sum(resources: &Value, name: &str, keep: impl Fn(&Value) -> bool) -> f64 {
     let resources = resources.as_array().into_iter().flatten();
     resources
@@ -108,7 +108,7 @@ fn percent(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-/// As `curl -d slaveId=... -d NAME=...` sends it.
+/// Sends the form of `curl -d slaveId=... -d NAME=...`.
 pub(crate) fn post_form(
     cluster: &Cluster,
     path: &str,
@@ -125,7 +125,7 @@ pub(crate) fn post_form(
     )
 }
 
-/// Where an agent keeps a volume.
+/// Returns the folder of a volume on an agent.
 fn volume_dir(cluster: &Cluster, role: &str, id: &str) -> std::path::PathBuf {
     cluster
         .dir

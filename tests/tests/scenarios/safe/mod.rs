@@ -1,7 +1,7 @@
-//! Safe: what a tenant tries against others, the node and the master, and what becomes of it.
+//! Security: a tenant's attempts against others, the node and the master, and their results.
 //!
-//! One file for each way in. `tests/vm/run` runs this group in its machine too, under the shipped unit's umask,
-//! as root and as an ordinary user: `cargo test -p meseta-tests --test scenarios -- safe::`.
+//! One file for each kind of attack. `tests/vm/run` runs this group in its machine too, under the shipped unit's umask, as
+//! root and as an ordinary user: `cargo test -p meseta-tests --test scenarios -- safe::`.
 
 mod modes;
 mod paths;

@@ -1,4 +1,4 @@
-//! What a task finds around it: folders, groups and limits, whatever the agent was started with.
+//! The surroundings of a task: folders, groups and limits, with any start of the agent.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{as_nobody, framework_of_nobody, open_cluster, sandbox, small};
 
-/// Runs a task to its end; what it printed, as the API tells it.
+/// Runs a task to its end; returns its output from the API.
 fn printed(cluster: &Cluster, framework: &mut Framework, task: Value) -> String {
     let id = task["task_id"]["value"].as_str().expect("an id").to_owned();
     let offer = framework.offer();
@@ -84,7 +84,7 @@ pub(super) fn an_agent_of_an_ordinary_user_runs_under_any_umask() {
 
 /// Other frameworks', executors' and containers' ids are passwords of a kind: they are not listed.
 pub(super) fn tasks_see_no_ids_of_others_and_no_groups_of_the_host() {
-    // What is on by default on v2 alone.
+    // The isolators that are on by default on v2 alone.
     let isolation = "cgroups/cpu,cgroups/mem,cgroups/pids,filesystem/kernel,linux/nnp,\
         namespaces/cgroup,namespaces/ipc,namespaces/mnt,namespaces/pid,namespaces/uts,posix/rlimits";
     let cluster = open_cluster(&[&format!("--isolation={isolation}")]);

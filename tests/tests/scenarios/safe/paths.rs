@@ -11,7 +11,7 @@ use super::{
     until_healthy,
 };
 
-/// For processes to end once nothing keeps them.
+/// The time for unblocked processes to end.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
 fn end(framework: &mut Framework, task: &str) {
@@ -36,7 +36,7 @@ fn launch_group(framework: &mut Framework, executor: &str, mut task: Value) {
         "offer_ids": [offer["id"]], "operations": [launch], "filters": {"refuse_seconds": 0.0}}}));
 }
 
-/// What a check prints goes to its task's sandbox, by way of folders that the task's user can swap.
+/// The output of a check goes to its task's sandbox, through folders that the task's user can swap.
 pub(super) fn a_check_writes_through_no_link_of_its_task() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);

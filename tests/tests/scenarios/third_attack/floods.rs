@@ -10,7 +10,7 @@ use serde_json::json;
 const SUBSCRIPTIONS: usize = 60;
 /// Launches that fail, each with a URI of a megabyte.
 const LAUNCHES: usize = 20;
-/// The most that one of them may write to the logs of both daemons together, at the level `debug` of the tests.
+/// Bytes that one of them may write to the logs of both daemons together, at the level `debug` of the tests.
 const BYTES_FOR_EACH_MAX: usize = 16 << 10;
 
 /// The longest line of a log.

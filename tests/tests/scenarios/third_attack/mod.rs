@@ -1,8 +1,8 @@
-//! A third attack, by somebody who knows the defences: each check is an attempt of `docs/dev/third-attack.md`.
+//! A third attack, by an attacker who knows the defences: each check is an attempt of `docs/dev/third-attack.md`.
 //!
-//! - [`fleet`]: a secured cluster, and what the attacker holds of it;
+//! - [`fleet`]: a secured cluster, and the attacker's rights in it;
 //! - [`floods`]: calls with very long texts, without pause;
-//! - [`tenants`]: what principals with few rights learn and reach.
+//! - [`tenants`]: the information and access of principals with few rights.
 
 mod fleet;
 mod floods;

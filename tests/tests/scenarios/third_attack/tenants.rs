@@ -1,4 +1,5 @@
-//! What principals of a secured cluster with few rights learn of the work of others, and where their requests get to.
+//! The information that principals with few rights get about the work of others in a secured cluster, and the reach of
+//! their requests.
 
 use std::process::{Child, Command, Stdio};
 
@@ -240,7 +241,7 @@ pub(super) fn hidden_ids_answer_as_unknown_ids() {
                 differ.push(format!("{principal} GET {path}: {answers:?}"));
             }
         }
-        // The user of an existing sandbox is named in the message, see the page; the status tells nothing.
+        // The message names the user of an existing sandbox, see the page; the status reveals nothing.
         let statuses = [framework.as_str(), no_framework.as_str()].map(|id| {
             let path = format!("/files/read?offset=0&path={}", sandbox(id));
             get(cluster.agent, &path).status
@@ -338,7 +339,7 @@ pub(super) fn odd_paths_and_hosts_reach_nothing() {
                 "{path}: {}",
                 by_nobody.status
             );
-            // A reader of metrics reads metrics: lists are empty, and flags are not told.
+            // A reader of metrics may only read metrics: lists are empty, and flags are hidden.
             let headers = [("authorization", basic.as_str())];
             let by_reader = client.send("GET", &url, &headers, "").expect("an answer");
             let text = by_reader.text();

@@ -1,6 +1,6 @@
-//! An agent that says it leaves for good, and what a scheduler hears of it, beside what was recorded.
+//! An agent that leaves for good, and its scheduler's events, compared with the recording.
 //!
-//! The agent only talks: it is played here, over gRPC.
+//! The agent only talks: the test plays it over gRPC.
 
 use meseta_proto::convert::{Format, parse_resources, to_resources};
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;

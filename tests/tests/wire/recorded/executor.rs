@@ -1,6 +1,6 @@
-//! An executor's conversation with its agent, and what its scheduler hears of it, beside those recorded.
+//! An executor's conversation with its agent, and its scheduler's events, compared with the recordings.
 //!
-//! The executor's process only waits; its calls are made here, over a plain socket.
+//! The executor's process only waits; the test makes its calls over a plain socket.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ meseta_tests::scenarios! {
 
 const HEADERS: [&str; 2] = ["Content-Type: application/json", "Accept: application/json"];
 const UUID: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
-/// For a process to do its part.
+/// The time for a process to do its part.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Waits until it is told to end, as what it was launched in may know. The file is there once it is whole.
+/// A command that waits for a file that ends it. The file with its environment appears once it is complete.
 const WAITING: &str = "env > new; mv new environment; until [ -e end ]; do sleep 0.05; done";
 
 fn subscribe(cluster: &Cluster) -> Framework {
@@ -59,7 +59,7 @@ fn sandbox(cluster: &Cluster, framework: &Framework, offer: &Value, executor: &s
     cluster.agent_dir(0).join(path)
 }
 
-/// One of an executor's calls, and its answer.
+/// A call of an executor, and its answer.
 type Call<'a> = dyn Fn(&Executor<'_>) -> (Head, String) + 'a;
 
 struct Executor<'a> {
@@ -218,7 +218,7 @@ fn next(framework: &mut Framework) -> Value {
     event
 }
 
-/// What the scheduler sends reaches the executor.
+/// Checks that the scheduler's messages reach the executor.
 fn hears(executor: &mut Executor<'_>, framework: &Framework, offer: &Value, expected: &Events) {
     framework.accepted(
         json!({"type": "MESSAGE", "message": {"agent_id": offer["agent_id"],
@@ -243,7 +243,7 @@ fn same_environment(file: &str, path: &std::path::Path) {
     let recorded = recording::text(file);
     let mut expected = named(&recorded);
     if file == "executor-environment.txt" {
-        // Recorded where executors need not authenticate; here each has its token unless told otherwise.
+        // The recording has no authentication of executors; here each has its token unless a flag forbids that.
         expected.insert("MESOS_EXECUTOR_AUTHENTICATION_TOKEN".to_owned());
     }
     assert_eq!(expected, named(&read), "{file}");

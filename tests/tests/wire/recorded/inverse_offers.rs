@@ -1,4 +1,4 @@
-//! Maintenance as frameworks live through it: offers with their end, inverse offers, and what is seen of the answers.
+//! Maintenance from the view of frameworks: offers with their end, inverse offers, and the visible answers.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn answer(framework: &mut Framework, kind: &str, refuse_seconds: f64) -> Value {
     offer
 }
 
-/// What was answered by a framework, as operators see it on the page and by the call.
+/// Returns a framework's answer, as operators see it on the page and by the call.
 fn seen(cluster: &Cluster, framework: &Framework) -> Vec<String> {
     let page = status(cluster);
     let url = format!("{}/api/v1", cluster.master.url);
@@ -119,7 +119,7 @@ fn answers_are_seen_in_the_status_of_maintenance() {
     schedule(&cluster, &window());
     assert_eq!(seen(&cluster, &framework), [""; 0], "nobody has answered");
 
-    // Declined for no time at all, it is asked again; accepted for an hour, it is not.
+    // After a decline for no time, the master asks again; after an acceptance for an hour, it does not.
     let asked = answer(&mut framework, "DECLINE_INVERSE_OFFERS", 0.0);
     assert_eq!(asked["agent_id"], offer["agent_id"]);
     assert_eq!(asked["framework_id"]["value"], framework.id);
@@ -132,13 +132,13 @@ fn answers_are_seen_in_the_status_of_maintenance() {
     framework.accepted(json!({"type": "REVIVE"}));
     answer(&mut framework, "ACCEPT_INVERSE_OFFERS", 3600.0);
 
-    // Who holds an offer of it is asked as well, and answers for himself.
+    // A framework that holds an offer of the agent gets an inverse offer too, and answers for itself.
     other.wait_for("OFFERS");
     answer(&mut other, "DECLINE_INVERSE_OFFERS", 3600.0);
     assert_eq!(seen(&cluster, &other), ["DECLINE"]);
     assert_eq!(seen(&cluster, &framework), ["ACCEPT"]);
 
-    // An answer to what was taken back changes nothing, and a new schedule knows of no answers.
+    // An answer to a rescinded inverse offer changes nothing, and a new schedule has no answers.
     schedule(&cluster, &json!([]));
     framework.accepted(json!({"type": "ACCEPT_INVERSE_OFFERS",
         "accept_inverse_offers": {"inverse_offer_ids": [asked["id"]]}}));

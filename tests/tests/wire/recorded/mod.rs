@@ -30,7 +30,7 @@ meseta_tests::scenarios! {
         every_metric_recorded_is_there;
 }
 
-/// For what an agent still has to do before an answer is as it was recorded.
+/// The time for an agent's work before an answer matches the recording.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The cluster that was recorded.
@@ -49,7 +49,7 @@ fn operators(file: &str) {
     replay(&cluster(), file, &[]);
 }
 
-/// Sends again what was sent, with our names in the place of theirs.
+/// Sends the recorded requests again, with our names in place of theirs.
 pub(crate) fn replay(cluster: &Cluster, file: &str, names: &[(&str, &str)]) {
     let agent = cluster.agent_id();
     let ours = |text: &str| {
@@ -183,7 +183,7 @@ fn send(address: &str, exchange: &Value) -> (Head, String) {
     raw.answer()
 }
 
-/// What is not as it was recorded, if anything that matters.
+/// Returns the relevant difference from the recording, if any.
 fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String> {
     let status = exchange["status"].as_str().expect("a status");
     if !status.starts_with(&head.status.to_string()) {

@@ -21,17 +21,17 @@ meseta_tests::scenarios! {
         the_operators_events_have_the_shape_recorded;
 }
 
-/// For what a page shows only after a while.
+/// The time for values that a page shows only after a while.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Where ours are not as theirs.
+/// The paths at which our pages differ from theirs.
 const DEPARTURES: &[&str] = &[
     // It was built without git.
     ".git_sha",
     ".meseta_version",
     // The flags are each daemon's own.
     ".flags",
-    // What is oversubscribed, and why not more.
+    // The oversubscribed resources, and the reason for their limit.
     ".oversubscribed_resources",
     ".oversubscription",
     // A field of v0 that the v1 messages do not have.
@@ -50,7 +50,7 @@ const DEPARTURES: &[&str] = &[
     "executors[].executor_info.resources",
 ];
 
-/// When the end was recorded, the agent had gone.
+/// The agent was gone when the end was recorded.
 fn is_departure(when: &str, path: &str) -> bool {
     DEPARTURES.iter().any(|departure| path.contains(departure))
         || when == "completed" && path.starts_with(".slaves[]")
@@ -95,7 +95,7 @@ fn subscribe(cluster: &Cluster) -> Framework {
     cluster.subscribe(&info)
 }
 
-/// The task that ran when most of it was recorded.
+/// Returns the task that ran during most of the recording.
 fn recorded_task(offer: &Value) -> Value {
     let command = "env | sort > environment; exec sleep 600";
     let mut one = task(offer, "task-1", command, &[("cpus", 0.5), ("mem", 64.0)]);

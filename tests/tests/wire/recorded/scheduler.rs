@@ -22,7 +22,7 @@ fn scheduler_calls_are_answered_as_recorded() {
         ("FRAMEWORK", &framework.id),
     ];
     recorded::replay(&cluster, "scheduler-errors.jsonl", &names);
-    // What was refused left the framework as it was, and made no other.
+    // Refused calls left the framework unchanged, and created no other.
     let shown = cluster.master.page("/frameworks").json();
     assert_eq!(shown["frameworks"].as_array().map(Vec::len), Some(1));
     framework.accepted(json!({"type": "REVIVE"}));
