@@ -628,7 +628,7 @@ mod tests {
         assert!(is(used_share(100, 90, 90).max(used_share(1000, 0, 0)), 1.0));
     }
 
-    /// Regression: its ended sandboxes stayed for hours while the agent refused tasks for lack of space.
+    /// Regression: ended sandboxes stayed for hours while the agent refused tasks for lack of space.
     #[test]
     fn a_disk_is_full_without_what_is_left_for_root() {
         let is = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
@@ -756,7 +756,8 @@ mod tests {
         assert_eq!((gc.counts().removed, gc.counts().failed), (2, 0));
     }
 
-    /// Regression: it was tried in every turn, silently, and the other sandboxes of its framework never were.
+    /// Regression: a sandbox that could not be removed was tried in every turn, silently, and the other sandboxes of
+    /// its framework never were.
     #[test]
     fn a_sandbox_of_which_something_is_left_starves_no_other_of_its_framework() {
         let (_dir, mut gc, runs) = site();
@@ -847,7 +848,7 @@ mod tests {
         assert_eq!(gc.counts().pending, before + 1);
     }
 
-    /// Its sandbox is not made yet: its future parent folders and its link must stay.
+    /// The sandbox of a beginning run is not made yet, but its future parent folders and its link must stay.
     #[test]
     fn a_run_that_is_about_to_begin_finds_the_folders_of_its_executor() {
         let (_dir, gc, runs) = site();

@@ -179,7 +179,7 @@ fn evaluate_controllers(host: &Host, facts: &CgroupFacts) -> Vec<Finding> {
         if host.offers(controller) {
             continue;
         }
-        // Only these controllers are essential: without them a root agent has almost no isolation.
+        // All except `blkio` are essential: without them a root agent has almost no isolation.
         let severity = match controller {
             Controller::Blkio => Severity::Warning,
             _ => Severity::Problem,

@@ -447,7 +447,8 @@ impl Reader<'_> {
         let mut entries = Vec::with_capacity(contents.bodies.len());
         for (at, body) in contents.bodies.into_iter().enumerate() {
             match LogRecord::decode(body) {
-                // Behind a hole the record might belong to other data. The machine also shows which processes run.
+                // Behind a hole the bytes might be part of data that others wrote. The machine also shows which processes
+                // run.
                 Ok(LogRecord {
                     entry: Some(LogEntry::Started(_)),
                 }) if at >= records_before => {}

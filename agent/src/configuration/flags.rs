@@ -264,7 +264,7 @@ pub struct Flags {
     pub shutdown_tasks_on_exit: bool,
 }
 
-/// What becomes of tasks of before: a value of `--recover`.
+/// The treatment of tasks that ran before a start: a value of `--recover`.
 // The flag's help says what each value means.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]

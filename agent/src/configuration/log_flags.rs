@@ -37,7 +37,7 @@ pub struct LogFlags {
     pub logrotate_stderr_options: String,
 }
 
-/// What keeps tasks' output: a value of `--container_logger`.
+/// The logger of tasks' output: a value of `--container_logger`.
 // The flag's help says what each value means.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]

@@ -15,12 +15,12 @@ use super::ConfigurationError;
 use super::flags::Flags;
 use crate::checkpoint::AgentImage;
 
-/// What may change between two starts: a value of `--reconfiguration_policy`.
+/// The permitted changes between two starts: a value of `--reconfiguration_policy`.
 // The flag's help says what each value means.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum ReconfigurationPolicy {
-    // Nothing of what is compared.
+    // None of the compared values may change.
     Equal,
     // Resources and attributes may grow, and a domain may be named; the address is not compared.
     Additive,

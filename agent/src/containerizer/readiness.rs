@@ -41,7 +41,7 @@ impl RegisteredEvent {
     }
 }
 
-/// Waits for one of the events and takes it, so that the kernel can report it again.
+/// Waits for one of the events and takes it from the kernel, so that the kernel can report the event again.
 pub(crate) async fn any_event(events: &[RegisteredEvent]) -> io::Result<()> {
     let mut waits: Vec<_> = events.iter().map(|one| Box::pin(one.next())).collect();
     std::future::poll_fn(|context| {

@@ -92,7 +92,7 @@ impl AgentCore {
             return;
         };
         if executor.link.subscribed_after.max(task.delivered_after) > self.durable {
-            // These writes may become durable soon, before the kill's.
+            // The earlier writes may become durable soon, before the kill's.
             let again = Timer::KillUntold(key.clone(), lsn);
             return self.set_timer(now.moment + RECORD_WAIT, again);
         }

@@ -262,7 +262,7 @@ impl AgentCore {
         };
         if phase == Phase::Running {
             warn!(container_id = %container, "a container is still running after its kill; destroying it");
-            // Its kill was sent, with or without a record: there is nothing left to wait for.
+            // The kill of the container was sent, with or without a record: there is nothing left to wait for.
             self.output_now(
                 Destination::Overdue(container.clone()),
                 ContainerAction::Destroy {

@@ -132,7 +132,7 @@ impl AgentCore {
         }
         self.forget(&key.container);
         self.retire_if_over(&key);
-        // It may be the last executor that the registration waits for.
+        // The executor may be the last one that the registration waits for.
         self.registered_if_all_back(now);
     }
 

@@ -224,7 +224,7 @@ impl AgentCore {
             None => true,
         };
         let Some(executor) = executor.filter(|executor| named(executor)) else {
-            // It has ended, or is in another container by now.
+            // The executor has ended, or is in another container by now.
             info!(
                 framework_id = %correction.framework, executor_id = %correction.executor,
                 "ignored a correction of an executor that is gone"

@@ -39,7 +39,7 @@ pub(super) struct Abandonable<T> {
 
 #[derive(Default)]
 struct Link {
-    /// Zero while the other side waits; then [`LEFT`] once the thread is abandoned, or [`ENDED`] once it has ended.
+    /// Zero while both sides are active; then [`LEFT`] once the thread is abandoned, or [`ENDED`] once it has ended.
     state: AtomicUsize,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Request {
     pub(crate) sandbox: PathBuf,
     /// The credentials for access to files; `None` means the agent's.
     pub(crate) owner: Option<Credentials>,
-    /// What it may cost.
+    /// The limits of the fetch.
     pub(crate) limits: Limits,
     /// The paths of the host that must not be fetched.
     pub(crate) host_paths: Arc<HostPaths>,

@@ -151,8 +151,8 @@ mod tests {
         parts.concat()
     }
 
-    /// Files of 8 GiB and more have such headers. Regression: they were extracted empty, and the later entries not at
-    /// all.
+    /// Files of 8 GiB and more have such headers. Regression: these files were extracted empty, and the later entries
+    /// not at all.
     #[test]
     fn the_size_in_an_extended_header_counts() {
         let fixture = Fixture::new();
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(fixture.read("ähm"), "text");
     }
 
-    /// Their data begins with a map, and their real name is in a record.
+    /// The data of a sparse file begins with a map, and its real name is in a record.
     #[test]
     fn sparse_files_are_refused_in_every_dialect() {
         let records = [

@@ -64,7 +64,7 @@ pub(super) fn without_sandboxes(layout: &Layout, mut former: Vec<AgentId>) -> Ve
 mod tests {
     use super::*;
 
-    /// Regression: they stayed for ever.
+    /// Regression: the checkpoints of former agents stayed for ever.
     #[test]
     fn checkpoints_of_an_agent_of_before_go_after_its_sandboxes_and_its_succession() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -327,7 +327,7 @@ async fn bodies_of_gzip_are_inflated_within_the_limits_of_bodies() {
     assert_eq!(ask("/api/v1", records, "gzip", heartbeat).await, 415);
 }
 
-/// Its executor is known, but nothing is on disk.
+/// The executor of the run is known, but nothing is on disk.
 #[tokio::test]
 async fn the_file_of_a_run_whose_sandbox_is_not_made_yet_is_not_found() {
     let agent = TestAgent::exposed();

@@ -76,13 +76,13 @@ impl Found {
         &self.nested.user
     }
 
-    /// Attaches to its later output.
+    /// Attaches a reader to the container's later output.
     pub(crate) fn attach_output(&self) -> Result<Option<OutputReceiver>, NestedError> {
         let attached = self.nested.output.attach();
         attached.map_err(|_| NestedError::Crowded)
     }
 
-    /// Attaches to its standard input, which allows only one client.
+    /// Attaches to the container's standard input, which allows only one client.
     ///
     /// Replaces a client whose input the container has not read for [`INPUT_STALL_MAX`]: that client may be gone, which
     /// nobody notices while its input waits.
@@ -113,7 +113,7 @@ impl Found {
         })
     }
 
-    /// Waits for its end.
+    /// Waits for the container's end.
     pub(crate) async fn wait(&self) -> Result<Ended, NestedError> {
         let mut ended = self.nested.ended.clone();
         let seen = ended.wait_for(Option::is_some).await;
@@ -121,7 +121,7 @@ impl Found {
             .map_err(|_| NestedError::Failed("its exit is not watched any more".to_owned()))
     }
 
-    /// Sends it a signal; SIGKILL ends the whole container.
+    /// Sends the container a signal; SIGKILL ends the whole container.
     pub(crate) async fn kill(
         &self,
         containerizer: &Containerizer,

@@ -62,10 +62,10 @@ pub(crate) enum NestedError {
     /// Another client is attached to its input.
     #[error("Multiple input connections are not allowed")]
     Taken,
-    /// Its output already has the largest number of readers.
+    /// The output of the container already has the largest number of readers.
     #[error("Too many connections read its output already")]
     Crowded,
-    /// It could not be launched or reached.
+    /// The container could not be launched or reached.
     #[error("{0}")]
     Failed(String),
 }
@@ -92,7 +92,7 @@ struct Nested {
 }
 
 impl Nested {
-    /// Whether it may be forgotten to make room: while its sandbox is being removed its id is not free.
+    /// Whether the container may be forgotten to make room: while its sandbox is being removed its id is not free.
     fn is_over(&self) -> bool {
         self.ended.borrow().is_some() && self.removing.try_lock().is_ok()
     }
@@ -141,7 +141,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) struct Reader {
     containerizer: Containerizer,
-    /// Its container, and no other with the same id.
+    /// The container of the session, and no other with the same id.
     found: Option<Found>,
 }
 

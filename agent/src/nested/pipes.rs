@@ -111,7 +111,7 @@ mod tests {
         assert!(pipes.path("err").exists());
         drop(pipes);
         assert!(!folder.exists());
-        // A folder is in the place of one of the three.
+        // A folder is in the place of one of the three pipes.
         std::fs::create_dir_all(folder.join("err")).expect("made");
         Pipes::make(&folder).expect_err("it is no pipe");
         assert_eq!(std::fs::read_dir(&sessions).expect("there").count(), 0);

@@ -200,7 +200,7 @@ mod tests {
         assert!(reserve(&mut all, "c", "one-more"));
     }
 
-    /// Its launch would fail, and the undo would affect the task's own container.
+    /// A launch with the id of a task's own container would fail, and the undo would affect that container.
     #[test]
     fn the_id_of_a_tasks_own_container_is_taken() {
         let mut all = TestTable::default();

@@ -50,7 +50,7 @@ pub(crate) struct Stalls {
     /// The time for which CPU limits throttled it or its nested containers, on all processors together. The kernel also
     /// counts throttled time as waiting.
     pub(crate) throttled_secs: Option<f64>,
-    /// Whether it or a nested container has reached its own memory limit, so that no other container is to blame.
+    /// Whether the container or a nested one has reached its own memory limit, so that no other container is to blame.
     pub(crate) is_at_memory_limit: bool,
 }
 

@@ -457,7 +457,7 @@ impl Service {
                 estimator = estimator.name(),
                 "took up what was learned of usage"
             ),
-            // It is probably another estimator's.
+            // The profile is probably that of another estimator.
             Err(error) => info!(%error, "what was learned of usage is of no use"),
         }
     }

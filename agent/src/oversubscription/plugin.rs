@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Regression: they stayed frozen for as long as the agent ran.
+    /// Regression: containers that a silent controller had frozen stayed frozen for as long as the agent ran.
     #[test]
     fn what_a_silent_controller_had_frozen_goes_on() {
         let container = |executor: &str, frozen| ContainerUsage {

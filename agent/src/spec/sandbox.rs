@@ -125,7 +125,7 @@ pub(crate) struct NestedSandbox {
     outer: PathBuf,
     path: PathBuf,
     link: Option<PathBuf>,
-    /// Whether it existed before: it may be that of a task, or contain files of an earlier container.
+    /// Whether the sandbox existed before: it may be that of a task, or contain files of an earlier container.
     was_there: bool,
 }
 
@@ -144,7 +144,7 @@ impl NestedSandbox {
         }
     }
 
-    /// Removes it after a failed launch, if it was made for that launch. Blocking.
+    /// Removes the sandbox after a failed launch, if it was made for that launch. Blocking.
     pub(crate) fn undo(&self) {
         if self.was_there {
             return;
@@ -154,7 +154,7 @@ impl NestedSandbox {
         }
     }
 
-    /// Removes it with its contents, and the link to it, so that its id may be used again. Blocking.
+    /// Removes the sandbox with its contents, and the link to it, so that its id may be used again. Blocking.
     pub(crate) fn remove(&self) -> io::Result<()> {
         let outer = Folder::open(&self.outer)?;
         outer.remove(&self.path)?;

@@ -76,7 +76,7 @@ fn a_command_check_sees_what_its_task_sees() {
     let (world, mut link) = World::registered(&[]);
     let mut task = shell("t", "echo made > marker; sleep 1000");
     command_of(&mut task).environment = Some(variable("OF_TASK", "yes"));
-    // Its folder, its variables, its processes (the first of which is the container's init).
+    // The check sees its task's folder, variables and processes (the first of which is the container's init).
     let look = "test \"$(cat marker)\" = made && test \"$OF_TASK\" = yes \
                 && test \"$(cat /proc/1/comm)\" = meseta-init";
     let patient = pb::HealthCheck {

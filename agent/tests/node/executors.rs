@@ -185,7 +185,8 @@ fn converse(media: &str) {
     });
 }
 
-/// Regression: the end of one of its tasks ended the others, since the group for the new isolator's limit was missing.
+/// Regression: the end of one task of an executor ended its others, since the group for the new isolator's limit was
+/// missing.
 fn an_executor_is_resized_where_an_isolator_was_added_later() {
     let timeout = "--executor_reregistration_timeout=15secs";
     let (mut world, mut link) = World::registered(&[timeout, &fixed_port(), ISOLATION]);

@@ -82,7 +82,7 @@ fn open_session(world: &World, id: &Value, text: &str) -> RecordStream {
     open_stream(world, &body, "application/json")
 }
 
-/// Reads the whole output to one of its streams.
+/// Reads the whole output on one of the two streams.
 fn read_all(world: &World, stream: &mut RecordStream, kind: &str) -> String {
     let mut all = Vec::new();
     while let Some(record) = world

@@ -485,7 +485,7 @@ fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
             ],
         },
     );
-    // Its current volumes are unknown: it gets its required volumes, and then fewer.
+    // The volumes of the container are unknown: it gets its required volumes, and then fewer.
     assert_eq!(simulation.resize(None), [96, 32]);
     let events = kinds(&simulation.told(1));
     assert_eq!(events[0], Type::Subscribed);
@@ -540,7 +540,7 @@ fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered()
     assert_eq!(launched, ["b"]);
 }
 
-/// Its updates of the task were acknowledged, so it does not name the task after its return.
+/// The executor's updates of the task were acknowledged, so that it does not name the task after its return.
 #[test]
 fn a_task_whose_log_is_damaged_is_not_sent_again_but_killed() {
     for kept_bytes in [12, 40] {

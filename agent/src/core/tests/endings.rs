@@ -296,7 +296,7 @@ fn a_command_task_takes_no_executors_place() {
     simulation.tells(status("a", TaskRunning, 1));
     assert_eq!(simulation.told_states(), [TaskRunning]);
     simulation.end(&container, Exit::Code(0));
-    // Its unacknowledged updates keep the id in use as well.
+    // The executor's unacknowledged updates keep the id in use as well.
     simulation.run(task(EXECUTOR));
     let told = simulation.told_states();
     assert_eq!(told, [TaskFailed, TaskError]);

@@ -155,7 +155,7 @@ fn a_group_that_finishes_well_ends_its_executor() {
     assert!(simulation.kills().is_empty());
     simulation.end(&b, Exit::Code(0));
     assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFinished)]);
-    // Its container has no work left.
+    // The container of the executor has no work left.
     assert_eq!(simulation.kills(), [Duration::ZERO]);
     simulation.end(&outer, Exit::Signal(9));
     let exited = |frame: &FromAgent| matches!(frame, FromAgent::ExecutorExited(_));
@@ -354,7 +354,7 @@ fn an_executor_is_given_nothing_of_a_group_that_reached_the_disk_in_part() {
     simulation.register();
     assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed]);
     assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFailed)]);
-    // Its container with task `a` continues, and its updates are accepted.
+    // The executor's container with task `a` continues, and its updates are accepted.
     assert!(
         simulation.machine.contains_key(&container),
         "it is forgotten"

@@ -37,7 +37,7 @@ fn assert_refused(simulation: &mut Simulation, why: &str) {
     simulation.acknowledge(status);
 }
 
-/// Regression: its launch failed only after everything was written.
+/// Regression: the launch of a task with too many volumes failed only after everything was written.
 #[test]
 fn more_volumes_than_a_container_may_have_are_refused() {
     let mut simulation = Simulation::registered();
@@ -61,7 +61,7 @@ fn more_volumes_than_a_container_may_have_are_refused() {
     simulation.launched();
 }
 
-/// Regression: the agent sent it to the executor eight times, and then reported it as lost.
+/// Regression: the agent sent an oversized event to the executor eight times, and then reported the task as lost.
 #[test]
 fn what_no_executor_can_ever_be_told_is_refused() {
     let mut simulation = Simulation::registered();
@@ -88,7 +88,7 @@ fn what_no_executor_can_ever_be_told_is_refused() {
     simulation.launched();
 }
 
-/// Regression: it left an acknowledgement in the log of the task, and for a time its identity in memory.
+/// Regression: a late update left an acknowledgement in the log of its task, and for a time its identity in memory.
 #[test]
 fn what_an_executor_tells_of_a_task_that_is_over_leaves_nothing() {
     let (mut simulation, _) = Simulation::with_executor();

@@ -67,7 +67,7 @@ fn a_start_that_a_log_has_lost_is_written_again() {
         panic!("{:?}", executor.log);
     };
     assert_eq!(who.as_ref(), Some(&identity(0)));
-    // Writing it once is enough.
+    // Writing the start once is enough.
     let before = executor.log.len();
     simulation.crash(false);
     let executor = simulation.only_run().executor.expect("an executor");
@@ -205,7 +205,7 @@ fn torn_record_keeps_task_running() {
                 "{kept}: {told:?}"
             );
         }
-        // Writing it once is enough.
+        // Writing the start once is enough.
         simulation.restart();
         let again = simulation.acknowledge_all();
         assert!(again.is_empty(), "{kept}: {again:?}");

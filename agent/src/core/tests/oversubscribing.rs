@@ -342,7 +342,7 @@ fn what_is_frozen_is_thawed_to_end() {
     assert_eq!(simulation.freezes(), [true]);
     let frozen = |simulation: &Simulation| simulation.core.snapshot().oversubscription.frozen;
     assert!(frozen(&simulation).contains(&container));
-    // Its framework wants it to end: its processes must be able to receive the signal.
+    // The framework wants the task to end: its processes must be able to receive the signal.
     simulation.kill("t", Some(SECOND));
     assert_eq!(simulation.freezes(), [true, false]);
     simulation.end(&container, Exit::Signal(15));
@@ -366,7 +366,7 @@ fn a_group_may_be_frozen_while_what_it_was_given_is_fetched_and_launched() {
     assert_eq!(simulation.freezes(), [true]);
 }
 
-/// It must receive the task, but a task that it does not take must not protect it for ever.
+/// The executor must receive the task, but a task that it does not take must not protect it for ever.
 #[test]
 fn a_frozen_executor_of_a_framework_is_thawed_for_a_task_that_it_is_given() {
     let given = |id: &str| pb::TaskInfo {

@@ -32,7 +32,7 @@ fn an_executor_may_register_after_the_agent_stood_still() {
     let mut simulation = registering();
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
-    // Its call was waiting to be read.
+    // The executor's call was waiting to be read.
     simulation.advance(CATCH_UP_TIME - SECOND);
     simulation.subscribe(1, call::Subscribe::default());
     simulation.advance(STOPPED);
@@ -73,7 +73,7 @@ fn an_executor_that_shuts_down_has_its_grace_though_the_agent_stood_still() {
     }));
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
-    // Its update from the time of the pause is accepted.
+    // The executor's update from the time of the pause is accepted.
     simulation.tells(status("t", TaskFinished, 2));
     simulation.resize(None);
     assert_eq!(simulation.told_states(), [TaskFinished]);

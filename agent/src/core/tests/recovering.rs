@@ -43,7 +43,7 @@ fn restart_before_containerizer_launch() {
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
 
-/// Its folders were made, but nothing was begun.
+/// The folders of the launch were made, but nothing was begun.
 #[test]
 fn a_launch_that_was_only_prepared_is_told_as_none() {
     let (mut simulation, container) = Simulation::launching();

@@ -369,7 +369,7 @@ fn a_master_that_leads_with_less_is_told_what_was_obeyed() {
     assert_eq!(text, "");
     let told = ("a".to_owned(), 5, Some("m5".to_owned()));
     assert_eq!(told_epoch(&simulation), Some(told));
-    // Its registry was restored from an older copy; the master has raised its epoch.
+    // The registry of this master was restored from an older copy; the master has raised its epoch.
     simulation.tell_of(Some("a"), 6, registered_by("m6"));
     assert_eq!(simulation.core.state(), State::Running);
 }

@@ -147,7 +147,7 @@ fn tasks_of_a_group_go_together_and_not_while_one_of_them_runs() {
     assert!(["c", "d"].iter().all(|id| simulation.is_written(id)));
 }
 
-/// Its description may take a large part of the limit for shown state.
+/// The description of a framework may take a large part of the limit for shown state.
 #[test]
 fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
     let mut simulation = Simulation::registered();
@@ -170,7 +170,7 @@ fn frameworks_without_work_are_forgotten_while_they_take_too_much() {
     assert_eq!(shown(&simulation), 0);
 }
 
-/// Its tasks end at once and return their resources, and it acknowledges none of their ends.
+/// The tasks end at once and return their resources, and the framework acknowledges none of their ends.
 #[test]
 fn a_framework_that_acknowledges_no_end_is_given_no_more_tasks() {
     let mut simulation = Simulation::registered();

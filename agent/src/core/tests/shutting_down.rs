@@ -72,7 +72,7 @@ fn an_executor_that_shuts_down_keeps_its_grace_over_a_restart_and_holds_no_regis
     simulation.crash(false);
     assert!(simulation.link.is_some(), "nobody is waited for");
     simulation.register();
-    // Its grace period is 5 s; a reregistration timeout would end after 2 s.
+    // The executor's grace period is 5 s; a reregistration timeout would end after 2 s.
     simulation.advance(3 * SECOND);
     assert!(simulation.kills().is_empty());
     simulation.advance(SECOND);

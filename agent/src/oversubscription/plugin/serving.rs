@@ -147,7 +147,7 @@ async fn a_plug_in_that_comes_goes_and_comes_back() {
     let serving = serve(&socket, Manner::Oversubscribes(2.5));
     assert_eq!(asked.answered().await, Ok(2.5));
     drop(serving);
-    // Its connection may live a moment longer than the process.
+    // The plug-in's connection may live a moment longer than the process.
     let failure = loop {
         if let Err(failure) = asked.oversubscribes().await {
             break failure;

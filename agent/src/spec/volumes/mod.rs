@@ -384,7 +384,7 @@ fn parent_sandbox(
     path: &str,
 ) -> Result<Origin, VolumeError> {
     let own = inside(&plan.container);
-    // Its parent's sandbox is two levels up: `containers` and its own name.
+    // The sandbox of the parent is two levels up: `containers` and the own name.
     let Some(above) = own.ancestors().nth(2) else {
         let reason = "SANDBOX_PATH volume PARENT type only works for nested container";
         return Err(refused(name, reason));
@@ -442,7 +442,7 @@ fn provide_one(
                 });
             }
             if source.beneath.is_none() && source.path == *path && volume.writable {
-                // It is visible there already.
+                // The source is visible there already.
                 return Ok(None);
             }
             Ok(Some(bind(path.clone(), None, source, volume.writable)))

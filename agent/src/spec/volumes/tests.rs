@@ -344,7 +344,8 @@ fn links_in_a_sandbox_lead_nowhere() {
     assert_eq!(fs::read_dir(&precious).expect("read").count(), 0);
 }
 
-/// Regression: hundreds of thousands were compared pairwise while they held one of the few permits to launch.
+/// Regression: hundreds of thousands of volumes were compared pairwise while they held one of the few permits to
+/// launch.
 #[test]
 fn more_volumes_than_a_container_needs_are_refused_at_once() {
     let fixture = Fixture::new();

@@ -120,7 +120,7 @@ fn a_volume_is_mounted_in_the_place_of_another() {
     assert!(steps.is_empty(), "the last one is seen");
 }
 
-/// Regression: it was mounted once more for each task that came or went, and never unmounted.
+/// Regression: such a volume was mounted once more for each task that came or went, and never unmounted.
 #[test]
 fn a_volume_over_a_folder_of_the_machines_is_mounted_once_and_unmounted() {
     let fixture = Fixture::new();
