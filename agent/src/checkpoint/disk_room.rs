@@ -93,7 +93,7 @@ impl Space {
         self.free_bytes < reserve.bytes / 4 || !has_inodes
     }
 
-    /// Whether there is room for this reserve so many times.
+    /// Whether the file system has room for `times` such reserves.
     fn has(&self, reserve: ReserveSize, times: u64) -> bool {
         let inodes = reserve.inodes.saturating_mul(times);
         self.free_bytes >= reserve.bytes.saturating_mul(times)
@@ -235,8 +235,8 @@ impl DiskRoom {
         self.condition
     }
 
-    /// Looks at the file system; with `may_take`, which takes some milliseconds, the reserve is taken where there is
-    /// room for it.
+    /// Checks the free space of the file system. With `may_take`, which takes some milliseconds, also takes the reserve
+    /// if there is room.
     pub(super) fn look(&mut self, may_take: bool) {
         if self.note_removal() {
             return;

@@ -39,7 +39,7 @@ pub struct RunKey {
 /// A task of a run.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct TaskKey {
-    /// The run it belongs to.
+    /// The run that the task belongs to.
     pub run: RunKey,
     pub task: TaskId,
 }

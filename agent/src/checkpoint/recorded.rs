@@ -1,4 +1,4 @@
-//! Records that earlier versions wrote (`tests/recorded/checkpoints.txt`), read as this one would after an upgrade.
+//! Records of earlier versions (`tests/recorded/checkpoints.txt`), which this version must read after an upgrade.
 
 use std::fmt::Debug;
 

@@ -151,7 +151,7 @@ pub enum KillCause {
     CompletionTime = 2,
     /// The task's executor or framework was shut down.
     Shutdown = 3,
-    /// The agent is being drained.
+    /// The master drains the agent.
     Drain = 4,
     /// The agent ends and also ends its tasks.
     AgentExit = 5,

@@ -17,7 +17,7 @@ use super::{AuxiliaryError, FrameError, Layout, StoreError};
 /// The record on the disk.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct SandboxAgesRecord {
-    /// The boot in which it was written.
+    /// The boot in which the record was written.
     #[prost(string, tag = "1")]
     pub(super) boot_id: String,
     /// The time of the writing, in nanoseconds since that boot.

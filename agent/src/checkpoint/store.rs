@@ -148,7 +148,7 @@ impl Write {
     }
 }
 
-/// The writer's side of the checkpoints.
+/// The store of the checkpoints, owned by the writer.
 #[derive(Debug)]
 pub struct Store {
     layout: Layout,

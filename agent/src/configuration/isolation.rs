@@ -89,7 +89,7 @@ pub(crate) struct IsolationSettings {
     share_ipc: bool,
     grants: Arc<CapabilityGrants>,
     allowed_host_paths: Option<Vec<PathBuf>>,
-    /// The flags that need an isolator each.
+    /// The flags that each need an isolator.
     requests: Vec<Request>,
     flags: IsolationFlags,
 }

@@ -87,7 +87,8 @@ impl<T: Send + 'static> Walks<T> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the result of a walk on a thread of its own. `None` if the walk takes too long: a later call returns its result.
+    /// Runs a walk on its own thread and returns its result. `None` if the walk takes too long: a later call returns
+    /// its result.
     fn walk(
         self: &Arc<Self>,
         container: &ContainerId,

@@ -25,7 +25,7 @@ impl RegisteredEvent {
         Ok(Self { event, interest })
     }
 
-    /// Waits for the event and takes it. Goes on waiting if the event was taken since the runtime noted it.
+    /// Waits for the event and takes it. Continues to wait if the event was taken after the runtime noted it.
     async fn next(&self) -> io::Result<()> {
         loop {
             let mut ready = self.event.ready(self.interest).await?;

@@ -388,7 +388,7 @@ impl AgentCore {
                     self.shut_executor_down(now, &executor, KillCause::Shutdown);
                 }
             } else {
-                // Nobody is left to acknowledge its updates.
+                // Nobody is left to acknowledge the executor's updates.
                 self.retire(&executor.key);
             }
         }

@@ -231,7 +231,7 @@ impl AgentCore {
         }
     }
 
-    /// Sends the updates that found no room on this connection.
+    /// Sends the updates that had no room on this connection.
     pub(super) fn link_writable(&mut self, link: LinkId, unsent: BTreeSet<StreamKey>) {
         if link == self.link.id && self.updates.is_flowing() {
             for key in unsent {

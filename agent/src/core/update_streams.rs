@@ -298,7 +298,7 @@ impl StatusUpdates {
             return Acknowledged::Closed;
         }
         if is_idle {
-            // Nothing else would ever close it.
+            // Nothing else would ever close the stream.
             self.forget(key);
         }
         if self.flowing && self.head(key).is_some() {

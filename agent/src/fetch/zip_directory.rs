@@ -11,7 +11,8 @@ use zip::read::{ArchiveOffset, Config};
 
 use super::{Step, StepError};
 
-/// Enough for some 150,000 entries with names of the usual length. In memory it takes several times as much.
+/// The limit of a directory: enough for some 150,000 entries with names of the usual length. In memory a directory
+/// takes several times as much.
 pub(super) const DIRECTORY_BYTES_MAX: u64 = 16 << 20;
 /// The part of the file in which the last records are searched: a comment of 64 KiB, and a margin.
 const TAIL_BYTES: u64 = 128 * 1024;

@@ -38,7 +38,7 @@ pub(super) enum ExecutorCaller {
 }
 
 impl ExecutorCaller {
-    /// Sender that the caller's bytes count against.
+    /// The sender against which the caller's bytes count.
     pub(super) fn sender(&self) -> String {
         match self {
             Self::Trusted => "trusted".to_owned(),

@@ -21,7 +21,7 @@ pub enum MasterAddressError {
          or file:///path"
     )]
     ZooKeeper(String),
-    /// Nodes speak to masters only.
+    /// etcd, which agents do not use: they connect to masters only.
     #[error(
         "--master={0:?} names etcd, which agents do not speak to: give the masters themselves, as host:port with commas \
          between (for example master1:5050,master2:5050,master3:5050); they say which of them leads"

@@ -76,7 +76,7 @@ impl Samples {
         }
     }
 
-    /// Waits for the end of a sweep; one that ended since the last wait counts.
+    /// Waits for the end of a sweep. A sweep that ended since the last wait counts.
     pub(crate) async fn swept(&self) {
         self.sweep.notified().await;
     }

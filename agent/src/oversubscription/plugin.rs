@@ -29,7 +29,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 const CORRECTIONS_MAX: usize = 4096;
 /// The characters kept of a plug-in's own texts.
 const REASON_CHARS_MAX: usize = 512;
-/// The detector that corrections of plug-ins are counted under.
+/// The detector name for counting the corrections of plug-ins.
 pub(crate) const DETECTOR: &str = "plugin";
 /// The kinds of [`Failure`].
 pub(crate) const FAILURE_KINDS: [&str; 4] = ["deadline", "garbage", "refused", "unreachable"];

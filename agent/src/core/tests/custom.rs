@@ -637,7 +637,7 @@ fn an_executor_that_ends_while_the_agent_registers_is_told_of_right_after() {
     );
     simulation.tell(registered());
     assert_eq!(exits(&simulation.frames), 1);
-    // The next registration does not name it any more.
+    // The next registration does not name the executor any more.
     simulation.link_down();
     simulation.link_up();
     simulation.tell(registered());

@@ -179,7 +179,7 @@ fn an_update_is_repeated_until_acknowledged() {
         let again = simulation.told_updates().pop().unwrap();
         assert_eq!(again.status.uuid, first.status.uuid);
     }
-    // Neither of these is its acknowledgement.
+    // Neither of these acknowledges the operation.
     let mut wrong = first.clone();
     wrong.status.uuid = Some(uuid(9));
     simulation.tell(acknowledge(&wrong));

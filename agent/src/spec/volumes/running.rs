@@ -95,7 +95,7 @@ fn plan(
 
 /// The mounts in a container, by mount point.
 struct There<'a> {
-    /// The last one is on top.
+    /// The sources mounted at each mount point, the topmost last.
     at: BTreeMap<&'a Path, Vec<&'a Location>>,
     /// The locations of the disks of type MOUNT.
     disks: Vec<Location>,
