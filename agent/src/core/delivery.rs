@@ -162,8 +162,9 @@ impl AgentCore {
         self.give_again(now, &executor, lost);
     }
 
-    /// Queues the tasks that did not reach an executor for delivery, except killed tasks. If the executor repeatedly
-    /// misses the first of them, that task is dropped: its event may be larger than a stream allows.
+    /// Queues the tasks that did not reach an executor for delivery, except killed tasks. If the executor misses the first
+    /// of them more than [`ATTEMPTS_MAX`] times in a row, all of them are dropped: the event may be larger than a stream
+    /// allows.
     fn give_again(&mut self, now: Now, executor: &Arc<Executor>, lost: Vec<&Arc<Task>>) {
         let Some(first) = lost.iter().map(|task| task.order).min() else {
             return self.change_executor(&executor.key, |executor| {
