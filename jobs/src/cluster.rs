@@ -25,7 +25,7 @@ use crate::service::{FromLink, Handle};
 
 /// The pause between two queries. Free resources change sooner, but then the agent is offered.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Between two looks whether a job needs the agents.
+/// The pause between two checks whether a job needs the agents.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time that the master may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);

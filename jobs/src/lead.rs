@@ -22,7 +22,7 @@ use crate::link::{Link, Unusable};
 use crate::service::{Inbox, Service};
 use crate::store::{self, Records, Store};
 
-/// Far longer than the core is in one step, however large: it stands still, and another scheduler leads instead.
+/// The time after which a core stands still, far above its longest step; another scheduler then leads instead.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);
 
 /// The reason why a scheduler that shares its jobs with others ended.
@@ -59,7 +59,7 @@ pub(crate) struct Acting {
     pub(crate) link: Link,
     pub(crate) clock: Clock,
     pub(crate) options: Options,
-    /// The rights of those who have submitted versions.
+    /// The permissions of the submitters of versions.
     pub(crate) may_run: MayRun,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Candidacy {
     pub(crate) candidate: Candidate,
     pub(crate) keys: Keys,
     pub(crate) role: watch::Sender<Role>,
-    /// The longest that the core may be in one step: [`STEP_MAX`] but in tests.
+    /// The longest permitted step of the core: [`STEP_MAX`] except in tests.
     pub(crate) step_max: Duration,
 }
 
@@ -271,7 +271,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn the_lease_is_renewed_while_the_core_takes_its_time() {
         let etcd = FakeEtcd::start();
-        // So long that it does not end while the machine stands still for a moment.
+        // The lease is so long that it survives a short pause of the machine.
         let ttl = Duration::from_secs(10);
         let (candidacy, acting, handle) = candidacy(&etcd, ttl);
         let (fence, stop) = (acting.link.fence.clone(), CancellationToken::new());

@@ -1,8 +1,7 @@
-//! Every metric of the scheduler: names, help and values, for Prometheus.
+//! The metrics of the scheduler: names, help and values, for Prometheus.
 //!
-//! Entered through [`text`]. Nothing is counted here: the families are made of what the core and the kernel show when
-//! someone asks.
-//! Labels come from closed sets, so their number is bounded.
+//! Entered through [`text`]. Counts nothing itself: each request builds the families from the core and the kernel. Labels
+//! come from closed sets, so their number is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! The daemon's life: from flags to a scheduler that listens and is subscribed, and its end.
+//! The life of the daemon: from flags to a listening and subscribed scheduler, and its end.
 //!
-//! [`run`] refuses what cannot work before anything is written. Tasks go on when it ends; the next start takes them over.
+//! [`run`] refuses impossible settings before it writes anything. Tasks continue after its end; the next start takes them
+//! over.
 
 use std::io;
 use std::net::SocketAddr;
@@ -207,7 +208,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     write_endpoint(&flags.work_dir, scheme, address)?;
     info!(%address, "listening");
     if let Some(ready) = env.ready {
-        // Whoever wanted to know may have left.
+        // The receiver may have left.
         let _unsent = ready.send(address);
     }
     if let Some(started) = env.started {
@@ -248,7 +249,7 @@ fn watch_cluster(
     tokio::spawn(cluster.run(stop.clone()));
 }
 
-/// Writes the file with the address; on a full disk only those who ask on this machine without an address miss it.
+/// Writes the file with the address; on a full disk only local clients without an address miss it.
 fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<(), RunError> {
     match work_dir::write_endpoint(work_dir, scheme, address) {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {
@@ -286,13 +287,13 @@ async fn wait_for_end(
 
 /// The place of the scheduler's records.
 enum StoreOf {
-    /// In a file that no other scheduler writes.
+    /// The records are in a file that no other scheduler writes.
     One {
         path: PathBuf,
         /// The time for which its disk has not answered.
         silence: DiskSilence,
     },
-    /// In etcd, which elects one of several.
+    /// The records are in etcd, which elects one of several schedulers.
     Several {
         client: Client,
         keys: Keys,
@@ -403,7 +404,7 @@ async fn alone(
     let state = state.map_err(|source| RunError::Restore { path, source })?;
     let _following = role.send_replace(Role::Leading);
     Ok(Box::pin(async move {
-        // Whoever asks for the role finds it for as long as the core runs.
+        // The role stays available for as long as the core runs.
         let _role = role;
         Ok(acting.run(state, store, stop).await?)
     }))

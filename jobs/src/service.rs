@@ -25,11 +25,11 @@ const QUEUE_MAX: usize = 256;
 const HELD_MAX: usize = 256;
 /// Events that the link has read and the core has not processed.
 const LINK_QUEUE_MAX: usize = 1_024;
-/// Inputs that are taken in one step.
+/// Inputs that one step processes.
 const BATCH_MAX: usize = 1_024;
-/// Between two looks at what time brings.
+/// The pause between two ticks of the core.
 const TICK: Duration = Duration::from_millis(100);
-/// Between two looks whether the core is still in the same step.
+/// The pause between two checks whether the core is still in the same step.
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that a reader of the stream may be behind.
 const EVENTS_MAX: usize = 4_096;
@@ -37,7 +37,7 @@ const EVENTS_MAX: usize = 4_096;
 /// The messages from the link to the core.
 #[derive(Debug)]
 pub(crate) enum FromLink {
-    /// A new stream; calls go to this queue until the next one.
+    /// A new stream; calls go to this queue until the next stream.
     Subscribed {
         framework_id: String,
         /// The roles that the stream was opened with.
@@ -117,7 +117,7 @@ impl Handle {
     ) -> Result<T, Unavailable> {
         let (reply, answer) = oneshot::channel();
         let reading = Box::new(move |state: &State| {
-            // Whoever asked may have left.
+            // The caller may have left.
             let _ = reply.send(look(state));
         });
         self.send(Command::Read(reading)).await?;
@@ -130,7 +130,7 @@ impl Handle {
     }
 }
 
-/// Since when the core has been in one step or one look, for those that watch it. Cheap to clone.
+/// The start of the core's present step or look, for its watchers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Busy(Arc<Mutex<Option<Instant>>>);
 
@@ -146,7 +146,7 @@ impl Busy {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    /// Returns once one step or look has taken this long.
+    /// Waits until one step or look has taken this long.
     pub(crate) async fn beyond(&self, most: Duration) {
         let mut looks = tokio::time::interval(BUSY_INTERVAL);
         loop {
@@ -168,7 +168,7 @@ pub(crate) struct Service {
     outgoing: Outgoing,
     /// The store had no room when that was looked at last.
     is_store_full: bool,
-    /// Requests that came while calls or writes wait for room, which is no time for more.
+    /// Requests that came while calls or writes wait for room.
     held: Vec<(Request, oneshot::Sender<Answer>)>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     next_request: u64,
@@ -225,7 +225,7 @@ impl Inbox {
         while let Some(command) = self.commands.recv().await {
             match command {
                 Command::Read(look) => look(nothing),
-                // Nobody gets that far: the dropped answer says that the scheduler ends.
+                // No request gets here: the dropped answer shows that the scheduler ends.
                 Command::Request(..) => {}
             }
         }
@@ -267,7 +267,7 @@ impl Service {
             };
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                // What a full store makes durable is what ends that.
+                // A durable write of a full store ends that wait.
                 Ok(()) = durable.changed(), if leads => {
                     inputs.push(Input::Stored(*durable.borrow_and_update()));
                 }
@@ -323,7 +323,7 @@ impl Service {
         }
     }
 
-    /// Looks whether the store has room for what would be decided.
+    /// Checks whether the store has room for further decisions.
     fn look_at_store(&mut self) {
         let was_full = std::mem::replace(&mut self.is_store_full, self.store.is_full());
         match (was_full, self.is_store_full) {
@@ -343,11 +343,11 @@ impl Service {
         if self.held.len() < HELD_MAX {
             return self.held.push((request, reply));
         }
-        // Whoever asked may have left.
+        // The caller may have left.
         let _ = reply.send(Err(Unavailable::Busy));
     }
 
-    /// The changes that were held, but for those of clients that have left.
+    /// Returns the held changes, except those of clients that have left.
     fn take_held(&mut self) -> Vec<Input> {
         let held = std::mem::take(&mut self.held).into_iter();
         let held = held.filter(|(_, reply)| !reply.is_closed());
@@ -380,7 +380,7 @@ impl Service {
             Effect::Store { id, records } => self.store.write(id, records),
             Effect::Answer { id, answer } => {
                 if let Some(reply) = self.waiting.remove(&id) {
-                    // Whoever asked may have left.
+                    // The caller may have left.
                     let _ = reply.send(Ok(answer));
                 }
             }
@@ -505,7 +505,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A scheduler of which so many tasks of a batch have been launched, and its last write.
+    /// Returns a scheduler with this many launched tasks of a batch, and its last write.
     fn with_tasks(clock: Clock, count: u32) -> State {
         let mut state = empty_state(clock);
         let mut step = |input: Input| {
@@ -548,8 +548,8 @@ pub(crate) mod tests {
         state
     }
 
-    /// A scheduler of so many tasks, the way to what it hears, and what waits for the master, which takes nothing, behind so
-    /// many calls of others.
+    /// Runs a scheduler of this many tasks, with its input channel and its queue for a master that reads nothing, behind
+    /// other calls.
     async fn while_nothing_is_taken(
         tasks: u32,
         before: usize,
@@ -685,7 +685,7 @@ pub(crate) mod tests {
             assert_eq!(declined, ids);
             telling.await.expect("all of it");
             assert!(matches!(request.await, Ok(Err(Refusal::NotFound(_)))));
-            // What waits for a stream that has ended is gone with it.
+            // Waiting calls of an ended stream are dropped.
             let (queue, ended) = CallQueue::idle();
             let mut outgoing = Outgoing::default();
             outgoing.connect(queue);
@@ -736,7 +736,7 @@ pub(crate) mod tests {
                 let answer = refused.await.expect("an answer");
                 assert_eq!(answer, Err(Unavailable::Busy));
             }
-            // Those of clients that have left make room.
+            // Requests of clients that have left make room.
             let mut held = held.into_iter();
             for left in held.by_ref().take(10) {
                 left.abort();
@@ -765,7 +765,7 @@ pub(crate) mod tests {
     async fn kills_leave_behind_more_calls_of_others_than_kills_may_wait() {
         while_nothing_is_taken(10, 600, async |handle, _, waiting| {
             stop(handle).await;
-            // Nothing is taken: those of others stay before them.
+            // The master reads nothing: the other calls stay before the kills.
             let all = async {
                 while waiting.len() < 610 {
                     assert!(handle.read(|_| ()).await.is_ok());

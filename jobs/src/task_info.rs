@@ -12,7 +12,7 @@ use crate::placement::{Offer, Placement};
 use crate::spec::template::{Values, filled};
 use crate::spec::{CheckAddress, Command, HealthCheck, JobSpec, Kind, Probe, Uri};
 
-/// Labels that each task carries beside those of its job, for whoever looks at the cluster's tasks.
+/// The labels of each task, beside the labels of its job, for readers of the cluster's tasks.
 pub const JOB_LABEL: &str = "meseta.job";
 pub const VERSION_LABEL: &str = "meseta.version";
 pub const INDEX_LABEL: &str = "meseta.index";
@@ -27,11 +27,11 @@ pub struct Instance {
     pub version: u64,
     /// The index from 0 to `count` - 1, and beyond during an update.
     pub index: u32,
-    /// Runs of this index before this one.
+    /// The number of earlier runs of this index.
     pub attempt: u32,
 }
 
-/// The message that launches the instance where it was placed.
+/// Returns the message that launches the instance at its placement.
 #[must_use]
 pub fn task_info(
     spec: &JobSpec,
@@ -52,7 +52,7 @@ pub fn task_info(
         agent_id: mesos::AgentId {
             value: offer.agent_id.clone(),
         },
-        // Only the form of before reservations were refined cannot say everything.
+        // Only the format from before reservation refinement could fail.
         resources: convert::to_resources(&placement.resources, Format::PostRefinement)
             .unwrap_or_default(),
         command: Some(command(spec, instance, offer, placement)),

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::records::Key;
 use super::state::State;
 
-/// An absence counts for no more against the agents of services: a clock that was set may look like one.
+/// The maximum absence that counts against the agents of services: a clock that was set may look like an absence.
 const ABSENCE_MAX: Duration = Duration::from_secs(600);
 
-/// A time that a scheduler has watched its tasks, of which the next one may not know.
+/// The time between two saves of the clock: the next scheduler may not know of the time watched since the last.
 const CLOCK_SAVED_EVERY: Duration = Duration::from_secs(10);
 
 /// A moment by both clocks, as it is stored from time to time.
@@ -30,7 +30,7 @@ pub(super) struct Clock {
     /// The time that the previous scheduler had reached.
     resumed: Option<Duration>,
     origin: Option<Now>,
-    /// On the time line; of schedules by [`Self::unix`].
+    /// The present time on the time line; schedules use [`Self::unix`].
     pub(super) at: Duration,
     /// The time of the machine's clock, which may be set.
     pub(super) unix: Duration,
@@ -39,7 +39,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The clock of a scheduler that goes on where another one has ended, if there was one.
+    /// Returns the clock of a scheduler that continues where another one ended, if there was one.
     pub(super) fn resumed(from: Option<SavedClock>) -> Self {
         Self {
             resumed: from.map(|saved| saved.at),

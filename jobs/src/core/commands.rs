@@ -14,7 +14,7 @@ use super::state::State;
 use super::view::Authorities;
 use crate::spec::{GANG_MAX, JobSpec, Kind};
 
-/// Jobs that there may be, whatever became of them.
+/// Jobs that may exist, in any state.
 pub(super) const JOBS_MAX: usize = 10_000;
 /// Versions of a job that are remembered, besides those that run.
 pub(super) const VERSIONS_MAX: usize = 10;
@@ -131,7 +131,7 @@ impl State {
                 if update != update_of(&present)
                     && let Some(rollout) = &mut job.record.rollout
                 {
-                    // What it was given up for may be possible now.
+                    // The reason of the halt may be gone now.
                     rollout.halted = None;
                     job.progress.failures = 0;
                 }
@@ -153,7 +153,7 @@ impl State {
     }
 
     /// # Errors
-    /// Why a specification is not taken, whatever room is made for it.
+    /// Returns why the specification is refused, even with enough room.
     pub(super) fn check_submission(&self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
         self.check_name(name, &spec.role)?;
         self.check_no_purge(name)?;
@@ -237,7 +237,7 @@ impl State {
         Ok(name.to_owned())
     }
 
-    /// Makes another specification, for which there is room, the one to run.
+    /// Replaces the specification with a new version, for which there is room.
     fn replace(&mut self, name: &str, spec: JobSpec, submitter: Option<String>) {
         let at = self.clock.unix;
         let Some(job) = self.jobs.get_mut(name) else {
@@ -254,8 +254,8 @@ impl State {
         self.go_to(name, version, false);
     }
 
-    /// Makes a version the one to run, also of a job that was stopped: a service rolls to it, if there is one that it
-    /// replaces; a batch runs it anew, a schedule runs it from its next time on.
+    /// Makes a version the target, also of a stopped job: a service rolls from the version that the target replaces, if
+    /// any; a batch runs it again; a schedule runs it from its next time on.
     pub(super) fn go_to(&mut self, name: &str, version: u64, reverting: bool) {
         let (at, now) = (self.clock.at, self.clock.unix);
         let Some(job) = self.jobs.get_mut(name) else {
@@ -437,8 +437,7 @@ impl State {
         Ok(name.to_owned())
     }
 
-    /// Whether there may be as many tasks as a job has from when it is submitted: those of a schedule are counted when
-    /// its runs start.
+    /// Checks the number of tasks that a job needs at its submission: tasks of a schedule count when its runs start.
     fn check_count(&self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
         match &spec.kind {
             Kind::Service(_) | Kind::Batch(_) => {
@@ -480,12 +479,12 @@ impl State {
         self.event(name, None, format!("run {number} of {count} tasks started"));
     }
 
-    /// Removes a job of which nothing runs.
+    /// Removes a job that has no tasks left.
     pub(super) fn purge(&mut self, name: &str) {
         let volumes = self.jobs.get(name).map(|job| job.volumes.keys().copied());
         let volumes = volumes.into_iter().flatten().collect();
         self.release_volumes_of(name, &volumes);
-        // While the job is there, so that the event is one of its role.
+        // The event comes while the job exists, so that it belongs to the job's role.
         self.event(name, None, "purged");
         let Some(job) = self.jobs.remove(name) else {
             return;
@@ -536,8 +535,9 @@ fn same_kind(job: &Job, spec: &JobSpec) -> Option<()> {
     (std::mem::discriminant(&present.kind) == std::mem::discriminant(&spec.kind)).then_some(())
 }
 
-/// The version that instances have which another one is to replace: the one that an update has kept up until now, where
-/// its target was not healthy yet, else that target. To go to that target anew leaves as much to replace as before.
+/// Returns the version of the present instances that a new target replaces: the version that an update has kept up until
+/// now if its target was not healthy yet, else that target. A second roll to the same target leaves the same version to
+/// replace.
 fn replaced_by(job: &Job, version: u64, (target, kept_up): (u64, Option<u64>)) -> Option<u64> {
     let kept_up = kept_up.filter(|from| *from != version);
     let is_proven = job.record.stable == Some(target);
@@ -548,8 +548,7 @@ fn replaced_by(job: &Job, version: u64, (target, kept_up): (u64, Option<u64>)) -
     }
 }
 
-/// Sets how many instances a service has, whichever version it goes back to from here. The progress of an update is measured
-/// anew.
+/// Sets the number of instances of a service, for any later version too. The progress of an update starts again.
 fn set_count(job: &mut Job, count: u32, at: Duration) {
     job.progress = Progress {
         at,
@@ -582,7 +581,7 @@ fn forget_versions(job: &mut Job) {
     versions.retain(|version, _| kept.contains(version));
 }
 
-/// The versions that something runs or may go back to, and so many of the newest.
+/// Returns the versions that run or that the job may revert to, and the newest ones.
 pub(super) fn kept_versions(job: &Job, newest: usize) -> BTreeSet<u64> {
     let record = &job.record;
     let mut needed: BTreeSet<u64> = job.tasks.values().map(|task| task.name.version).collect();

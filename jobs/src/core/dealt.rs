@@ -1,15 +1,15 @@
-//! Times of a schedule that were dealt with: run, skipped, or counted as missed.
+//! The times of a schedule that were dealt with: run, skipped, or counted as missed.
 //!
-//! Invariant: none of the last [`SPANS_MAX`] spans of them comes again, whatever becomes of the clock and of the scheduler.
+//! Invariant: none of the last [`SPANS_MAX`] spans comes again, whatever happens to the clock and the scheduler.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Spans that are remembered: one more with each time that the clock is set, or that the schedule is stopped.
+/// Remembered spans: each setting of the clock and each stop of the schedule adds one.
 const SPANS_MAX: usize = 16;
 
-/// The times after one moment up to another, both since 1970.
+/// A range of times, from after one Unix time up to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Span {
     after: Duration,
@@ -22,7 +22,7 @@ impl Span {
     }
 }
 
-/// Spans in order, of which no two touch.
+/// Spans in order, no two of which touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Dealt(Vec<Span>);
@@ -32,12 +32,12 @@ impl Dealt {
         self.0.is_empty()
     }
 
-    /// A time was dealt with, whatever became of others.
+    /// Adds a single time.
     pub(super) fn add_one(&mut self, time: Duration) {
         self.add(time.saturating_sub(Duration::from_nanos(1)), time);
     }
 
-    /// All times after one moment up to another were dealt with.
+    /// Adds all times from after one moment up to another.
     pub(super) fn add(&mut self, after: Duration, until: Duration) {
         if after >= until {
             return;
@@ -59,7 +59,7 @@ impl Dealt {
         }
     }
 
-    /// The first time after a moment that was not dealt with, of those that `next` gives.
+    /// Returns the first of the times of `next` after a moment that was not dealt with.
     pub(super) fn next(
         &self,
         after: Duration,
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(dealt.next(at(0), each_second), Some(at(1)));
         let last = (2 * SPANS_MAX as u64 - 1) * 10;
         assert_eq!(dealt.next(at(last), each_second), Some(at(last + 6)));
-        // What lies between two of them joins them.
+        // A span between two others joins them.
         dealt.add(at(last - 5), at(last));
         assert_eq!(dealt.0.len(), SPANS_MAX - 1);
     }

@@ -1,4 +1,4 @@
-//! Carries out what each job needs now, and what time brings.
+//! Executes the decisions for each job, at present and when time passes.
 
 use super::job::{Job, KillReason, Progress};
 use super::records::{FailedUpdate, Rollout};
@@ -9,7 +9,7 @@ use super::view::Authority;
 use super::why_not::last_text;
 use crate::spec::Kind;
 
-/// Failures of new instances, without one that becomes healthy in between, after which an update has failed.
+/// Consecutive failures of new instances without a healthy one after which an update has failed.
 const ILL_MAX: u32 = 3;
 
 impl State {
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// Does what the plan of a service says, and judges its update by it.
+    /// Executes the plan of a service, and judges its update.
     fn follow(&mut self, name: &str, plan: Plan) {
         for (task, reason) in &plan.kills {
             self.ask_kill(task, *reason);
@@ -87,7 +87,7 @@ impl State {
             };
         }
         if is_kept_waiting || plan.waits_for_agent {
-            // Nothing can become healthy that may not start, or whose agent is away.
+            // An instance cannot become healthy while it may not start, or while its agent is away.
             job.progress.at = at;
         }
         // The stopped tasks were not killed in time, and all of them run on.
@@ -138,7 +138,8 @@ impl State {
         }
     }
 
-    /// All instances run the target, and have been healthy for long enough: it is good, and the one to go back to.
+    /// Marks the target as good, since all instances have run it and been healthy for long enough: later updates revert to
+    /// it.
     fn settled(&mut self, name: &str) {
         let Some(job) = self.jobs.get_mut(name) else {
             return;

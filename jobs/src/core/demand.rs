@@ -1,6 +1,6 @@
 //! The tasks of a job that wait to be launched: their roles, their versions, and the groups that start together.
 //!
-//! Invariants: each version is launched in its own role; a version that fits nowhere keeps no other one from starting.
+//! Invariants: each version is launched in its own role; a version that fits nowhere blocks no other version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Job {
         self.demand_of(at, &|_| true)
     }
 
-    /// The waiting tasks that need offers of one role: a version may be in another role than the one before.
+    /// Returns the number of waiting tasks that need offers of one role: two versions may have different roles.
     pub(super) fn demand_in(&self, at: Duration, role: &str) -> usize {
         self.demand_of(at, &|version| self.role_of(version) == role)
     }
@@ -52,7 +52,7 @@ impl Job {
     fn wanted_of(&self, is_counted: &dyn Fn(u64) -> bool) -> usize {
         let target = is_counted(self.record.target);
         let beyond = if target { self.wanted_beyond } else { 0 };
-        // While there is no update, all are of one version, and none is looked at.
+        // Without an update, all instances have one version, and no search is needed.
         let from = self.record.rollout.as_ref().map(|rollout| rollout.from);
         let listed = match (target, from.is_none_or(|from| is_counted(from) == target)) {
             (true, true) => self.wanted.len(),
@@ -78,7 +78,8 @@ impl Job {
         self.demand_in(at, role).saturating_sub(bound)
     }
 
-    /// The roles of which it may need offers: that of its version, of the version that an update keeps up, and of its runs.
+    /// Returns the roles whose offers it may need: that of its version, of the version that an update keeps up, and of its
+    /// runs.
     pub(super) fn roles(&self) -> BTreeSet<&str> {
         let from = self.record.rollout.as_ref().map(|rollout| rollout.from);
         let runs = self.active_runs().map(|(_, run)| run.version);
@@ -106,7 +107,7 @@ impl Job {
         }
         let is_gang = self.is_gang(self.record.target) && self.tasks.is_empty();
         let count = self.spec().map_or(0, |spec| spec.count as usize);
-        // Of one that is not whole the others pause after failures.
+        // While the gang is incomplete, its other members pause after failures.
         if is_gang && (self.wanted.len() < count || self.has_gang_too_large()) {
             return Vec::new();
         }

@@ -93,8 +93,8 @@ impl State {
         names.filter_map(|name| self.job_before(spec, name))
     }
 
-    /// The variable of each port of the jobs that a job starts after. Where two have one name, as `a-b` and `a.b` do, that of
-    /// the later in the list ends with its number.
+    /// Returns the variable of each port of the jobs that a job starts after. If two names collide, as those of `a-b` and
+    /// `a.b`, the later one in the list ends with its number.
     fn variables_after<'a>(&'a self, spec: &'a JobSpec) -> BTreeMap<(&'a str, &'a str), String> {
         let (mut variables, mut taken) = (BTreeMap::new(), BTreeSet::new());
         for job in self.jobs_before(spec) {

@@ -18,11 +18,11 @@ pub(super) struct Failure {
     /// The time of the failure, since the Unix epoch.
     pub(super) time: Duration,
     pub(super) text: String,
-    /// Failures of the version, this one included.
+    /// The number of failures of the version, including this one.
     pub(super) count: u64,
 }
 
-/// The reason and the message of a task's end in one line.
+/// Returns the reason and the message of a task's end in one line.
 pub(super) fn text_of(reason: &str, message: &str) -> String {
     let message = first_line(message);
     let details = [words_of(reason), message];
@@ -33,7 +33,7 @@ pub(super) fn text_of(reason: &str, message: &str) -> String {
     details.join(": ")
 }
 
-/// The first line that says something, shortened, without control characters.
+/// Returns the first line with text, shortened, without control characters.
 fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     let line = line.unwrap_or_default();
@@ -45,7 +45,7 @@ fn first_line(text: &str) -> String {
     shown
 }
 
-/// A reason of Mesos's in words; nothing where the message says as much.
+/// Returns a reason of Mesos in words; empty if the message says the same.
 fn words_of(reason: &str) -> String {
     let name = format!("REASON_{}", reason.to_uppercase());
     let known = Reason::from_str_name(&name);

@@ -29,7 +29,7 @@ pub enum Input {
     },
     /// The id of the cluster that the scheduler subscribes to: before the first subscription to it.
     Cluster(String),
-    /// The region of the master that was subscribed to, if it has one: before its first offers.
+    /// The region of the subscribed master, if it has one; comes before the master's first offers.
     MasterRegion(Option<String>),
     /// The master accepts no subscription with the requested roles.
     SubscriptionRefused,
@@ -59,7 +59,7 @@ pub enum Input {
     Stored(u64),
     /// Time has passed: the core does everything that is due.
     Tick {
-        /// So many kills wait for the master to take them.
+        /// The number of kills that wait for the master.
         kills_waiting: usize,
     },
 }
@@ -76,12 +76,13 @@ pub struct RefusedAccept {
 /// A change that a client wants. `name` is the key of a job: see [`State::key_for`](super::State::key_for).
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Alone, of the job whose key is its name; in [`Self::Permitted`], of the job that this one names.
+    /// Submits a job. Outside [`Self::Permitted`], the key of the job is its name; inside, [`Self::Permitted`] names the
+    /// job.
     Submit(Box<JobSpec>),
     Scale {
         name: String,
         count: u32,
-        /// Also destroys the volumes of the instances that are too many.
+        /// Also destroys the volumes of the surplus instances.
         purge: bool,
     },
     /// Replaces all instances as an update would.
@@ -92,12 +93,12 @@ pub enum Request {
         name: String,
         purge: bool,
     },
-    /// Back to an earlier version; without a number to the last one that was healthy before.
+    /// Reverts to an earlier version; without a number to the last version that was healthy before.
     Revert {
         name: String,
         version: Option<u64>,
     },
-    /// Lets an update go on beyond its canaries.
+    /// Permits an update to continue beyond its canaries.
     Promote {
         name: String,
     },
@@ -105,19 +106,20 @@ pub enum Request {
     Rebalance {
         name: String,
     },
-    /// Destroys the volume of an instance, which begins anew with an empty one.
+    /// Destroys the volume of an instance, which restarts with an empty one.
     Release {
         name: String,
         index: u32,
-        /// Refused where another volume is there by now.
+        /// The volume that the client means; the request is refused if the instance has another one.
         volume_id: Option<String>,
     },
-    /// Has the master make offers of a role anew for a moment, for a plan. The version of the answer is the number of the last
-    /// offer before: see [`State::offers_since`](super::State::offers_since).
+    /// Requests the offers of a role again for a moment, for a plan. The version of the answer is the number of the last
+    /// earlier offer: see [`State::offers_since`](super::State::offers_since).
     LookForOffers {
         role: String,
     },
-    /// A request that was permitted for these authorities of the job. The core refuses it where the job has others by now.
+    /// A request that was permitted for these authorities of the job. The core refuses it if the job's authorities have
+    /// changed.
     Permitted {
         name: String,
         /// `None` where there was no such job.
@@ -196,7 +198,7 @@ pub enum Effect {
         records: Vec<Record>,
     },
     Accept(Accept),
-    /// Not to be offered again for this long.
+    /// Declines offers for this time.
     Decline {
         offers: Vec<String>,
         refuse: Duration,
@@ -208,7 +210,7 @@ pub enum Effect {
     Acknowledge(Box<TaskStatus>),
     Reconcile(reconciler::Request),
     AcknowledgeOperation(Box<OperationStatus>),
-    /// Asks what became of operations, by their ids and agents.
+    /// Queries the states of operations, by their ids and agents.
     ReconcileOperations(Vec<(String, String)>),
     Suppress(BTreeSet<String>),
     Revive(BTreeSet<String>),
@@ -227,7 +229,7 @@ pub struct Event {
     /// The time of the event, in seconds since the Unix epoch.
     pub time: u64,
     pub job: String,
-    /// The job's role at that time, which decides who sees the event: the name may be another role's by now.
+    /// The job's role at that time, which decides who sees the event: another role may have the name later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

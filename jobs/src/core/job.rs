@@ -29,7 +29,7 @@ thread_local! {
 /// Events of a job that are remembered.
 pub(super) const EVENTS_MAX: usize = 100;
 
-/// Before a kill that was not answered is repeated for the first time, beside the time that the task has to end.
+/// The pause, beside the task's grace period, before an unanswered kill is repeated for the first time.
 pub(super) const KILL_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -69,12 +69,12 @@ pub(super) struct Wanted {
     pub(super) version: u64,
 }
 
-/// Tasks of one version that are to be launched now.
+/// The tasks of one version to launch now.
 #[derive(Clone, Debug)]
 pub(super) struct WantedGroup {
     pub(super) version: u64,
     pub(super) tasks: Vec<Wanted>,
-    /// All of them start together or none.
+    /// Whether the tasks start all together or not at all.
     pub(super) is_gang: bool,
 }
 
@@ -116,7 +116,7 @@ impl Progress {
     }
 }
 
-/// The slots of one run, by index, up to the last that has had a task. A service has one run, number 0.
+/// The slots of one run, by index, up to the last index that has had a task. A service has one run, number 0.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) slots: Vec<Slot>,
@@ -125,12 +125,12 @@ pub(super) struct Run {
     pub(super) live: u32,
     pub(super) succeeded: u32,
     pub(super) failed: u32,
-    /// Attempts that a slot begins above: those of slots that were dropped.
+    /// The number of attempts of dropped slots; the attempts of new slots are higher.
     attempts: u32,
 }
 
 impl Run {
-    /// The run of a service, of which slots were dropped that had so many attempts.
+    /// Returns the run of a service whose dropped slots had this number of attempts.
     pub(super) fn after(attempts: u32) -> Self {
         Self {
             attempts,
@@ -138,7 +138,7 @@ impl Run {
         }
     }
 
-    /// A run of which every slot waits.
+    /// Returns a run with all its slots waiting.
     pub(super) fn new(count: u32) -> Self {
         Self {
             waiting: Waiting::all(count),
@@ -167,7 +167,7 @@ impl Run {
         }
     }
 
-    /// The indexes of which a slot was made durable: none of these is as one is made.
+    /// Returns the indexes with durable slots: their slots differ from new ones.
     pub(super) fn written(&self) -> impl Iterator<Item = u32> {
         let slots = (0_u32..).zip(&self.slots);
         let new = self.new_slot();
@@ -250,7 +250,7 @@ impl Killing {
         }
     }
 
-    /// A task that goes on after a start of the scheduler.
+    /// Returns the kill that continues after a start of the scheduler.
     fn resumed(reason: KillReason, at: Duration) -> Self {
         Self {
             is_durable: true,
@@ -271,10 +271,10 @@ pub(super) struct Task {
     pub(super) is_asked_for: bool,
     /// The result of the health checks; `None` without a check or before the first result.
     pub(super) checked: Option<bool>,
-    /// Since when it is RUNNING and no check says otherwise.
+    /// The time since when the task is RUNNING without a failing check.
     pub(super) healthy_since: Option<Duration>,
     pub(super) killing: Option<Killing>,
-    /// The kill that it has outlived so far, before the scheduler started.
+    /// The kill from before the scheduler's start that the task has survived so far.
     pub(super) outlived: Option<KillReason>,
     pub(super) reason: String,
     pub(super) message: String,
@@ -297,7 +297,7 @@ impl Task {
         }
     }
 
-    /// Whether it has been in good health for as long as `healthy_after`, and goes on.
+    /// Whether the task has been healthy for `healthy_after`, and is not being killed.
     pub(super) fn is_healthy(&self, at: Duration, healthy_after: Duration) -> bool {
         self.killing.is_none()
             && self
@@ -339,7 +339,7 @@ impl Job {
         found.map(|version| &version.spec)
     }
 
-    /// The specification that is to run. There always is one: the record is made with it.
+    /// Returns the target specification. It always exists: the record is made with it.
     pub(super) fn spec(&self) -> Option<&Arc<JobSpec>> {
         self.spec_of(self.record.target)
     }
@@ -389,7 +389,7 @@ impl Job {
         }
     }
 
-    /// The tasks that it keeps slots for: of a service its instances, of a batch those of its runs.
+    /// Returns the number of tasks with slots: instances of a service, or tasks of a batch's runs.
     pub(super) fn size(&self) -> u64 {
         #[cfg(test)]
         SIZED.set(SIZED.get() + 1);
@@ -403,7 +403,7 @@ impl Job {
         count.max(slots as u64)
     }
 
-    /// Drops the slots of a service beyond its count and its last task; gives the indexes of those that were written.
+    /// Drops the slots of a service beyond its count and its last task; returns the indexes of the written ones.
     pub(super) fn drop_slots(&mut self, count: usize) -> Vec<u32> {
         let Some(run) = self.runs.get_mut(&0).filter(|run| run.slots.len() > count) else {
             return Vec::new();
@@ -426,7 +426,7 @@ impl Job {
         volume.filter(|_| spec.is_some_and(|spec| spec.volume.is_some()))
     }
 
-    /// Whether a task waits for its agent, however long that is away: it runs on the volume of an instance that goes on.
+    /// Whether a task waits for its agent, however long that is away: it runs on the volume of a continuing instance.
     pub(super) fn is_bound(&self, task: &Task) -> bool {
         let count = self.spec().map_or(0, |spec| spec.count);
         let volume = self.volumes.get(&task.name.index);
@@ -442,7 +442,7 @@ impl Job {
         }
     }
 
-    /// Since when a task could have been launched: its index waits no more, and its run or version is there.
+    /// Returns the time since when a task could have been launched: its index may start, and its run or version exists.
     pub(super) fn startable_since(&self, name: &TaskName, clock: &Clock) -> Duration {
         let slot = self.runs.get(&name.run).map(|run| run.slot(name.index));
         let run = self.record.runs.get(&name.run).map(|run| run.started);
@@ -453,7 +453,7 @@ impl Job {
         not_before.max(begun.unwrap_or_default())
     }
 
-    /// A run that is not over and goes on.
+    /// Returns the runs that are neither over nor cancelled.
     pub(super) fn active_runs(&self) -> impl Iterator<Item = (u64, &RunRecord)> {
         let runs = self.record.runs.iter();
         runs.filter(|(_, run)| !run.cancelled)
@@ -500,7 +500,7 @@ impl Job {
         self.record.runs.is_empty() && over.is_some_and(|run| run.failed == 0 && !run.cancelled)
     }
 
-    /// Whether each index of a service has a task. Of one that is updated that is not known: an index may have two.
+    /// Whether each index of a service has a task. During an update the answer is no: an index may have two.
     pub(super) fn is_whole(&self) -> bool {
         let count = self.spec().map_or(0, |spec| spec.count);
         let indexes = self.tasks.values().map(|task| task.name.index);
@@ -508,7 +508,7 @@ impl Job {
         self.record.rollout.is_none() && indexes.len() == count as usize
     }
 
-    /// The runs of gangs of which a task has ended: the others end before all start anew.
+    /// Returns the runs of gangs that lost a task: the others end before all start again.
     pub(super) fn broken_runs(&self) -> impl Iterator<Item = u64> {
         let broken = self.active_runs().filter(|(number, record)| {
             let run = self.runs.get(number);
@@ -548,7 +548,7 @@ impl Job {
         }
     }
 
-    /// The version that it goes back to: the one asked for, else the last healthy one, else the one before.
+    /// Returns the version to revert to: the requested one, else the last healthy one, else the one before.
     pub(super) fn revert_version(&self, version: Option<u64>) -> Result<u64, Refusal> {
         let record = &self.record;
         let earlier = || {
@@ -586,7 +586,7 @@ impl Job {
 
     pub(super) fn remember(&mut self, event: Event) {
         if self.events.len() == EVENTS_MAX {
-            // Those of very many tasks leave room for what the job itself did.
+            // Events of very many tasks leave room for events of the job itself.
             let of_job = self.events.iter().filter(|old| old.task_id.is_none());
             let is_job_to_go = of_job.count() > EVENTS_MAX / 2;
             let mut events = self.events.iter();

@@ -17,8 +17,7 @@ use super::roles::top_of;
 use super::state::State;
 use super::task_name::TaskName;
 
-/// Kills that may wait for the master, beside whatever other calls do: it takes them one by one, in a millisecond or two
-/// each.
+/// Kills that may wait for the master, beside other calls: it processes them one by one, in a millisecond or two each.
 pub(super) const KILLS_MAX: usize = 500;
 /// The longest pause before a kill that was not answered is repeated.
 const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -28,9 +27,9 @@ const STRAYS_MAX: usize = 100_000;
 /// Tasks that run and that nothing here knows, of a job that is gone or given up: to be killed.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
-    /// By id, with their agents.
+    /// The waiting kills by task id, with their agents.
     waiting: BTreeMap<String, Option<String>>,
-    /// There were more than are remembered.
+    /// Whether there were more than the scheduler remembers.
     has_more: bool,
     /// The last time that kills of unknown tasks left.
     pressed: Duration,
@@ -78,7 +77,7 @@ impl State {
         self.dirty.insert(job);
     }
 
-    /// Lets kills leave anew, as many as there is room for beside those that wait.
+    /// Permits more kills: as many as there is room for beside the waiting ones.
     pub(super) fn allow_kills(&mut self, waiting: usize) {
         self.kills_left = KILLS_MAX.saturating_sub(waiting);
     }
@@ -171,7 +170,7 @@ enum Press {
 }
 
 impl Job {
-    /// So many of its kills that are due.
+    /// Returns at most `most` of the job's due kills.
     fn press(&mut self, at: Duration, most: usize) -> Vec<Press> {
         self.pressed = at;
         let due = self.tasks.iter().filter(|(_, task)| is_due(task, at));
@@ -189,7 +188,7 @@ impl Job {
         pressed.collect()
     }
 
-    /// The kill of a task whose reason is durable.
+    /// Returns the kill of a task whose reason is durable.
     pub(super) fn kill(&mut self, id: &str, at: Duration) -> Option<Effect> {
         let task = self.tasks.get_mut(id)?;
         let killing = task.killing.as_mut()?;
@@ -272,7 +271,7 @@ mod tests {
         );
         let both = [large.clone(), due("z", "z1", 9_000, 9)];
         assert_eq!(given(&both), all(&[("a1", 250), ("z1", 250)]));
-        // Of one role that which has waited for longer.
+        // Within one role, the longer wait goes first.
         let pressed = Due {
             pressed: Duration::from_secs(9),
             ..large

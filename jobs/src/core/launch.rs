@@ -1,6 +1,6 @@
-//! Answers to offers: tasks for those that fit, the rest declined, and a gang's kept back for a while.
+//! Answers to offers: launches for tasks that fit, declines for the rest, and a gang's offers kept for a while.
 //!
-//! Invariant: every offer is accepted, declined, or kept for the one gang that collects, which has an end.
+//! Invariant: every offer is accepted, declined, or kept for the one collecting gang, whose time is limited.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ const REFUSE_LONG: Duration = Duration::from_secs(3600);
 /// Offers that a gang held in vain go to others at once.
 const REFUSE_HELD: Duration = Duration::from_millis(100);
 
-/// No gang keeps offers back for longer, whatever its file says.
+/// The longest time for which a gang keeps offers, whatever its file says.
 const HOLD_MAX: Duration = Duration::from_secs(600);
 /// The longest pause of a gang that holds offers in vain again and again.
 const REST_MAX: Duration = Duration::from_secs(3600);
@@ -144,8 +144,8 @@ impl State {
         }
     }
 
-    /// Places jobs in this order while one may look at more, and the gang that collects in any case: what it keeps is not
-    /// for those behind it. Gives the others.
+    /// Places jobs in this order within the work limit, and the collecting gang in any case: its offers are not for the
+    /// jobs behind it. Returns the other jobs.
     fn place_some(&mut self, jobs: &[String], pool: &mut Pool) -> Vec<String> {
         let mut left = Vec::new();
         for name in jobs {
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// Gives back what cannot be read, for as long as an offer stays away at most.
+    /// Declines unreadable offers, for the longest time.
     pub(super) fn decline_unreadable(&mut self, offers: Vec<String>) {
         self.totals.unreadable_offers += offers.len() as u64;
         self.effects.push(Effect::Decline {
@@ -340,7 +340,7 @@ impl State {
         pool.close(&offers);
     }
 
-    /// Whether the gang that collects did not fit in these offers before: it keeps those that it has kept.
+    /// Whether the collecting gang did not fit in these offers before: then it keeps its offers.
     fn goes_on_collecting(&self, name: &str, wanted: &[Wanted], pool: &mut Pool) -> bool {
         let collector = self.collector.as_ref().filter(|one| one.job == name);
         let tried = collector.and_then(|collector| collector.tried.as_ref());
@@ -361,7 +361,7 @@ impl State {
         true
     }
 
-    /// Whether this gang is the one that keeps offers back, or becomes it.
+    /// Whether this gang keeps offers back, or may start to.
     fn may_collect(&mut self, name: &str, spec: &JobSpec) -> bool {
         if (self.collector.as_ref()).is_some_and(|collector| collector.job == name) {
             return true;
@@ -385,7 +385,8 @@ impl State {
         true
     }
 
-    /// The gang's time is over, or it wants nothing any more: the next one may collect, from offers that come anew.
+    /// Ends the collection of a gang whose time is over, or that wants nothing more: the next gang may collect, from new
+    /// offers.
     fn end_collecting(&mut self) {
         let at = self.clock.at;
         let Some(collector) = self.collector.clone() else {
@@ -412,7 +413,7 @@ impl State {
         self.decline_held();
     }
 
-    /// No gang keeps offers back from here; one of this role was the last.
+    /// Stops keeping offers back; the last collecting gang was in this role.
     fn stop_collecting(&mut self, role: &str) {
         let at = self.clock.at;
         self.collector = None;
@@ -499,8 +500,8 @@ impl State {
     }
 }
 
-/// The bytes of one task of a job in an ACCEPT at most, wherever it goes, without its resources: with numbers as long as
-/// they may be.
+/// Returns the maximum bytes of one task of a job in an ACCEPT, for any agent and without its resources: with the longest
+/// possible numbers.
 pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
     /// A range of its own among the resources.
     const PORT_BYTES: usize = 32;

@@ -13,7 +13,7 @@ use super::view::{JobView, VolumeView, pending_of, running_of, view_of, volume_s
 
 /// Tasks, slots and volumes that one page looks at, over all its jobs.
 const LOOKED_MAX: usize = 20_000;
-/// A job costs as much as so many of them.
+/// The cost of a job in such items.
 const JOB_WORK: usize = 100;
 /// The state of volumes that are to be released.
 const RELEASING: &str = "releasing";
@@ -62,10 +62,10 @@ impl VolumePlace {
     }
 }
 
-/// The parts of one list of volumes.
+/// The pages of one list of volumes.
 #[derive(Debug, Default)]
 pub struct VolumeParts {
-    /// The ids of those that the parts before have: a volume that is released meanwhile comes again at the end.
+    /// The ids on earlier pages: a volume that is released meanwhile would come again at the end.
     listed: HashSet<String>,
     /// The start of the next page; `None` before the first page.
     pub behind: Option<VolumePlace>,
@@ -173,7 +173,7 @@ impl State {
         sums(of_jobs.chain(releasing))
     }
 
-    /// Running tasks with ports, of so many behind a place, and where to go on.
+    /// Returns running tasks with ports, among `most` tasks behind a place, and the place of the next page.
     #[must_use]
     pub fn discovered_behind(
         &self,

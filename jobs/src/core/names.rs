@@ -1,9 +1,9 @@
-//! The names of jobs: a name is unique in its role, so that `web` of the role `ads` is `ads/web`.
+//! The names of jobs: a name is unique in its role, so `web` of the role `ads` is `ads/web`.
 //!
-//! The core knows a job by its key, which never changes: the name, in a role other than `*` with the role behind it, as
-//! `web@ads`. The ids of tasks and volumes begin with the key, and so do the records of the store. A job that was stored
-//! before names were unique in roles has its name alone for its key, in whichever role it is.
-//! Invariant: no two jobs with one name are in one role, and the key of a new job says nothing of jobs in other roles.
+//! The core knows a job by its key, which never changes: the name, followed by the role unless that is `*`, as `web@ads`.
+//! The ids of tasks and volumes begin with the key, and so do the records of the store. A job stored before names were
+//! unique in roles has its name alone as its key, in any role. Invariant: no two jobs of a role have the same name, and the
+//! key of a new job reveals nothing about jobs in other roles.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -18,9 +18,9 @@ use crate::spec::JobSpec;
 const ROLE_MARK: char = '@';
 /// The mark before the number that distinguishes a key from the key of another job.
 const NUMBER_MARK: char = '~';
-/// Bytes of a role in a key at most: ids of tasks are names of directories, which have 255.
+/// Bytes of a role in a key: ids of tasks are names of directories, which have 255 bytes at most.
 const ROLE_BYTES_MAX: usize = 100;
-/// The role whose jobs have their name alone for their key.
+/// The role whose jobs have their name alone as their key.
 const DEFAULT_ROLE: &str = "*";
 
 /// The name of a job as a client writes it: `web`, or `ads/web` with its role.
@@ -123,10 +123,11 @@ impl State {
         named.find_map(|(key, job)| (job.role() == role).then_some(key))
     }
 
-    /// The key of the job that a submission is of: of the one in its role, else of the one that it moves from another role,
-    /// else a new one.
+    /// Returns the key of the submitted job: of the job in its role, else of the job that the submission moves from another
+    /// role, else a new one.
     ///
     /// # Errors
+    ///
     /// The role is too long for a new key.
     pub fn key_for(&self, spec: &JobSpec, moves_from: Option<&str>) -> Result<String, Refusal> {
         let present = self.key_in(&spec.role, &spec.name);
@@ -143,7 +144,7 @@ impl State {
     }
 
     /// # Errors
-    /// Another job than the one with this key has the name in the role.
+    /// Fails if another job than the one with this key has the name in the role.
     pub(super) fn check_name(&self, key: &str, role: &str) -> Result<(), Refusal> {
         let name = plain(key);
         match self.key_in(role, name) {
@@ -154,7 +155,7 @@ impl State {
         }
     }
 
-    /// Names the role of jobs in `after` where it was left out, and is another one: before, names were unique in the scheduler.
+    /// Adds missing roles to the jobs in `after`, if a job is in another role: earlier, names were unique in the scheduler.
     pub(super) fn name_in_roles(&mut self) {
         let mut changes = Vec::new();
         for (key, job) in &self.jobs {
@@ -196,7 +197,7 @@ impl State {
         }
     }
 
-    /// The job that another one names in `after`: without a role, one of its own role.
+    /// Returns the job that an entry of `after` names: without a role, a job of the same role.
     pub(super) fn job_before(&self, spec: &JobSpec, after: &str) -> Option<&Job> {
         let JobName { role, name } = JobName::read(after);
         let key = self.key_in(role.as_deref().unwrap_or(&spec.role), &name)?;

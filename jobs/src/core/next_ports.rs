@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// Agents of which that is remembered. The lowest ports of others are used again sooner.
+/// Agents whose next port is remembered. The lowest ports of other agents are used again sooner.
 const AGENTS_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]

@@ -51,7 +51,7 @@ impl Outbox {
         due.into_values().flatten().collect()
     }
 
-    /// Ends a step: the write that it makes, and what need not wait for any.
+    /// Ends a step: returns its write, and the effects that wait for no write.
     pub(super) fn flush(&mut self) -> (Option<Effect>, Vec<Deferred>) {
         let records = std::mem::take(&mut self.writes);
         let deferred = std::mem::take(&mut self.deferred);

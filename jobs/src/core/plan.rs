@@ -17,7 +17,7 @@ use crate::spec::{JobSpec, Kind};
 
 /// Obstacles that are named.
 const OBSTACLES_MAX: usize = 20;
-/// Names in `after` of other jobs that are looked at for each job that waits: a list has 10,000 jobs, which may wait in one row.
+/// Names in `after` that are followed for each waiting job: up to 10,000 jobs may wait in one chain.
 pub(super) const AFTER_LOOKED_MAX: usize = 256;
 
 /// The path prefix of environment variables in a specification.
@@ -27,16 +27,16 @@ const ENVIRONMENT: &str = ".task.env.";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanView {
     pub changes: Vec<String>,
-    /// Tasks that fit in the offers seen last; at least so many, where the obstacles say so.
+    /// The number of tasks that fit in the offers seen last; a minimum if the obstacles say so.
     pub fits: usize,
-    /// Tasks that would be launched: without those that go on as they are.
+    /// The number of tasks to launch, without those that continue unchanged.
     pub wants: usize,
-    /// Tasks that go on as they are.
+    /// The number of tasks that continue unchanged.
     pub runs: usize,
     /// The places of the tasks that fit.
     pub places: Vec<PlaceView>,
     pub obstacles: Vec<String>,
-    /// Whether a quota may be in the way of tasks for which there is no room.
+    /// Whether a quota may block tasks without room.
     #[serde(skip)]
     pub may_be_limited: bool,
 }
@@ -77,7 +77,7 @@ impl State {
             let place = (hostname.to_owned(), agent_id.to_owned());
             *places.entry(place).or_default() += 1;
         };
-        // Instances return to their volumes; the others find room in what is left.
+        // Instances return to their volumes; other instances find room in the rest.
         let returning = self.returning(name, spec, &placed);
         for (job, volume) in &returning {
             if fits_on_volume(job, spec, volume, &mut offers) {
@@ -102,7 +102,7 @@ impl State {
         let most = Work::new(STEP_WORK_MAX).tasks_max(spec, offers.len());
         let placements = placement::place(spec, &placed, &offers, others.min(most));
         let is_partial = placements.len() == most && most < others;
-        // What returns to its volume has had its part of the quota.
+        // An instance with a volume already has its part of the quota.
         let more = placements.len();
         for placement in placements {
             let offer = &offers[placement.offer];
@@ -194,7 +194,7 @@ impl State {
         freed
     }
 
-    /// The tasks that a submission replaces: where each is, and what it was launched by.
+    /// Returns the replaced tasks: their agents and specifications.
     fn given_back<'a>(
         &'a self,
         name: &str,
@@ -212,7 +212,7 @@ impl State {
         })
     }
 
-    /// A task has ended: where no offers come that would show it, what it had is free by this.
+    /// Notes the resources of an ended task as free, since no offers may come that show them.
     pub(super) fn note_freed(&mut self, name: &TaskName, agent_id: &str) {
         let Some(spec) = self
             .jobs
@@ -240,7 +240,7 @@ impl State {
         }
     }
 
-    /// The quota that keeps a job's tasks waiting; those that return to their volumes have theirs.
+    /// Returns the quota that blocks a job's tasks; instances returning to volumes already have their part.
     pub(super) fn limited(&self, job: &Job, quotas: &Quotas) -> Option<Limited> {
         let spec = job.spec()?;
         // A gang starts as a whole.
@@ -273,9 +273,9 @@ impl State {
         (!missing.is_empty()).then(|| format!("it starts after {}", missing.join(", ")))
     }
 
-    /// Whether a job starts after another one, or after one that does, as far as that is found in so many looks.
+    /// Whether a job starts after another one, directly or indirectly, within a limited number of looks.
     fn is_after(&self, job: &Job, other: &str, left: &mut usize) -> bool {
-        // The nearest first: those that wait for each other are mostly few.
+        // The nearest come first: circles are mostly short.
         let (mut found, mut open) = (BTreeSet::new(), VecDeque::from([job]));
         while let Some(job) = open.pop_front() {
             if job.name == other {
@@ -359,8 +359,8 @@ impl State {
     }
 }
 
-/// Whether an instance finds room beside its volume, which is offered or used by the task that it replaces. What it takes
-/// is taken off.
+/// Whether an instance fits beside its volume, which is offered or used by the replaced task. Takes its resources off the
+/// offers.
 fn fits_on_volume(job: &Job, spec: &JobSpec, volume: &Volume, offers: &mut [Offer]) -> bool {
     if let Ok(placement) = placement::place_on_volume(spec, &[], offers, &volume.id) {
         return offers[placement.offer].take(&placement).is_ok();

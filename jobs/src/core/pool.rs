@@ -1,7 +1,7 @@
-//! The offers of one role in one step, and what the ACCEPT of each may carry.
+//! The offers of one role in one step, and the load that the ACCEPT of each may carry.
 //!
-//! Invariant: no ACCEPT is larger than a master takes. Where one refuses it all the same, as one with little memory does,
-//! they become smaller for a while.
+//! Invariant: no ACCEPT exceeds the limits of a master. If a master refuses one nevertheless, for example for lack of
+//! memory, the ACCEPTs become smaller for a while.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub(super) const PLACED_MAX: usize = 20_000;
 /// Tasks that one ACCEPT launches, and the bytes of their messages. A master accepts 10,000 tasks and a body of 32 MiB.
 const ACCEPT_TASKS_MAX: usize = 10_000;
 const ACCEPT_BYTES_MAX: usize = 16 << 20;
-/// Resources that the operations of one ACCEPT name. A master takes 1,024 of them, and as many operations, each of which
-/// names one at least.
+/// Resources that the operations of one ACCEPT name. A master accepts 1,024 of them, and as many operations, each of which
+/// names at least one.
 const ACCEPT_RESOURCES_MAX: usize = 1_000;
 /// The tag and the length of a task in its ACCEPT.
 pub(super) const FRAMING_BYTES: usize = 8;
@@ -29,7 +29,7 @@ pub(super) const FRAMING_BYTES: usize = 8;
 const HALVINGS_MAX: u32 = 14;
 /// ACCEPTs that are refused for as long after the limits were halved had left before: they are as large as the first.
 const UNDER_WAY: Duration = Duration::from_secs(5);
-/// After this long without a refusal the limits double again.
+/// The time without a refusal after which the limits double again.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// The limits of one ACCEPT at present.
@@ -50,7 +50,7 @@ pub(super) struct AcceptLimits {
 }
 
 impl AcceptLimits {
-    /// The master has refused an ACCEPT of so many tasks as a whole. One with a task alone cannot be made smaller.
+    /// Records a refused ACCEPT with this number of tasks. An ACCEPT with one task cannot become smaller.
     pub(super) fn refused(&mut self, at: Duration, tasks: usize) {
         if tasks == 1 {
             return;
@@ -83,7 +83,7 @@ impl AcceptLimits {
 
 /// The work of one step, in jobs times offers: some tenths of a second. The next step continues where this one ends.
 pub(super) const STEP_WORK_MAX: usize = 200_000;
-/// So many comparisons of where tasks are take as long as an offer.
+/// The number of comparisons of tasks' places that cost as much as an offer.
 const LAYOUT_WORK: usize = 16;
 
 /// The remaining work of a step.
@@ -123,7 +123,7 @@ impl Work {
         }
     }
 
-    /// So many tasks were placed in so many offers, beside those that there are.
+    /// Charges the placement of tasks in offers, beside the present tasks.
     pub(super) fn placed(&mut self, spec: &JobSpec, tasks: usize, present: usize, offers: usize) {
         let by_layout = tasks.saturating_mul(offers) / LAYOUT_WORK;
         let by_layout = if spec.is_laid_out() { by_layout } else { 0 };
@@ -197,13 +197,13 @@ impl Pool {
             .min(self.limit.tasks.saturating_sub(launches))
     }
 
-    /// Whether the ACCEPT of an offer can carry operations that name so many more resources; some alone it always can.
+    /// Whether the ACCEPT of an offer can carry operations that name this many more resources; an empty ACCEPT always can.
     pub(super) fn takes_operations(&self, index: usize, resources: usize) -> bool {
         let present = self.charged[index].resources;
         present == 0 || present + resources <= self.limit.resources
     }
 
-    /// Notes a task of so many bytes in the ACCEPT of an offer.
+    /// Charges a task of this size to the ACCEPT of an offer.
     pub(super) fn charge(&mut self, index: usize, bytes: usize) {
         let charged = &mut self.charged[index];
         charged.bytes += bytes + charged.resource_bytes;
@@ -233,7 +233,7 @@ impl Pool {
     /// Keeps open offers from others; gives where they stand then.
     pub(super) fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
         let until = self.open;
-        // From the last on, so that no swap moves one that is still to come.
+        // The loop goes backwards, so that no swap moves a later index.
         for index in indexes.iter().rev().filter(|index| **index < until) {
             self.open -= 1;
             self.offers.swap(*index, self.open);
@@ -329,7 +329,7 @@ mod tests {
             limits.refused(at(1), 1_000);
         }
         assert_eq!(limits.at(at(1)).tasks, ACCEPT_TASKS_MAX / 2);
-        // Those that are half as large are refused as well.
+        // ACCEPTs of half the size are refused as well.
         for seconds in 2..10 {
             limits.refused(at(seconds), 500);
         }

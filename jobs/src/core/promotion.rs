@@ -10,7 +10,7 @@ use super::state::State;
 use crate::spec::Kind;
 
 impl State {
-    /// Lets an update go on whose canaries are healthy.
+    /// Promotes healthy canaries, so that the update continues.
     pub(super) fn promote(&mut self, name: &str) -> Result<String, Refusal> {
         let at = self.clock.at;
         let job = self.job_mut(name)?;

@@ -11,7 +11,7 @@ use meseta_resources::{ResourceLimits, ResourceQuantities, Scalar};
 use crate::placement::{self, Why};
 use crate::spec::JobSpec;
 
-/// The limits of roles, and what of them is used; of roles without any, nothing. Besides, what the largest agents have.
+/// The limits of roles and their consumption; roles without limits have no entry. Also the largest amounts of the agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
     roles: BTreeMap<String, RoleQuota>,
@@ -59,7 +59,7 @@ impl Quotas {
         Self { largest, ..self }
     }
 
-    /// A task that is larger than every agent, and by what.
+    /// Returns the excess of a task that is larger than every agent.
     fn beyond_agents(&self, needed: &ResourceQuantities) -> Option<Limited> {
         const PORTS: &str = "ports";
         let largest = self.largest.as_ref()?;
@@ -214,7 +214,7 @@ mod tests {
             text(&quotas, &small, &none).as_deref(),
             Some("it needs 0.1 cpus, and the largest agent has 0.05")
         );
-        // What a reader may see of roles is another matter.
+        // The reader's view of roles does not matter here.
         let seen = quotas.seen_of("eng/web", |_| false);
         assert!(text(&seen, &small, &none).is_some());
         let enough = amounts(&[("cpus", 0.1), ("mem", 16.0)]);
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(text(&seen, &spec(""), &none), None);
         assert_eq!(quotas.seen_of("eng/web", |_| true), quotas);
         assert_eq!(quotas.seen_of("ops", |_| true), Quotas::default());
-        // What a volume takes counts as what the task itself does.
+        // A volume's disk counts like the task's own.
         let disk = quota(&[("disk", 9.0)], &[]);
         let disk: Quotas = [("eng/web".to_owned(), disk)].into_iter().collect();
         let mut with_volume = spec("");

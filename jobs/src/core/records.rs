@@ -28,7 +28,7 @@ pub(super) struct Meta {
     /// The id of the cluster that the framework is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cluster_id: Option<String>,
-    /// Was the first version of a job that is new, and is no more; a scheduler of before reads it.
+    /// Formerly the first version of a new job; kept for earlier releases, which read it.
     pub(super) first_version: u64,
     /// Grows with each start of a scheduler on this store, and is part of the ids of its tasks.
     #[serde(default)]
@@ -42,8 +42,8 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    /// Begins a generation of ids. It goes by the time, so that it is a new one also where an older copy of the store was put
-    /// back.
+    /// Begins a generation of ids. It grows with the time, so that it is new even after an older copy of the store was
+    /// restored.
     pub(super) fn begin_generation(&mut self, unix: Duration) {
         let time = u32::try_from(unix.as_secs()).unwrap_or(u32::MAX);
         self.generation = self.generation.saturating_add(1).max(time);
@@ -75,13 +75,13 @@ pub(super) struct JobRecord {
     /// Nothing of the service has been launched since its submission or since its start after a stop.
     #[serde(default)]
     pub(super) held: bool,
-    /// A task of a service's gang has ended: the others end before all start anew.
+    /// A task of a service's gang has ended: the others end before all start again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) broken: bool,
     /// The tasks of a service that are to move to other agents.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) moving: BTreeSet<String>,
-    /// The attempts of indexes that a service has no more: an index that comes anew counts from there on.
+    /// The attempts of dropped indexes: a new task at such an index counts on from them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) attempts: u32,
     /// The number of the next run.
@@ -89,9 +89,9 @@ pub(super) struct JobRecord {
     pub(super) runs: BTreeMap<u64, RunRecord>,
     /// Runs that are over, the oldest first.
     pub(super) over: Vec<RunSummary>,
-    /// The last time of a cron schedule that was dealt with, since 1970; what follows is looked for from here on.
+    /// The last time of a cron schedule that was dealt with, since the Unix epoch; later times are searched from here.
     pub(super) last_due: Duration,
-    /// All of its times that were dealt with, also those that lie ahead of a clock that was set back.
+    /// All times that were dealt with, including those ahead of a clock that was set back.
     #[serde(default, skip_serializing_if = "Dealt::is_empty")]
     pub(super) dealt: Dealt,
     /// Names in `after` without a role are of its own role. Before, names were unique in the scheduler.
@@ -164,7 +164,7 @@ mod shared {
     }
 }
 
-/// A change of a service from one version to another, under way.
+/// A service's change from one version to another, in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rollout {
     pub(super) from: u64,
@@ -242,7 +242,7 @@ pub(super) struct TaskRecord {
     pub(super) launched: Duration,
     pub(super) running: Option<Duration>,
     pub(super) unreachable: Option<Duration>,
-    /// Since when it runs, or before that is launched, by the clock of the machine: for readers.
+    /// The machine's time when the task started to run, or before that when it was launched; for readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shown_since: Option<Duration>,
     /// The id of the volume that it runs on.
@@ -254,7 +254,7 @@ pub(super) struct TaskRecord {
 }
 
 impl TaskRecord {
-    /// Brings times that a clock has written that was ahead to this one.
+    /// Limits times from a fast clock to the present time.
     pub(super) fn not_after(&mut self, at: Duration) {
         self.launched = self.launched.min(at);
         self.running = self.running.map(|since| since.min(at));
@@ -322,7 +322,7 @@ impl Key {
             format: FORMAT,
             value,
         };
-        // All are plain structs with text for keys, which JSON can always say.
+        // All values are plain structs with text keys, which JSON can represent.
         let value = serde_json::to_vec(&versioned).unwrap_or_default();
         Record {
             key: self.text(),
@@ -362,14 +362,14 @@ pub enum RestoreError {
     Orphan { key: String },
 }
 
-/// The error of a record whose job is not there.
+/// Returns the error for a record whose job is missing.
 pub(super) fn orphan(key: &Key) -> RestoreError {
     RestoreError::Orphan {
         key: key.delete().key,
     }
 }
 
-/// All that was stored, before it is put together.
+/// All stored records, before they are combined.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) meta: Meta,
@@ -378,7 +378,7 @@ pub(super) struct Stored {
     pub(super) slots: Vec<(String, u64, u32, Slot)>,
     pub(super) tasks: BTreeMap<String, TaskRecord>,
     pub(super) volumes: BTreeMap<String, VolumeRecord>,
-    /// There is no record at all.
+    /// Whether the store has no records at all.
     pub(super) is_new: bool,
 }
 

@@ -16,25 +16,25 @@ use std::time::Duration;
 use super::input::Effect;
 use super::state::State;
 
-/// Between two requests for offers of a role, which undo its filters.
+/// The pause between two requests for offers of a role, which remove its filters.
 const REVIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before the next request for a refused role. Each pause is twice as long as the one before, up to the longest.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
-/// A role whose gang could keep offers back, and was refused that, is waited for as long by those that have waited less:
-/// what it has declined comes again sooner.
+/// The time for which other gangs wait for a role whose gang could keep offers but was refused, if they have waited less:
+/// the offers that it has declined come again sooner.
 const CLAIM: Duration = Duration::from_secs(15);
 /// The time for which the framework requests the offers of a role for a plan, and the number of such roles at a time.
 const LOOKED_FOR: Duration = Duration::from_secs(3);
 const LOOKED_FOR_MAX: usize = 256;
-/// Between two looks for roles that no job has any more.
+/// The pause between two searches for roles without jobs.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All roles that jobs have, or of which tasks are left.
+/// All roles of jobs and of remaining tasks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     by_name: BTreeMap<String, Role>,
-    /// Since when the gang that keeps offers back does so, or the last one did.
+    /// The time when the present, or the last, collecting gang started to keep offers.
     collecting_since: Duration,
     /// The last time at which a gang kept offers back, by top role; gangs of the roles below count too.
     collected: BTreeMap<String, Duration>,
@@ -42,7 +42,7 @@ pub(super) struct Roles {
     forget_at: Duration,
     /// The update that is under way.
     asked: Option<Asked>,
-    /// The next question, after the master refused an update for one role.
+    /// The doubt after the master refused an update for one role.
     doubt: Option<Doubt>,
     /// Several at once were refused, so that it is not known which.
     is_one_by_one: bool,
@@ -55,7 +55,7 @@ pub struct RoleSet {
     pub suppressed: BTreeSet<String>,
 }
 
-/// An update of which the master has not answered yet.
+/// An update that the master has not answered yet.
 #[derive(Clone, Debug)]
 struct Asked {
     question: Question,
@@ -66,20 +66,20 @@ struct Asked {
 /// The question that the answer to an update decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
-    /// Whether the master takes these roles beside those that it has taken.
+    /// Asks for these roles beside the accepted ones.
     More(BTreeSet<String>),
-    /// Whether it still takes those that it has taken.
+    /// Asks for the accepted roles alone.
     Present,
-    /// Whether it takes them without this one.
+    /// Asks for the accepted roles without this one.
     Without(String),
 }
 
-/// The update for one role was refused: the reason is this role, or one that was taken before.
+/// A refused update for one role: the reason is this role, or one that was accepted before.
 #[derive(Clone, Debug)]
 struct Doubt {
     role: String,
     why: String,
-    /// The taken roles that may be the reason of the refusal, the last one first; unknown before the master has refused
+    /// The accepted roles that may be the reason of the refusal, the last one first; unknown before the master has refused
     /// them alone.
     suspects: Option<Vec<String>>,
 }
@@ -90,7 +90,7 @@ struct Role {
     offers: Offers,
     /// The last time that a gang of this role kept offers back; initially the time when the role was first seen.
     collected: Duration,
-    /// Until when those wait for it that have waited less.
+    /// The time until which roles that have waited less wait for this one.
     claims_until: Duration,
     /// No job waits for offers in this role.
     is_idle: bool,
@@ -157,7 +157,7 @@ impl Roles {
         }
     }
 
-    /// Asks for all offers of a role anew, also for those that were declined.
+    /// Requests all offers of a role again, including declined ones.
     pub(super) fn wants_all(&mut self, name: &str) {
         if let Some(role) = self.by_name.get_mut(name) {
             role.offers.is_revive_due = true;
@@ -192,7 +192,7 @@ impl Roles {
         self.doubt = None;
     }
 
-    /// A subscription with the roles that were taken was refused: one of them may no longer be.
+    /// Handles a refused subscription with the accepted roles: the master may have withdrawn one.
     pub(super) fn doubted(&mut self) {
         self.doubt = None;
         self.is_one_by_one = true;
@@ -201,9 +201,8 @@ impl Roles {
         }
     }
 
-    /// Whether a gang of a role that could begin to keep offers back may: not before one of a role that could as well and
-    /// has waited for longer. The gangs of all roles below one at the top wait as those of this one role; among them their
-    /// own role decides.
+    /// Whether a gang of this role may start to keep offers: not before a role that could as well and has waited longer.
+    /// The gangs of all roles below the same top-level role wait as one role; among them their own role decides.
     pub(super) fn may_collect(&self, at: Duration, name: &str) -> bool {
         let Some(role) = self.by_name.get(name) else {
             return true;
@@ -233,7 +232,7 @@ impl Roles {
         self.collected(at, name);
     }
 
-    /// A gang of a role has what it needs, or keeps no more offers back.
+    /// Records that a gang of this role got its resources, or stopped keeping offers.
     pub(super) fn collected(&mut self, at: Duration, name: &str) {
         if let Some(role) = self.by_name.get_mut(name) {
             role.collected = at;
@@ -242,8 +241,8 @@ impl Roles {
         self.collected.insert(top_of(name).to_owned(), at);
     }
 
-    /// No gang keeps offers back any more: those that have waited meanwhile, while they may have been offered nothing, have
-    /// the usual time.
+    /// Records that no gang keeps offers any more. Roles that waited meanwhile, perhaps without offers, get the usual time
+    /// again.
     pub(super) fn ended_to_collect(&mut self, at: Duration) {
         let since = self.collecting_since;
         let waiting = self.by_name.values_mut();
@@ -252,7 +251,7 @@ impl Roles {
         }
     }
 
-    /// The next update, where one is due and none is under way.
+    /// Returns the next update, if one is due and none is in flight.
     fn update(&mut self, at: Duration) -> Option<RoleSet> {
         if self.asked.is_some() {
             return None;
@@ -289,7 +288,7 @@ impl Roles {
                 ..
             }) => match suspects.pop() {
                 Some(suspect) => return Some(Question::Without(suspect)),
-                // More than one was withdrawn.
+                // Several roles were withdrawn.
                 None => self.doubted(),
             },
             None => {}
@@ -453,8 +452,8 @@ impl State {
         self.roles.idle()
     }
 
-    /// Asks the master for roles that jobs have and it has not taken; in those that it has, suppresses offers where nothing
-    /// is wanted, and revives them where more is than before.
+    /// Requests the roles of jobs that the master has not accepted; in accepted roles, suppresses unneeded offers, and
+    /// revives them when the demand grows.
     pub(super) fn ask_for_offers(&mut self) {
         let at = self.clock.at;
         let mut demand: BTreeMap<String, Demand> = BTreeMap::new();
@@ -502,7 +501,7 @@ impl State {
         }
     }
 
-    /// Asks for the offers of a role for a moment, in which a plan is made of them; gives the number of the last one before.
+    /// Requests the offers of a role for a moment, for a plan; returns the number of the last earlier offer.
     pub(super) fn look_for_offers(&mut self, role: &str) -> u64 {
         let last = self.seen.last();
         let is_new = !self.looked_for.contains_key(role);
@@ -525,8 +524,7 @@ impl State {
         can_come.then(|| self.seen.count_since(role, number))
     }
 
-    /// Forgets the roles that no job has and of which no task can be left: the framework gives them up with the next roles
-    /// that it asks for.
+    /// Forgets the roles without jobs or possible tasks: the framework gives them up with its next update of roles.
     fn forget_roles(&mut self, demand: &BTreeMap<String, Demand>) {
         let at = self.clock.at;
         if at < self.roles.forget_at || self.roles.by_name.len() == demand.len() {
@@ -557,7 +555,7 @@ impl State {
         }
     }
 
-    /// That the master does not take a role, and why; nothing where it does.
+    /// Returns the text about a refused role; `None` if the role is not refused.
     pub(super) fn refused_text(&self, role: &str) -> Option<String> {
         let why = self.roles.refusal(role)?;
         Some(format!("the master refuses role {role:?}: {why}"))
@@ -620,7 +618,7 @@ mod tests {
             set(&["a", "b", "c"]),
             set(&["a"]),
             set(&["a", "b"]),
-            // Whether the master still takes what it has taken.
+            // The query asks whether the master still accepts the accepted roles.
             set(&["a"]),
             set(&["a", "c"]),
         ];
@@ -714,7 +712,7 @@ mod tests {
             left.remove(withdrawn);
             assert_eq!(roles.taken(), left);
             assert_eq!(roles.refusal("x"), None);
-            // No other one was given up meanwhile, with its offers.
+            // No other role was given up meanwhile, with its offers.
             assert_eq!(left_out, set(&[withdrawn]));
         }
     }
@@ -744,7 +742,7 @@ mod tests {
         assert_eq!(first.suppressed, set(&["a", "b"]));
         roles.answered(at(0), None);
         assert!(roles.is_suppressed("a"));
-        // Offers are wanted in one of them, and another role comes.
+        // One role wants offers, and another role is added.
         let demand = Demand {
             all: 1,
             anywhere: 1,

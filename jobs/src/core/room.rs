@@ -1,6 +1,6 @@
-//! Room for one more job, or one more version of one: in number and in the bytes of specifications.
+//! The room for a new job, or a new version: in number and in the bytes of specifications.
 //!
-//! Invariants: each role has as much at most as is left for others; nothing is forgotten where that would not be enough.
+//! Invariants: a role gets at most as much as it leaves to others; the core forgets nothing if that would not be enough.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,8 +22,7 @@ struct Excess {
 }
 
 impl State {
-    /// Lets there be room for a job, or for one more version of one that there is: batches of its role that are complete
-    /// are forgotten where it is needed, the oldest first.
+    /// Makes room for a job, or for a new version: forgets complete batches of its role if necessary, the oldest first.
     pub(super) fn make_room(&mut self, name: &str, spec: &JobSpec) -> Result<(), Refusal> {
         let jobs = self.jobs_beyond(name, spec);
         let bytes = self.bytes_beyond(name, spec);

@@ -1,4 +1,4 @@
-//! Runs of batch and cron jobs: when they start, what they want, and when they are over.
+//! The runs of batch and cron jobs: their start, their wanted tasks, and their end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const SET_BACK_MIN: Duration = Duration::from_secs(60);
 /// The time after a subscription during which a schedule waits for the master's reports about its runs. A silent run then
 /// counts as running: its agent is away, and the master does not know that yet.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
-/// Times of all schedules that are looked at in one step, some microseconds each, before the next one goes on.
+/// Times of all schedules that one step examines, some microseconds each, before the next step continues.
 pub(super) const TIMES_MAX: usize = 10_000;
 /// Missed times of a schedule that are counted.
 const MISSED_MAX: u32 = 100;
@@ -39,8 +39,8 @@ impl Job {
         })
     }
 
-    /// A schedule goes on from now, after a version that may have been stopped: nothing before is made up for, also where
-    /// the clock is set back a little.
+    /// Continues a schedule from now, after a version that may have been stopped: earlier times are not made up for, even
+    /// if the clock is set back a little.
     pub(super) fn go_on_from(&mut self, now: Duration, (before, was_stopped): (u64, bool)) {
         let schedule = |version| match &self.spec_of(version)?.kind {
             Kind::Cron(cron) => Some((&cron.schedule, &cron.time_zone)),
@@ -55,7 +55,7 @@ impl Job {
         let record = &mut self.record;
         let last_due = std::mem::replace(&mut record.last_due, now);
         if !is_same {
-            // What another schedule has had says little of the times of this one.
+            // The times of another schedule say little about this one.
             record.dealt = Dealt::default();
         }
         if is_cron && !was_stopped {
@@ -80,7 +80,7 @@ impl Job {
         }
     }
 
-    /// The runs that go on, as far as that is known.
+    /// Returns the runs in progress, as far as known.
     fn under_way(&self, is_connected: bool) -> UnderWay {
         let tasks = self.tasks.values();
         let heard = tasks.filter(|task| is_connected && !task.is_asked_for);
@@ -408,8 +408,8 @@ impl State {
         next
     }
 
-    /// The last time that is due, and how many from the first on were missed. Those that were put off are as late as when
-    /// they were.
+    /// Returns the last due time, and the number of missed times from the first on. Postponed times keep their original
+    /// delay.
     fn due(
         &self,
         (cron, dealt): (&Cron, &Dealt),
@@ -446,8 +446,8 @@ impl State {
     }
 }
 
-/// The last of the times that `next` gives by now, of which one comes after `due`: found in as many looks as the seconds
-/// from there have digits, however many times they have.
+/// Returns the last time of `next` up to now, given that one comes after `due`. The number of looks grows with the digits
+/// of the seconds in between, and not with the number of times.
 fn last_by(
     due: Duration,
     now: Duration,

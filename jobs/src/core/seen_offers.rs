@@ -9,7 +9,7 @@ use meseta_resources::Resources;
 
 use crate::placement::Offer;
 
-/// Agents and roles of which the last offer is remembered.
+/// Agents and roles whose last offer is remembered.
 pub(super) const SEEN_MAX: usize = 10_000;
 
 /// An agent and a role.
@@ -95,7 +95,7 @@ impl SeenOffers {
         newer.filter(|(_, (_, of))| of == role).count()
     }
 
-    /// Forgets the offers of a role that were answered; those of agents that are there come again.
+    /// Forgets the answered offers of a role; present agents offer again.
     pub(super) fn forget_answered(&mut self, role: &str, is_held: impl Fn(&str) -> bool) {
         let old = self.by_key.iter();
         let old = old.filter(|((_, of), (_, offer))| of == role && !is_held(&offer.id));

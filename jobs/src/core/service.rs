@@ -13,7 +13,8 @@ use super::job::{Job, KillReason, Task, Wanted};
 use super::pool::PLACED_MAX;
 use crate::spec::{Kind, Update};
 
-/// A rollback whose new instances have found no room for as long ends one at a time, whatever `max_unavailable` says.
+/// The time after which a rollback without room for its new instances replaces them one at a time, whatever
+/// `max_unavailable` says.
 pub(super) const ROLLBACK_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Wanted instances that a plan lists: one step launches no more of a job.
@@ -30,15 +31,15 @@ thread_local! {
 pub(super) struct Plan {
     pub(super) kills: Vec<(String, KillReason)>,
     pub(super) wanted: Vec<Wanted>,
-    /// Instances that are wanted beside them, those that pause after a failure included.
+    /// Further wanted instances, including those that pause after a failure.
     pub(super) wanted_beyond: usize,
-    /// All instances are of the target and healthy.
+    /// Whether all instances run the target and are healthy.
     pub(super) is_done: bool,
     /// They have been healthy for so long that the target is good.
     pub(super) is_good: bool,
     /// Healthy instances of the target.
     pub(super) new_healthy: usize,
-    /// All canaries are healthy, and wait to be promoted.
+    /// Whether all canaries are healthy, and wait for a promotion.
     pub(super) awaits_promotion: bool,
     /// Only the absent agent of a volume stops the update.
     pub(super) waits_for_agent: bool,
@@ -62,7 +63,7 @@ struct Planner<'a> {
     indexes: Vec<(u32, Index<'a>)>,
     /// Tasks that may still be launched without exceeding the most that may exist.
     room: usize,
-    /// New instances that may still be started by the update; none without one.
+    /// The number of new instances that the update may still start; 0 without an update.
     allowed: usize,
     healthy: usize,
     plan: Plan,
@@ -120,12 +121,13 @@ impl<'a> Planner<'a> {
         task.is_healthy(self.at, healthy_after)
     }
 
-    /// Whether a task waits for its agent, which has its volume. It is no part of an update before its agent is back.
+    /// Whether a task waits for its agent, which has its volume. The task is not part of an update before its agent is
+    /// back.
     fn is_away(&self, task: &Task) -> bool {
         task.record.unreachable.is_some() && self.job.is_bound(task)
     }
 
-    /// Whether a task of the target is replaced by one on another agent.
+    /// Whether a replacement on another agent is to come for a task of the target.
     fn moves(&self, task: &Task) -> bool {
         let moving = &self.job.record.moving;
         !moving.is_empty() && moving.contains(&task.name.to_string())
@@ -202,11 +204,11 @@ impl<'a> Planner<'a> {
             self.allowed = self.allowed.min(canaries.saturating_sub(new + leaving));
             self.plan.awaits_promotion = self.plan.new_healthy >= canaries.min(self.count);
         }
-        // A gang of which nothing runs starts in one version.
+        // An empty gang starts in one version.
         if self.job.is_gang(self.job.record.target) && self.job.tasks.is_empty() {
             self.allowed = usize::MAX;
         }
-        // The first one does not wait.
+        // The first instance does not wait.
         let pauses_until = self.job.progress.at.saturating_add(self.update.pause);
         let is_pausing = self.plan.new_healthy > 0 && self.at < pauses_until;
         if rollout.halted.is_some() || is_pausing {
@@ -315,7 +317,7 @@ impl<'a> Planner<'a> {
         let indexes = std::mem::take(&mut self.indexes);
         for (_, index) in &indexes {
             let is_replaced = index.new.is_some_and(|new| self.is_healthy(new));
-            // One of several at an index is enough.
+            // One of several tasks at an index is enough.
             let spare = index.old.iter().skip(usize::from(index.new.is_none()));
             let superfluous: Vec<_> = match is_replaced {
                 true => index.old.iter().collect(),
@@ -325,8 +327,8 @@ impl<'a> Planner<'a> {
                 self.kill_old(old, minimum);
             }
         }
-        // Nothing is killed for a new one that may not be started. Those beside which one waits to be launched come last:
-        // there may be no room, and then they make it.
+        // No task is killed for a new one that may not start. Tasks beside which a new one waits for its launch come last:
+        // if there is no room for it, they make the room.
         for is_beside in [false, true] {
             for (_, index) in &indexes {
                 let [old] = index.old.as_slice() else {
@@ -337,7 +339,7 @@ impl<'a> Planner<'a> {
                     continue;
                 }
                 if is_beside {
-                    // What waits beside it has been counted.
+                    // The waiting instance beside it has been counted.
                     self.kill_old(old, minimum);
                 } else if self.allowed > 0
                     && self.kill_old(old, minimum)
@@ -350,7 +352,7 @@ impl<'a> Planner<'a> {
         self.indexes = indexes;
     }
 
-    /// Notes where nothing but an agent that is away keeps the update from going on.
+    /// Notes that only an absent agent stops the update.
     fn note_away(&mut self) {
         let is_in_flight = |index: &Index<'_>| {
             let mut new = index.new.into_iter();
@@ -365,7 +367,7 @@ impl<'a> Planner<'a> {
             && !self.indexes.iter().any(|(_, index)| is_in_flight(index));
     }
 
-    /// Kills one, unless it is healthy and needed, or may be; gives whether it is being killed.
+    /// Kills a task, unless it is healthy and needed, or may be; returns whether the task is being killed.
     fn kill_old(&mut self, task: &Task, minimum: usize) -> bool {
         if task.killing.is_some() {
             return true;

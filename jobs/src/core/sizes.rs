@@ -1,6 +1,6 @@
-//! The tasks of all jobs together, and whether there may be more.
+//! The tasks of all jobs together, and the check of their limit.
 //!
-//! Invariant: those of one role at the top, with the roles below it, are as many at most as are left for others.
+//! Invariant: a top-level role, with the roles below it, has at most as many as it leaves to others.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl State {
         sizes
     }
 
-    /// Whether a job may have so many tasks.
+    /// Checks that a job may have this number of tasks.
     pub(super) fn check_size(
         &self,
         sizes: &Sizes,

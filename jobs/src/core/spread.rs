@@ -27,7 +27,7 @@ const HELD_OUT_MAX: Duration = Duration::from_secs(60);
 pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(12);
 /// Agents that are known. A cluster has 10,000 of them.
 const AGENTS_MAX: usize = 50_000;
-/// Values of which a job remembers since when it waits.
+/// Values for which a job remembers the start of its wait.
 const VALUES_MAX: usize = 1_000;
 /// Values that are named where tasks are uneven.
 const NAMED_MAX: usize = 10;
@@ -37,7 +37,7 @@ const NAMED_MAX: usize = 10;
 pub(super) struct Waits {
     /// The time when the wait began or the last task was placed.
     since: Duration,
-    /// Since when for which values.
+    /// The start of the wait for each value.
     values: BTreeMap<SpreadValues, Duration>,
     /// The number of values waited for in vain when all offers were last revived.
     in_vain: usize,
@@ -70,7 +70,7 @@ impl State {
         specs.any(|spec| spec.is_spread())
     }
 
-    /// The agents of the cluster, without those whose tasks may not be seen.
+    /// Replaces the list of agents, and marks those in other regions.
     pub(super) fn agents_told(&mut self, mut agents: Vec<Offer>) {
         for agent in &mut agents {
             agent.is_remote = self.is_remote(agent);
@@ -100,7 +100,7 @@ impl State {
         // An instance that moves stays where it is until it finds a better agent.
         let job = self.jobs.get(name);
         let is_moving = job.is_some_and(|job| !job.record.moving.is_empty());
-        // A quota leaves of some agents a rest alone, such as ports, which is no place for a task.
+        // A quota leaves only a rest of some agents, such as ports, which holds no task.
         let fits = placement::fit_each(spec, placed, offers);
         let fitting = offers.iter().zip(fits).filter(|(_, fits)| fits.is_ok());
         let offered: BTreeMap<&str, &Offer> = fitting
@@ -185,7 +185,7 @@ impl State {
             .find(|one| one.rule == Rule::Spread)?;
         let attribute = spread.attribute.as_str();
         let placed: Vec<_> = job.tasks.values().map(placed_of).collect();
-        // Each value with its tasks, and whether one more would fit there.
+        // Each value has its tasks, and whether another would fit there.
         let mut values: BTreeMap<String, (usize, bool)> = BTreeMap::new();
         for task in &placed {
             let value = Place::from(task).value(attribute).unwrap_or("(none)");

@@ -60,7 +60,7 @@ pub struct State {
     pub(super) releasing: BTreeMap<String, Volume>,
     /// Jobs that may have something to do.
     pub(super) dirty: BTreeSet<String>,
-    /// Jobs of which kills may be due.
+    /// The jobs that may have due kills.
     pub(super) pressing: BTreeSet<String>,
     /// Kills that may leave until time has passed.
     pub(super) kills_left: usize,
@@ -74,7 +74,7 @@ pub struct State {
     pub(super) master_region: Option<String>,
     /// The scheduler has sent no queries to a master since its start.
     is_fresh: bool,
-    /// Since when no master has answered.
+    /// The time since when no master has answered.
     pub(super) away_since: Option<Duration>,
     pub(super) offers: BTreeMap<String, HeldOffer>,
     pub(super) accept_limits: AcceptLimits,
@@ -91,13 +91,13 @@ pub struct State {
     pub(super) spread_waits: BTreeMap<String, Waits>,
     /// Jobs that there may be.
     pub(super) jobs_max: usize,
-    /// Bytes of all specifications that there may be.
+    /// The limit on the bytes of all specifications.
     pub(super) spec_bytes_max: usize,
     /// The work of one step for offers, and the job of each role with which the next step continues.
     pub(super) step_work_max: usize,
     pub(super) resume: BTreeMap<String, String>,
     pub(super) collector: Option<Collector>,
-    /// Gangs that have held offers in vain, until one starts or its job changes.
+    /// Gangs that held offers in vain, until they start or their jobs change.
     pub(super) resting: BTreeMap<String, Rest>,
     pub(super) reconciler: Reconciler,
     pub(super) outbox: Outbox,
@@ -106,7 +106,7 @@ pub struct State {
     pub(super) job_failures: JobFailures,
     /// Jobs with a failure in this step: each is written once, however many of its tasks have failed.
     pub(super) failing: BTreeSet<String>,
-    /// Without it, each submitter may run what it has submitted.
+    /// The check of permissions; without it, each submitter may run what it submitted.
     pub(super) may_run: Option<MayRun>,
 }
 
@@ -125,11 +125,11 @@ pub(super) struct Collector {
     /// The role of the offers.
     pub(super) role: String,
     pub(super) until: Duration,
-    /// In what it did not fit last.
+    /// The last offers in which the gang did not fit.
     pub(super) tried: Option<Tried>,
 }
 
-/// The offers in which so many tasks of a version did not fit together.
+/// Offers that could not hold this gang.
 #[derive(Clone, Debug)]
 pub(super) struct Tried {
     pub(super) version: u64,
@@ -139,7 +139,7 @@ pub(super) struct Tried {
     pub(super) kept: BTreeSet<String>,
 }
 
-/// Until when a gang does not hold offers, and how long that is.
+/// The time until which a gang keeps no offers, and the length of this rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest {
     pub(super) until: Duration,
@@ -253,7 +253,7 @@ impl State {
             });
             let (name, job) = job.ok_or_else(|| orphan(&Key::Task(id.clone())))?;
             if job.is_service() {
-                // An instance whose agent stays away is not waited for anew at each start.
+                // A restart does not reset the patience with an absent agent.
                 let unreachable = record.unreachable;
                 record.unreachable = unreachable.map(|since| since.saturating_sub(absence));
             }
@@ -341,7 +341,7 @@ impl State {
         let at = self.clock.at;
         let later = |since: Duration| since.saturating_add(passed).min(at);
         self.connected_since = later(self.connected_since);
-        // Of a core that takes this long for each step, every other one fires.
+        // A core that needs this long for each step lets every other step fire.
         if self.fires_from.saturating_add(passed) <= at {
             self.fires_from = at.saturating_add(CATCHING_UP);
         }
@@ -428,7 +428,7 @@ impl State {
             .values_mut()
             .flat_map(|job| job.tasks.values_mut())
         {
-            // What it was heard of last may be no more so.
+            // The last known state may be outdated.
             task.is_asked_for = true;
             // Earlier queries may have been lost.
             if let Some(killing) = &mut task.killing {
@@ -437,7 +437,7 @@ impl State {
         }
         self.reconciler.start(self.moment);
         if std::mem::take(&mut self.is_fresh) {
-            // What runs and is not remembered ends at once.
+            // Unknown tasks that run end at once.
             let all = Effect::Reconcile(reconciler::Request::Implicit);
             self.effects.push(all);
         }
@@ -457,7 +457,7 @@ impl State {
         self.roles.disconnected();
     }
 
-    /// All tasks have gone with the framework; the next one begins with none.
+    /// Handles the removal of the framework: all its tasks are gone, and the next framework begins with none.
     fn framework_removed(&mut self) {
         self.disconnected();
         self.meta.framework_id = None;
@@ -501,7 +501,7 @@ impl State {
         }
     }
 
-    /// The tasks are durable: they leave, unless what they were meant for is gone.
+    /// Launches tasks whose records are durable, unless their offers are gone.
     fn launch(&mut self, accepts: Vec<Accept>, is_gang: bool) {
         let is_whole = !is_gang || accepts.iter().all(|accept| self.is_open(accept));
         for mut accept in accepts {

@@ -1,8 +1,8 @@
-//! The id of a task, which says what the task is an attempt of.
+//! The id of a task, which names the job, run, index and attempt.
 //!
-//! Invariant: an id is used once. Attempts of an index of a run only grow, runs and versions of a job too, and each start of
-//! a scheduler on a store has a generation of its own: an old copy of a store that is put back makes no id anew, and neither
-//! does a job that takes a purged name.
+//! Invariant: an id is used once. Attempts of an index, runs and versions of a job only grow, and each start of a scheduler
+//! on a store has its own generation. A restored old copy of a store therefore creates no id twice, and neither does a job
+//! that takes a purged name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,11 +17,11 @@ pub struct TaskName {
     pub run: u64,
     pub index: u32,
     pub attempt: u32,
-    /// The generation of the store that the task was launched with; 0 before its scheduler was started anew.
+    /// The store's generation at the launch; 0 before the first restart of its scheduler.
     pub generation: u32,
 }
 
-/// Not the id of a task of ours.
+/// The error for an id of another scheduler's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a task id of this scheduler is JOB.VERSION.RUN.INDEX.ATTEMPT[-GENERATION]")]
 pub struct NotOurs;
@@ -51,7 +51,7 @@ impl FromStr for TaskName {
         let mut parts = text.rsplitn(5, '.');
         let last = parts.next().unwrap_or_default();
         let (attempt, generation) = match last.split_once('-') {
-            // One way to write each.
+            // Each id has a single spelling.
             Some((_, generation)) if generation.starts_with('0') => return Err(NotOurs),
             Some((attempt, generation)) => (attempt, generation.parse().map_err(|_| NotOurs)?),
             None => (last, 0),

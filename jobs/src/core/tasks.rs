@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::job::Task;
 use super::task_name::TaskName;
 
-/// Indexes of a run whose tasks are counted together.
+/// The number of indexes whose tasks are counted together.
 const BLOCK: u32 = 1_024;
 
 #[cfg(test)]
@@ -30,7 +30,7 @@ pub struct TaskOrder {
     generation: u32,
 }
 
-/// Not the place of a task.
+/// The error for a text that is no place of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the place of a task is RUN.INDEX.ATTEMPT.VERSION[.GENERATION], as `next` has it")]
 pub struct NoPlace;
@@ -175,7 +175,7 @@ impl Tasks {
         self.by_id.range::<str, _>((from, Bound::Unbounded))
     }
 
-    /// The places behind one, in order.
+    /// Returns the places behind a place, in order.
     pub(super) fn places_behind(
         &self,
         place: Option<TaskOrder>,

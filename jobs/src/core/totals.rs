@@ -6,12 +6,12 @@ use std::time::Duration;
 /// Counts since the scheduler started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Tasks of which ACCEPT has left.
+    /// The number of tasks whose ACCEPT has left.
     pub launched: u64,
     /// Tasks that came to run.
     pub started: u64,
     pub succeeded: u64,
-    /// By themselves, or because their run took too long.
+    /// The number of tasks that failed by themselves, or because their run took too long.
     pub failed: u64,
     pub lost: u64,
     /// Tasks that ended or were lost unasked, and that are started again.
@@ -24,7 +24,7 @@ pub struct Totals {
     pub queue: Queue,
 }
 
-/// Jobs whose failures are counted apart: names of jobs come from clients.
+/// Jobs whose failures are counted separately: names of jobs come from clients.
 const FAILED_JOBS_MAX: usize = 1_000;
 /// Stands for all jobs beyond.
 const OTHER_JOBS: &str = "";

@@ -17,7 +17,7 @@ use crate::spec::{Backoff, Kind};
 /// The time after a launch during which the core ignores an answer that the task is unknown: the launch may still be under
 /// way.
 pub(super) const LAUNCH_GRACE: Duration = Duration::from_secs(5);
-/// Before an index is tried again whose task was lost.
+/// The pause before an index whose task was lost starts again.
 const LOST_PAUSE: Duration = Duration::from_secs(1);
 /// Larger jobs are not planned after each update at once: the next tick plans them, a moment later.
 const PROMPT_TASKS_MAX: usize = 500;
@@ -27,7 +27,7 @@ const PROMPT_TASKS_MAX: usize = 500;
 enum End {
     Succeeded,
     Failed,
-    /// By no fault of its own: its agent is gone or drained, it was preempted, or never came to run.
+    /// The task is not at fault: its agent is gone or drained, it was preempted, or it never ran.
     Lost,
 }
 
@@ -93,7 +93,7 @@ impl State {
         })
     }
 
-    /// A task that is not known here: one of a job that is gone, or that was given up.
+    /// Handles an unknown task: its job is gone, or the scheduler gave it up.
     fn stray(&mut self, status: &TaskStatus, state: TaskState) {
         let id = &status.task_id.value;
         self.reconciler.observe(self.moment, status);
@@ -175,7 +175,7 @@ impl State {
                     task.record.shown_since = Some(unix);
                 }
                 let since = *task.record.running.get_or_insert(at);
-                // A status that says nothing of the checks leaves them as they were.
+                // A status without a check result leaves the result unchanged.
                 task.checked = status.healthy.or(task.checked);
                 let is_well = task.checked.unwrap_or(!has_check);
                 task.healthy_since = match is_well {
@@ -340,7 +340,7 @@ impl State {
         }
     }
 
-    /// Removes a task and says what that means for its slot; both become durable together.
+    /// Removes a task and changes its slot; both become durable together.
     fn remove_task(
         &mut self,
         name: &TaskName,
@@ -461,7 +461,7 @@ fn others_of(job: &Job, name: &TaskName) -> Vec<String> {
         .collect()
 }
 
-/// Whether the master says that it has no such task.
+/// Whether the master reports that it has no such task.
 fn is_denial(state: TaskState) -> bool {
     matches!(
         state,
@@ -469,8 +469,8 @@ fn is_denial(state: TaskState) -> bool {
     )
 }
 
-/// Whether the master answers a question, which may have been asked before a launch was sent: what an agent says of a task
-/// that it never had comes under the same reason, and is to be acknowledged.
+/// Whether a status answers a query, which may have been sent before a launch. An agent's report about a task that it never
+/// had has the same reason, but needs an acknowledgement.
 fn is_answer(status: &TaskStatus) -> bool {
     status.reason == Some(Reason::Reconciliation.into()) && status.uuid.is_none()
 }
@@ -480,8 +480,8 @@ fn end_of(state: TaskState, status: &TaskStatus, has_run: bool) -> Option<End> {
     match state {
         TaskState::TaskFinished => Some(End::Succeeded),
         TaskState::TaskFailed | TaskState::TaskKilled | TaskState::TaskError => {
-            // How one ended that ran before its agent's restart is unknown: it may have brought its machine down, and would
-            // do so for ever if that counted for nothing.
+            // The end of a task that ran before its agent's restart is unknown: the task may have brought its machine down,
+            // and would do so for ever if that did not count.
             let is_kept_from_running = has_reason(Reason::AgentRestarted) && !has_run;
             let is_taken_away = [Reason::ContainerPreempted, Reason::AgentDraining]
                 .into_iter()

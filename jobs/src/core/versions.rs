@@ -1,7 +1,7 @@
-//! The versions of a job as they are stored: small ones in the record of the job, large ones under keys of their own.
+//! The versions of a job in the store: small ones in the record of the job, large ones under their own keys.
 //!
-//! Invariant: a change of a job writes no large specification that has not changed, so that what a change costs does not
-//! grow with the job's files and its history.
+//! Invariant: a change of a job writes no large unchanged specification, so the cost of a change does not grow with the
+//! job's files and its history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::job::Job;
 use super::records::{JobRecord, Key, Size, VersionRecord};
 use crate::spec::JobSpec;
 
-/// Bytes of a specification that is written with its job each time, as a scheduler of before did with all.
+/// Bytes of a specification that is written inside the job's record, as earlier releases did with all.
 const INLINE_BYTES_MAX: usize = 4 * 1024;
 /// Bytes of the specifications of all jobs, with their versions; a role gets at most half of the rest that other roles
 /// leave. Each start reads the stored data again, and by default an etcd has 2 GiB for all its users.
 pub(super) const SPEC_BYTES_MAX: usize = 512 << 20;
 
-/// A version as it was written last.
+/// The last written form of a version.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     spec: Arc<JobSpec>,
@@ -29,7 +29,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Bytes that the role of the job is charged for this version: its record and its compiled patterns.
+    /// Returns the bytes that this version charges to the job's role: its record and its compiled patterns.
     fn charged(&self) -> usize {
         self.bytes + self.spec.pattern_bytes()
     }
@@ -123,7 +123,7 @@ impl Job {
         self.written.values().map(Written::charged).sum()
     }
 
-    /// The bytes of the versions that a new one lets go.
+    /// Returns the bytes of the versions that a new one removes.
     pub(super) fn bytes_to_go(&self) -> usize {
         let kept = kept_versions(self, VERSIONS_MAX - 1);
         let written = self.written.iter();

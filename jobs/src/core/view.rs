@@ -68,7 +68,7 @@ pub struct FailureView {
     pub agent_id: String,
     /// The time in seconds since the Unix epoch.
     pub time: u64,
-    /// In one line: its exit code or signal, that it ran out of memory, or what else.
+    /// The failure in one line: the exit code or signal, lack of memory, or another reason.
     pub text: String,
     /// Failures of this version.
     pub failures: u64,
@@ -91,7 +91,7 @@ pub struct UpdateView {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailedUpdateView {
     pub version: u64,
-    /// In one line, with the last failure of its tasks.
+    /// The reason in one line, with the last failure of its tasks.
     pub why: String,
 }
 
@@ -142,7 +142,7 @@ pub struct History {
 #[derive(Clone, Debug, Serialize)]
 pub struct VersionView {
     pub version: u64,
-    /// Seconds since 1970 when it was submitted.
+    /// The time of the submission, in seconds since the Unix epoch.
     pub time: u64,
     pub count: u32,
     pub current: bool,
@@ -308,9 +308,10 @@ impl State {
         })
     }
 
-    /// The version that a job would go back to, and what that runs as.
+    /// Returns the version that a job would revert to, and its authority.
     ///
     /// # Errors
+    ///
     /// As of [`Request::Revert`](super::Request::Revert): there is no such job or no such version.
     pub fn revert_target(
         &self,
@@ -324,10 +325,11 @@ impl State {
         Ok((version, Authority::of(spec)))
     }
 
-    /// A version of a job, without a number the one that is to run.
+    /// Returns a version of a job; without a number the target.
     ///
     /// # Errors
-    /// There is no such job, or it has no such version any more.
+    ///
+    /// There is no such job, or the version is forgotten.
     pub fn version(
         &self,
         name: &str,
@@ -475,7 +477,7 @@ impl State {
         let found = job.next_due.filter(|(found_for, _)| *found_for == present);
         let next = match found {
             Some((_, next)) => next,
-            // It was submitted a moment ago.
+            // The job was submitted a moment ago.
             None => (self.options.next_time)(cron, job.record.last_due),
         };
         next.map(|next| next.as_secs())

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::task_name::{NotOurs, TaskName};
 
-/// The id of a volume, as the agent keeps it: of the task that it was made for, and of the scheduler whose task that was.
+/// The id of a volume, as the agent keeps it: of the task that it was made for, and of that task's scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VolumeId {
     pub(super) task: TaskName,
@@ -45,7 +45,7 @@ pub(super) enum Step {
     Unreserve,
     /// Reserves more, for an instance that needs more than before.
     Enlarge,
-    /// Releases what an instance needs no more.
+    /// Releases resources that an instance no longer needs.
     Reduce,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn parse_operation_id(id: &str) -> Option<(&str, Step)> {
 pub(super) enum Outcome {
     Done,
     NotDone,
-    /// Nobody knows it: it did not arrive, unless it is under way.
+    /// The operation is unknown: it did not arrive, unless it is under way.
     Unknown,
     /// The agent will not come back, by an operator's word.
     Gone,
@@ -137,7 +137,7 @@ impl Presence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Release {
-    /// Somebody said so: its data is destroyed.
+    /// A client requested the release: the data is destroyed.
     ByWord,
     /// The volume could not be created; its reservation is given back.
     NotMade,
@@ -164,7 +164,7 @@ pub(super) struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// Takes in what became of an operation.
+    /// Applies the outcome of an operation.
     pub(super) fn learn(&mut self, step: Step, outcome: Outcome) {
         match (step, outcome) {
             (_, Outcome::Gone) => {
@@ -181,7 +181,7 @@ impl VolumeRecord {
         }
     }
 
-    /// The volume is there, and so is what it was made of.
+    /// Records that an offer shows the volume, and with it the reservation.
     pub(super) fn seen(&mut self) {
         self.reservation.settle(Presence::Present);
         self.volume.settle(Presence::Present);
@@ -200,7 +200,7 @@ impl VolumeRecord {
         self.reservation == Presence::Absent && self.volume == Presence::Absent
     }
 
-    /// Brings the time that a clock has written that was ahead to this one.
+    /// Limits a time from a fast clock to the present time.
     pub(super) fn not_after(&mut self, at: Duration) {
         self.since = self.since.min(at);
     }
@@ -215,7 +215,7 @@ pub(super) struct Volume {
     pub(super) obstacle: Option<String>,
     /// The next time to query the master about the operations.
     pub(super) ask: Duration,
-    /// Before this it is not tried again to release it, and the pause that follows.
+    /// The next time to try the release, and the pause after that.
     pub(super) retry: Duration,
     pub(super) pause: Duration,
 }

@@ -1,4 +1,4 @@
-//! The operations that make a volume for an instance, bring its reservation to what it needs, and release both: pure.
+//! The operations that make a volume for an instance, adapt its reservation, and release both: pure.
 
 use meseta_resources::{
     Disk, Label, Labels, Operation, Persistence, Reservation, Resource, Resources, Role,
@@ -83,7 +83,7 @@ pub(super) fn prepare(
                 reserved.push(pushed.clone());
                 pushed
             }
-            // Ports change from one task to the next, and what the agent's `--resources` reserve is reserved.
+            // Ports change from task to task, and resources of the agent's `--resources` are already reserved.
             None => resource.clone(),
         }
     };
@@ -136,7 +136,7 @@ pub(super) fn prepare(
     }
 }
 
-/// The volume that becomes of a disk; none where it cannot be one.
+/// Returns the volume made of a disk, or `None` if the disk cannot become a volume.
 fn with_volume(
     disk: Resource,
     spec: &JobSpec,

@@ -22,8 +22,8 @@ use super::volume::{
 use super::volume_operations::{named_by, release};
 use crate::placement::{Offer, volume_in};
 
-/// Between two questions for the operations of one volume: of one that is not known to be there, and of others that
-/// something waits for, whose agent may have been marked gone.
+/// The pause between two queries about the operations of a volume: of a volume that may not exist, and of others that block
+/// some work and whose agent may have been marked gone.
 const ASK_SOON: Duration = Duration::from_secs(5);
 const ASK_LATER: Duration = Duration::from_secs(60);
 /// Volumes that one query names.
@@ -113,7 +113,7 @@ impl State {
         volume.is_none_or(|volume| volume.id != id)
     }
 
-    /// Notes what offers show of volumes that were not heard of.
+    /// Records the volumes in an offer that had no report yet.
     pub(super) fn observe_volumes(&mut self, offer: &Offer) {
         for (id, held) in &offer.held {
             let is_there = volume_in(held, id).is_some();
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    /// Asks what became of the operations of volumes that are not known to be there, or that something waits for.
+    /// Queries the operations of volumes that may not exist, or that block some work.
     pub(super) fn ask_for_volumes(&mut self) {
         if !self.is_connected {
             return;

@@ -1,7 +1,7 @@
-//! Instances with a volume: placed where theirs is, or given one.
+//! Instances with a volume: placed on their volume, or given a new one.
 //!
-//! A volume is made in the ACCEPT that launches its first task (RESERVE, CREATE, LAUNCH), after its record is durable. The
-//! instance returns to it ever after, and waits for its agent. Invariant: an index has one volume at most.
+//! The ACCEPT that launches an instance's first task makes the volume (RESERVE, CREATE, LAUNCH), after its record is
+//! durable. The instance always returns to the volume, and waits for its agent. Invariant: an index has at most one volume.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl State {
         self.adopt_offered(name, wanted, pool.open());
         let offered = by_agent(pool.open());
         let mut launchable = None;
-        // Where one without a volume finds no room, none of the others does.
+        // If an instance without a volume finds no room, the others find none either.
         let mut is_full = false;
         let mut placed = BTreeSet::new();
         for one in wanted {
@@ -99,7 +99,7 @@ impl State {
                 }
                 false => Vec::new(),
             };
-            // Each of what it requests is reserved, and so is the disk that becomes its volume.
+            // Each requested resource is reserved, and so is the disk that becomes the volume.
             let named = spec.task.requests.len() + 2;
             let room = |index: usize| match pool.takes_operations(index, named) {
                 true => pool.room(index, bytes),
@@ -145,8 +145,8 @@ impl State {
         }
     }
 
-    /// Takes over a volume of an index that has none by the records: the store has lost some, or the framework began anew
-    /// while the volume was being made.
+    /// Adopts an existing volume of an index that has none by the records: the store has lost some records, or the
+    /// framework started again while the volume was being made.
     fn adopt(&mut self, name: &str, index: u32, offers: &[Offer]) {
         let Some(job) = self.jobs.get(name) else {
             return;
@@ -246,7 +246,7 @@ impl State {
         };
         let principal = self.options.principal.as_deref();
         let reservation = reservation_of((name, one.index), &id, &spec.role, principal);
-        // Of each launch another one.
+        // Each launch has another number.
         let attempt = (u64::from(task.name.generation) << 32) | u64::from(launch.attempt);
         let prepared = prepare(&launch.placement, spec, &id, attempt, reservation.as_ref());
         let is_new = launch.placement.returned.is_none();
@@ -300,7 +300,7 @@ impl State {
         self.outbox.write(Key::Volume(id).delete());
     }
 
-    /// Kills the tasks of instances whose volume was taken from them.
+    /// Kills the tasks of instances whose volume was taken away.
     pub(super) fn check_volumes(&mut self, name: &str) {
         let Some(job) = self.jobs.get(name) else {
             return;
@@ -366,7 +366,7 @@ impl State {
     }
 
     /// # Errors
-    /// The job has volumes that are other than this specification says.
+    /// Fails if the job has volumes that differ from the specification.
     pub(super) fn check_same_volume(&self, name: &str, spec: &JobSpec) -> Result<(), String> {
         let (Some(wanted), Some(job)) = (&spec.volume, self.jobs.get(name)) else {
             return Ok(());
@@ -387,7 +387,7 @@ impl State {
     }
 }
 
-/// The tasks of a job that run on none of its volumes, as those of a version without any.
+/// Returns the tasks that run on none of the job's volumes, as those of a version without a volume.
 fn placed_beside_volumes(job: &Job) -> impl Iterator<Item = Placed> {
     let is_on_volume = |task: &Task| {
         let volume = job.volumes.get(&task.name.index);

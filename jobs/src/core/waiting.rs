@@ -1,6 +1,6 @@
-//! The indexes of a run that have no task and no outcome, by when they may start.
+//! The indexes of a run without a task or an outcome, by their start time.
 //!
-//! Invariant: an index that has never had a task takes no memory, so that a run costs nothing but what it has launched.
+//! Invariant: an index that has never had a task takes no memory, so a run costs only as much as it has launched.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use std::time::Duration;
 pub(super) struct Waiting {
     /// The range of indexes that have never had a task; [`Self::others`] has all other waiting indexes.
     fresh: Range<u32>,
-    /// All others. Those that may start at any time are below the fresh ones.
+    /// All other indexes. Those that may start at any time are below the fresh ones.
     others: BTreeSet<(Duration, u32)>,
 }
 
 impl Waiting {
-    /// All of so many, at once.
+    /// Returns a list of all indexes below `count`.
     pub(super) fn all(count: u32) -> Self {
         Self {
             fresh: 0..count,
@@ -43,7 +43,7 @@ impl Waiting {
         self.len() == 0
     }
 
-    /// In the order in which they start: by time, then by index.
+    /// Returns the indexes in the order of their start: by time, then by index.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Duration, u32)> {
         let start = (Duration::ZERO, self.fresh.start);
         let fresh = self.fresh.clone().map(|index| (Duration::ZERO, index));

@@ -126,7 +126,7 @@ impl State {
     }
 }
 
-/// That the instances of an update need room beside those that run, where none of these may end before.
+/// Returns the text for an update whose instances need room beside the running ones, since none of these may end first.
 fn beside_text(job: &Job) -> &'static str {
     let rollout = job.record.rollout.as_ref();
     let is_updated = rollout.is_some_and(|rollout| !rollout.reverting);
@@ -151,10 +151,10 @@ fn failed_update_text(job: &Job) -> Option<String> {
     is_shown.then(|| format!("version {version} was taken back: {why}"))
 }
 
-/// Before the last failure, in the reason why a job is not further.
+/// The text before the last failure, in the reason why a job makes no progress.
 const LAST: &str = "; the last: ";
 
-/// The last failure, behind what it explains.
+/// Returns the last failure as a suffix of the reason.
 pub(super) fn last_text(job: &Job) -> String {
     let failure = job.record.failure.as_ref();
     failure.map_or_else(String::new, |failure| {

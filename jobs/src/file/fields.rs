@@ -1,5 +1,5 @@
 //! The fields of a job file, declared once: the check of shapes, the defaults, the JSON Schema and the tables of
-//! `docs/jobs.md` are derived from this. Here is what a declaration says, in `fields/sections.rs` the declarations.
+//! `docs/jobs.md` are derived from the declarations. This file has their types, `fields/sections.rs` the declarations.
 
 mod sections;
 
@@ -73,7 +73,7 @@ pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const KINDS: [&str; 3] = ["service", "batch", "cron"];
 pub(super) const OVERLAPS: [&str; 3] = ["skip", "replace", "allow"];
 pub(super) const CHECK_ADDRESSES: [&str; 2] = ["127.0.0.1", "::1"];
-/// The fields of a constraint of which exactly one is written.
+/// The fields of a constraint, of which a file sets exactly one.
 pub(super) const RULES: [&str; 7] = [
     "equals",
     "not_equals",
@@ -83,7 +83,7 @@ pub(super) const RULES: [&str; 7] = [
     "distinct",
     "spread",
 ];
-/// The fields of a health check of which exactly one is written.
+/// The fields of a health check, of which a file sets exactly one.
 pub(super) const PROBES: [&str; 3] = ["command", "http", "tcp"];
 
 /// Words of other schedulers, and the field that is meant.
@@ -109,7 +109,7 @@ impl Section {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// This table and all below it, in the order of the file.
+    /// Returns this table and all tables below it, in the order of the file.
     pub(super) fn all(&'static self) -> Vec<&'static Self> {
         let below = self.fields.iter().filter_map(|field| match field.form {
             Form::Section(section) | Form::Sections { section, .. } => Some(section.all()),

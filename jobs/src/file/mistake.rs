@@ -57,7 +57,7 @@ pub(super) const PATTERNS_MAX: usize = 256;
 /// The reason why a text is no valid pattern of a constraint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PatternMistake {
-    /// The text is not a regular expression, or too large a one.
+    /// The text is an invalid or too large regular expression.
     Invalid,
     /// The file has [`PATTERNS_MAX`] other patterns.
     TooMany,

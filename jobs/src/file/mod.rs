@@ -1,7 +1,8 @@
 //! The job file: TOML for people, JSON over HTTP, both with the same fields, and [`JobSpec`] from either.
 //!
-//! Entered through [`from_toml`] and [`from_json`], and [`all_from_text`] for files of several jobs; the way back is [`to_json`] and [`to_toml`]. The fields are declared
-//! in `fields.rs`, from which [`schema`] and the reference of `docs/jobs.md` are derived. Files:
+//! Entered through [`from_toml`] and [`from_json`], and [`all_from_text`] for files of several jobs; [`to_json`] and
+//! [`to_toml`] convert back. `fields.rs` declares the fields; [`schema`] and the reference of `docs/jobs.md` are derived
+//! from it. Files:
 //! - `tree.rs`, `json.rs`: text to a tree with places
 //! - `shape.rs`: the tree against the declaration
 //! - `view.rs`, `read.rs`: the tree as a job
@@ -49,7 +50,8 @@ const LIST: &str = "jobs";
 /// Reads a job file.
 ///
 /// # Errors
-/// Every mistake of the first kind that there is one of: of TOML, of fields, of what they mean together.
+///
+/// All mistakes of the first kind found: of TOML, of fields, or of their combination.
 pub fn from_toml(text: &str) -> Result<JobSpec, Mistakes> {
     read(text, tree::from_toml, NOT_TOML)
 }
@@ -85,7 +87,8 @@ pub enum Submission {
 /// Reads a file of one job, or of several in the list `jobs`; JSON or TOML as [`from_text`].
 ///
 /// # Errors
-/// As [`from_toml`], of all jobs.
+///
+/// As [`from_toml`], for all jobs.
 pub fn all_from_text(text: &str) -> Result<Vec<JobSpec>, Mistakes> {
     Ok(match submission(text)? {
         Submission::Job(spec) => vec![*spec],

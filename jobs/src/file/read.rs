@@ -1,7 +1,7 @@
-//! A checked tree becomes a job: what fields mean together.
+//! The conversion of a checked tree into a job: the combined meaning of fields.
 //!
-//! Entered through [`job`], after [`super::shape`] found no mistake. Sections are in `read/`: [`task`] what runs,
-//! [`life`] when it ends and starts again, [`layout`] where it runs.
+//! Entered through [`job`], after [`super::shape`] found no mistake. Sections are in `read/`: [`task`] the program,
+//! [`life`] its end and restart, [`layout`] its place.
 
 mod layout;
 mod life;
@@ -20,7 +20,7 @@ const AFTER_MAX: usize = 256;
 /// Bytes of a job at most, beside its environment: it is stored with each of its versions, and launches carry it.
 const JOB_BYTES_MAX: usize = 128 * 1024;
 
-/// Reads the whole job. What it gives is of use only when no mistake was added.
+/// Reads the whole job. The result is only valid if no mistake was added.
 pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
     let file = View::new(&JOB, node);
     let (name, role) = name_and_role(&file, mistakes);
@@ -93,8 +93,8 @@ fn check_volume(spec: &JobSpec, file: &View<'_>, mistakes: &mut Collector) {
 const NAME_CURE: &str =
     "write 1 to 100 of `a-z`, `0-9`, `-` and `.`, beginning with a letter or digit";
 
-/// The name of the job and its role. A role before the name is that of the job, or where the job is in another one, the role
-/// that it is moved from: then it stays before the name.
+/// Returns the name of the job and its role. A role before the name is the job's role, or, if the job is in another one,
+/// the role that it moves from: then it stays before the name.
 fn name_and_role(file: &View<'_>, mistakes: &mut Collector) -> (String, String) {
     let name = file.text("name").unwrap_or_default();
     if name_in(&name).is_none() {
@@ -146,7 +146,7 @@ fn after(file: &View<'_>, (role, name): (&str, &str), mistakes: &mut Collector) 
     jobs
 }
 
-/// Whether a list is no longer than it may be; a mistake where it is.
+/// Whether a list is within its limit; adds a mistake otherwise.
 fn is_within(
     most: usize,
     name: &'static str,
@@ -167,7 +167,7 @@ fn is_below_sandbox(path: &str) -> bool {
     path.split('/').all(is_below) && !path.contains('\0')
 }
 
-/// Whether an agent fetches to a path: one below the sandbox, as the agent reads it. An empty one names none.
+/// Whether an agent can fetch to a path: the path must be below the sandbox, as the agent reads it. An empty path is valid.
 fn is_fetched_to(path: &str) -> bool {
     let mut parts = path.split('/');
     let is_name = |part: &str| !part.is_empty() && part != ".";

@@ -63,7 +63,7 @@ fn docs(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// Compares a published file with what it would be now, or writes it where `MESETA_BLESS` is set.
+/// Compares a published file with its expected contents, or writes it where `MESETA_BLESS` is set.
 fn hold(path: &Path, expected: &str) {
     if std::env::var_os("MESETA_BLESS").is_some() {
         std::fs::write(path, expected).expect("the file can be written");

@@ -6,7 +6,7 @@ use super::fields::{Field, Form, JOB, PROBES, Presence, RULES, Section, UNLIMITE
 use super::tree::{self, Node};
 use super::{JOBS_MAX, LIST};
 
-/// The JSON Schema of a job file, of one job or of several, published as `docs/jobs.schema.json`.
+/// Returns the JSON Schema of a job file, of one job or of several, published as `docs/jobs.schema.json`.
 #[must_use]
 pub fn schema() -> Value {
     let job = json!({ "$ref": "#/$defs/Job" });

@@ -1,6 +1,6 @@
-//! Whether a tree has the shape that the fields declare: names, types, ranges, what must be there.
+//! The check that a tree has the declared shape: names, types, ranges, required fields.
 //!
-//! Invariant: what passes can be read by [`super::read`] without a mistake of shape.
+//! Invariant: [`super::read`] reads a valid tree without a mistake of shape.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ pub(super) const AMOUNT_MAX: f64 = 1e12;
 /// Sizes in bytes: a megabyte, and a petabyte, which is exact in a double of megabytes.
 const SIZE_MIN: u64 = 1 << 20;
 const SIZE_MAX: u64 = 1 << 50;
-/// Below this likeness, from 0 to 1, a name is not taken for a misspelt one.
+/// The minimum likeness, from 0 to 1, of a misspelt name to a field.
 const LIKENESS_MIN: f64 = 0.75;
 
 /// Checks a table against its declaration.
@@ -90,7 +90,7 @@ fn expected(name: &str, form: &str, found: &Node) -> String {
     format!("{name} is {}, not {form}", found.kind())
 }
 
-/// A line that has the field, for those who left it out.
+/// Returns an example line of a missing field.
 fn example(field: &Field) -> String {
     let value = match &field.form {
         Form::Text => "\"...\"",

@@ -132,7 +132,7 @@ fn json_says_the_same() {
     assert_eq!(from_text(&to_toml(&spec)), Ok(spec));
 }
 
-/// Such files were refused, which every agent fetches.
+/// Regression: such files were refused, which every agent fetches.
 #[test]
 fn a_file_is_fetched_to_each_path_below_the_sandbox() {
     let read = |file: &str| {
@@ -256,7 +256,7 @@ fn healthy_after_is_long_enough_for_faults_to_show() {
     expect("", 10.0);
     expect("[update]\nhealthy_after = \"1secs\"\n", 1.0);
     expect("[update]\nprogress_deadline = \"8secs\"\n", 4.0);
-    // Three failures with five seconds between, of which the last takes five.
+    // Three failures have five seconds between them, and the last takes five.
     expect("[check]\ncommand = \"true\"\n", 20.0);
     expect(
         "[check]\ncommand = \"true\"\ndelay = \"1mins\"\ninterval = \"1secs\"\n",

@@ -19,7 +19,7 @@ pub(super) enum Value {
     Flag(bool),
     Array(Vec<Node>),
     Table(Vec<Entry>),
-    /// A date of TOML, null of JSON, or a number out of range: what no field takes.
+    /// A value that no field accepts: a date of TOML, null of JSON, or a number out of range.
     Other(&'static str),
 }
 
@@ -75,7 +75,7 @@ impl Node {
         }
     }
 
-    /// A whole number, or one with a fraction.
+    /// Returns a number, with or without a fraction.
     pub(super) fn number(&self) -> Option<f64> {
         match self.value {
             #[expect(

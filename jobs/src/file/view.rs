@@ -1,4 +1,4 @@
-//! A table whose shape has been checked, read with the defaults of its declaration filled in.
+//! A table with a checked shape, read with the defaults of its declaration.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use super::tree::{self, Node};
 
 const BYTES_PER_MB: f64 = 1_048_576.0;
 
-/// See the module. An absent table is one without entries.
+/// The view of a table, see the module. An absent table has no entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
     section: &'static Section,
     node: Option<&'a Node>,
-    /// The byte where the table begins, or where the one above it does.
+    /// The byte where the table begins, or where its parent does.
     at: usize,
 }
 
@@ -57,7 +57,7 @@ impl<'a> View<'a> {
         self.section.title
     }
 
-    /// This table where a text stands for it.
+    /// Returns the text that stands for this table, if any.
     pub(super) fn short(&self) -> Option<&'a str> {
         self.node?.text()
     }

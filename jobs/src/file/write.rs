@@ -69,7 +69,7 @@ fn size(megabytes: f64) -> String {
     ByteSize::from_bytes(bytes).to_string()
 }
 
-/// In the largest unit of which it is a whole number: a fraction would be cut off when it is read.
+/// Formats a duration in the largest unit that gives a whole number: the parser would cut off a fraction.
 fn duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let units = [
@@ -230,7 +230,7 @@ fn cron(cron: &Cron) -> Value {
     })
 }
 
-/// The target of a check, with the address if the job names one.
+/// Adds the address to the target of a check, if the job names one.
 fn with_address(target: Value, address: Option<CheckAddress>) -> Value {
     let mut table = object(target);
     if let Some(address) = address {

@@ -1,8 +1,8 @@
-//! Bodies of requests, read within the share of their caller.
+//! The bodies of requests, read within the share of their caller.
 //!
-//! Entered through [`Bodies::read`], after the caller is authenticated and has a permission that the request needs.
-//! Invariant: the bodies of all callers together are bounded in bytes, while they are read and until they are carried out;
-//! one caller leaves the others as much as it has, and a body that stands still makes room for others.
+//! Entered through [`Bodies::read`], after the caller is authenticated and has the required permission. Invariant: the
+//! bodies of all callers together are bounded in bytes, from reading to execution; a caller leaves the others as much as it
+//! has, and a stalled body makes room for others.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::Reply;
 
 /// Bytes of the bodies of all callers. A file of jobs has one megabyte at most.
 const BODIES_BYTES_MAX: usize = 32 << 20;
-/// Bytes that each caller may have whatever the others have: small changes always go through.
+/// Bytes that each caller may have in any case: small changes always go through.
 const CALLER_FLOOR_BYTES: usize = 64 << 10;
 
 /// The shares of all callers. Cheap to clone.

@@ -1,7 +1,7 @@
-//! Reads the files of clients beside the runtime: a megabyte takes as long as its author wants it to.
+//! The parser of clients' job files, outside the runtime: an author can make a megabyte slow to parse.
 //!
-//! Entered through [`FileReader::read`]. Invariant: two files are read at a time, of one principal one, or of one network
-//! where nobody authenticates, and those that wait are bounded.
+//! Entered through [`FileReader::read`]. Invariant: two files are parsed at a time, at most one per principal, or per
+//! network without authentication; the number of waiting files is bounded.
 
 use axum::body::Bytes;
 use http::StatusCode;
@@ -14,11 +14,11 @@ use crate::file::Mistakes;
 
 /// Files that are read at a time.
 const READING_MAX: usize = 2;
-/// Files that wait, of one group of callers and of all together.
+/// Waiting files of one group of callers, and of all groups together.
 const WAITING_OF_GROUP_MAX: usize = 8;
 const WAITING_MAX: usize = 64;
 
-/// See the module. Cheap to clone.
+/// The parser of job files, see the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct FileReader(FairSemaphore);
 
@@ -106,7 +106,7 @@ pub(super) mod tests {
         let anonymous = |address| caller_of(None, Some(address));
         for callers in [
             (caller("ann"), caller("bob")),
-            // Where nobody authenticates, all had one place.
+            // Regression: without authentication, all callers shared one place.
             (anonymous("10.1.2.3:1"), anonymous("10.4.5.6:1")),
         ] {
             second_is_read_beside_first(callers).await;

@@ -128,7 +128,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         }
         permitted.push(target);
     }
-    // None is taken where it is known already that another one is refused.
+    // No job is accepted if another one is known to be refused.
     let specs = permitted.iter();
     let specs = specs.map(|target| (target.key.clone(), target.spec.clone()));
     let specs: Vec<(String, JobSpec)> = specs.collect();
@@ -162,7 +162,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
     Ok(first.map_or_else(|| Reply::json(&Submitted { jobs: &jobs }), Reply::json))
 }
 
-/// A job that names no user runs as that of its submitter, where the submitter may not use that of the scheduler.
+/// Sets the submitter's own user for a job without a user, if the submitter may not use that of the scheduler.
 fn name_user(context: &Context, caller: &Caller, spec: &mut JobSpec) {
     if spec.task.user.is_none() {
         spec.task.user = permission::own_user(&caller.approver, &context.user);
@@ -200,15 +200,15 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
         let quotas = all.seen_of(&spec.role, |role| super::sees(&caller, role));
         (present, plan) = context.handle.read(planned(quotas)).await?;
     }
-    // The changes tell what the present one is.
+    // The changes reveal the present version.
     if let Some(seen) = present {
         permission::change(&caller.approver, &seen.present)?;
     }
     Ok(Reply::json(&plan))
 }
 
-/// Has the offers of a role made anew, and waits for them for a moment: those that are remembered may be of agents that are
-/// gone, or used by others since.
+/// Requests the offers of a role again, and waits for them for a moment: remembered offers may be of lost agents, or used
+/// by others since.
 async fn look_for_offers(context: &Context, role: &str) {
     let until = tokio::time::Instant::now() + OFFERS_WAIT_MAX;
     let request = Request::LookForOffers {
@@ -230,7 +230,7 @@ async fn look_for_offers(context: &Context, role: &str) {
         if count != before {
             (before, since) = (count, tokio::time::Instant::now());
         }
-        // The master makes all of them at once, or those of a second.
+        // The master makes all offers at once, or within a second.
         if count > 0 && since.elapsed() >= OFFERS_PAUSE {
             return;
         }
@@ -262,7 +262,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
             let (target, authority) = context.handle.read(target).await??;
             permission::run(&caller.approver, &authority, &context.user)?;
             permission::replace(&caller.approver, &authority, &seen, &context.user)?;
-            // The version that was checked, whatever has become healthy since.
+            // The revert goes to the checked version, even if another became healthy since.
             *version = Some(target);
         }
         _ => {

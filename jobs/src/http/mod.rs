@@ -101,7 +101,7 @@ fn sees(caller: &Caller, role: &str) -> bool {
     caller.approver.allows(Action::ViewRole, Some(role))
 }
 
-/// The routes, over what they share.
+/// Returns the router of all routes, with their common context.
 pub(crate) fn router(context: Arc<Context>) -> Router {
     Router::new().fallback(dispatch).with_state(context)
 }

@@ -83,7 +83,7 @@ fn full_name(role: &str, name: &str) -> String {
     JobName { role, name }.to_string()
 }
 
-/// A job that is submitted, and the job whose next version it is.
+/// A submitted job, and the job whose next version it is.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) key: String,
@@ -94,11 +94,12 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Finds the job that a submission is of, and the jobs that the submission starts after. `beside` are the jobs that are
-    /// submitted with it.
+    /// Finds the job of a submission, and the jobs that the submission starts after. `beside` are the jobs submitted with
+    /// it.
     ///
     /// # Errors
-    /// The caller may not run it, or names a role that it does not know; or a name in `after` is that of several jobs.
+    ///
+    /// The caller may not run it, or names an unknown role; or a name in `after` matches several jobs.
     pub(super) async fn of(
         context: &Context,
         caller: &Caller,

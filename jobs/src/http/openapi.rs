@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// Every answer has a schema, and whatever may be refused says how.
+    /// Every answer has a schema, and every refusable request has error responses.
     #[test]
     fn answers_and_errors_have_schemas() {
         let description = description("1");

@@ -10,7 +10,7 @@ pub(super) fn change(approver: &Approver, authority: &Authority) -> Result<(), F
     approver.check(Action::RegisterFramework, Some(&authority.role))
 }
 
-/// Whether the caller may start tasks so. `user` is that of tasks whose job names none.
+/// Checks that the caller may start tasks with this authority. `user` is the user of tasks whose job names none.
 pub(super) fn run(approver: &Approver, authority: &Authority, user: &str) -> Result<(), Forbidden> {
     change(approver, authority)?;
     let user = authority.user.as_deref().unwrap_or(user);
@@ -25,8 +25,8 @@ pub(crate) fn may_run(approvers: Approvers, user: String) -> MayRun {
     })
 }
 
-/// The user of tasks whose job names none, where the caller may not use that of the scheduler: its own, if it has one alone.
-/// Roles that do not share a user cannot reach each other's processes and files.
+/// Returns the user for tasks whose job names none, if the caller may not use that of the scheduler: the caller's only
+/// user, if it has just one. Roles without a common user cannot reach each other's processes and files.
 pub(super) fn own_user(approver: &Approver, user: &str) -> Option<String> {
     if approver.allows(Action::RunTask, Some(user)) {
         return None;
@@ -126,7 +126,7 @@ mod tests {
         for (present, rollback, may_replace) in [
             ("www", None, true),
             ("www", Some("www"), true),
-            // Another user's job, and one that would go back to another user's version.
+            // Another user's job, and a job that would revert to another user's version.
             ("root", None, false),
             ("www", Some("root"), false),
         ] {

@@ -25,24 +25,24 @@ use crate::service::Handle;
 
 /// Answers that are made at a time.
 const MAKING_MAX: usize = 2;
-/// Bytes of large answers that are held at a time. A larger one is held alone.
+/// Bytes of large answers in memory at a time. A larger answer is in memory alone.
 const HELD_BYTES_MAX: usize = 256 << 20;
 /// An answer that is not larger needs no place.
 const SMALL_BYTES_MAX: usize = 128 << 10;
-/// About so much is given to the connection at once.
+/// The approximate number of bytes given to the connection at once.
 const PIECE_BYTES: usize = 128 << 10;
 /// The time for which a reader may receive nothing while others wait for its place.
 const STALL_MAX: Duration = Duration::from_secs(1);
 /// The time for which an answer with a turn waits for its place. It is short, so that slow readers do not delay the answers
 /// of others.
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// No answer is held for longer; that is enough for a slow line.
+/// The longest time for which an answer stays in memory; enough for a slow line.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// Waiting requests of one group and of all groups together.
 const WAITING_OF_GROUP_MAX: usize = 256;
 const WAITING_MAX: usize = 4_096;
 
-/// See the module. Cheap to clone.
+/// The turns and places of readers, see the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
     making: FairSemaphore,
@@ -106,7 +106,7 @@ impl Turn {
         Ok(handle.read(move |state| (look(state), self)).await?)
     }
 
-    /// Does what takes long beside the runtime, with the turn.
+    /// Runs a long computation outside the runtime, within the turn.
     pub(super) async fn make<T: Send + 'static>(
         self,
         make: impl FnOnce() -> T + Send + 'static,
@@ -118,7 +118,7 @@ impl Turn {
         })
     }
 
-    /// Waits for the place of an answer of about so many bytes.
+    /// Waits for the place of an answer of about this size.
     pub(super) async fn reserve(&mut self, bytes: usize) -> Result<(), Reply> {
         if self.place.is_none() && bytes > SMALL_BYTES_MAX {
             let taking = self.held.take(self.group.clone(), bytes);

@@ -91,7 +91,7 @@ impl Stream {
                 () = self.queue.closed() => return None,
                 event = self.events.recv() => return event.ok(),
                 _ = self.beats.tick() => {
-                    // Where there is no room, the reader has something to read.
+                    // Without room, the reader has something to read.
                     let _ = self.queue.try_send(Bytes::from_static(b" "));
                 }
             }

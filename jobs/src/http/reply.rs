@@ -86,7 +86,7 @@ impl Reply {
         Self::error(StatusCode::TEMPORARY_REDIRECT, text).header(LOCATION, location)
     }
 
-    /// To be asked again in a second.
+    /// Returns an answer that asks the client to retry in a second.
     pub(super) fn later(message: &str) -> Self {
         let soon = "1".to_owned();
         Self::error(StatusCode::SERVICE_UNAVAILABLE, message).header(RETRY_AFTER, soon)

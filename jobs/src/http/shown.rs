@@ -129,7 +129,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
     let look = |quotas: Option<Quotas>| {
         let wanted = key.clone();
         move |state: &State| {
-            // What waits is looked at with the quotas: it may have very many tasks.
+            // A waiting job needs the quotas: it may have very many tasks.
             if quotas.is_none()
                 && let Some(role) = state.role_of_waiting(&wanted)
             {
@@ -241,7 +241,7 @@ pub(super) async fn job_file(permitted: Permitted, name: &str) -> Result<Reply, 
     turn.answer_with(JobFile { version, job }).await
 }
 
-/// The text of a list, alone or at the end of an object, of which a part is there at a time.
+/// The text of a list, alone or at the end of an object, written part by part.
 pub(super) struct ListWriter {
     json: Vec<u8>,
     is_first: bool,

@@ -14,7 +14,7 @@ use crate::link::Registration;
 use crate::placement::Offer;
 use crate::service::{Ends, tests::empty_state};
 
-/// Answers questions from a state without jobs, as one of this role.
+/// Returns a scheduler of this role that answers from a state without jobs.
 fn scheduler(role: Role, fence: Fence) -> (watch::Sender<Role>, Arc<Context>) {
     scheduler_of(empty_state(Clock::new()), role, fence)
 }
@@ -65,7 +65,7 @@ fn scheduler_of(
     (role, Arc::new(context))
 }
 
-/// A job of so many tasks that are being launched.
+/// Returns a state with a job of this many tasks, whose launches are in progress.
 fn state_of(tasks: u32) -> core::State {
     let clock = Clock::new();
     let mut state = empty_state(clock);
@@ -197,7 +197,7 @@ async fn a_job_of_very_many_tasks_is_shown_in_pages() {
         assert_eq!(job["tasks_total"], 2_500, "{query}");
         assert_eq!(job["name"], "many");
     }
-    // Each page says where the next one begins.
+    // Each page names the place of the next one.
     let (mut all, mut after) = (Vec::new(), String::new());
     for pages in 1.. {
         let job = json_of(&context, &format!("/v1/jobs/many?limit=1100{after}")).await;
@@ -218,7 +218,7 @@ async fn a_job_of_very_many_tasks_is_shown_in_pages() {
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
 }
 
-/// A master whose `/roles` has this handler; its URL.
+/// Returns the URL of a master whose `/roles` has this handler.
 pub(super) async fn master_with<T: 'static>(roles: impl axum::handler::Handler<T, ()>) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");

@@ -81,7 +81,7 @@ fn suppressed(registration: &Registration) -> Vec<String> {
     registration.roles.suppressed.iter().cloned().collect()
 }
 
-/// The operations first, then one LAUNCH of all tasks.
+/// Returns an ACCEPT with the operations first, then one LAUNCH of all tasks.
 pub(crate) fn accept(accept: &Accept, registration: &Registration) -> Call {
     let scheduler = registration.scheduler();
     let infos = accept.tasks.iter().map(|launch| {
@@ -122,7 +122,7 @@ pub(crate) fn accept(accept: &Accept, registration: &Registration) -> Call {
     }
 }
 
-/// Adds what the job does not say itself.
+/// Adds the variables that the job does not set itself.
 fn add_variables(task: &mut mesos::TaskInfo, variables: &[(&str, &str)]) {
     let command = task.command.get_or_insert_default();
     let present = &mut command.environment.get_or_insert_default().variables;

@@ -37,7 +37,7 @@ pub(crate) const PATH: &str = "/api/v1/scheduler";
 pub(crate) const MEDIA: MediaType = MediaType::Protobuf;
 /// Heartbeats that may be missing before the stream is taken for dead.
 const HEARTBEATS_MISSED_MAX: f64 = 3.0;
-/// Between heartbeats, of a master that does not say.
+/// The heartbeat interval of a master that sends none.
 const HEARTBEAT_SECONDS: f64 = 15.0;
 /// Bytes of the message of a status update that are kept. A job keeps the last message of each task and a hundred events.
 const MESSAGE_BYTES_MAX: usize = 1_024;
@@ -130,7 +130,7 @@ pub enum Unusable {
 /// The parts of a subscription.
 pub(crate) struct Link {
     pub(crate) masters: Vec<String>,
-    /// Another cluster than before is taken for that of the jobs.
+    /// Accept another cluster as that of the jobs.
     pub(crate) adopts_cluster: bool,
     pub(crate) identity: ClientIdentity,
     pub(crate) registration: watch::Receiver<Registration>,
@@ -146,7 +146,8 @@ impl Link {
     /// Keeps a subscription until `shutdown`.
     ///
     /// # Errors
-    /// Another scheduler has subscribed as the same framework, or the master is of another cluster.
+    ///
+    /// Another scheduler has subscribed as the same framework, or the master belongs to another cluster.
     pub(crate) async fn run(self, shutdown: CancellationToken) -> Result<(), Unusable> {
         let mut backoff = Backoff::new(self.seed);
         while !shutdown.is_cancelled() {
@@ -219,7 +220,7 @@ impl Link {
         let url = format!("{leader}{PATH}");
         let registration = self.registration.borrow().clone();
         let call = client::Call::message(&url, MEDIA, &calls::subscribe(&registration));
-        // A scheduler that leads no more must not take the stream of the one that does.
+        // A scheduler that no longer leads must not take the stream of the leader.
         self.fence.opened().await;
         let mut records = client.stream(call).await?;
         let stream_id = records.header("mesos-stream-id").ok_or(Ended::NoStreamId)?;
@@ -359,7 +360,7 @@ fn shortened(text: &str, bytes_max: usize) -> String {
     }
 }
 
-/// Offers as the core takes them, and those that it has to give back unread.
+/// Converts offers for the core, and lists the unreadable ones to decline.
 fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
     let (mut read, mut unreadable) = (Vec::new(), Vec::new());
     for offer in offers {

@@ -1,7 +1,7 @@
 //! The calls of the core on their way to the queue of the present stream.
 //!
-//! Entered through [`Outgoing::send`]. Invariants: the core never waits for room in the queue; what finds none keeps its
-//! order, and the core takes no further step until it has left.
+//! Entered through [`Outgoing::send`]. Invariants: the core never waits for room in the queue; calls without room keep
+//! their order, and the core takes no further step until they have left.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Calls go to the queue of a new stream; what waited for the one before is gone with it.
+    /// Sends calls to the queue of a new stream; waiting calls of the earlier stream are dropped.
     pub(crate) fn connect(&mut self, queue: CallQueue) {
         self.queue = Some(queue);
         self.backlog.clear();
@@ -48,7 +48,7 @@ impl Outgoing {
         self.queue.as_ref().map_or(0, CallQueue::kills_waiting)
     }
 
-    /// Queues what waits as there is room, until nothing does. It may be given up at any time.
+    /// Queues waiting calls while there is room, until none waits. The future may be dropped at any time.
     pub(crate) async fn drain(&mut self) {
         while let (Some(queue), Some(next)) = (&self.queue, self.backlog.front()) {
             let Ok(room) = queue.lane(next).reserve().await else {

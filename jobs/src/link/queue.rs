@@ -1,4 +1,4 @@
-//! The calls of one stream: in order, but for acknowledgements, which have no order.
+//! The calls of one stream: in order, except for acknowledgements, which have no order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,10 +23,10 @@ const QUEUE_MAX: usize = 4_096;
 /// The number of attempts for a call that a busy master refuses, and the longest pause between two attempts.
 const TRIES_MAX: u32 = 30;
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Connections for acknowledgements, of which there are most.
+/// Connections for acknowledgements, the most frequent calls.
 const ACKNOWLEDGERS: usize = 4;
 
-/// The way to the master on one stream.
+/// The queue of calls to the master on one stream.
 #[derive(Clone, Debug)]
 pub(crate) struct CallQueue {
     ordered: mpsc::Sender<Call>,
@@ -46,7 +46,7 @@ pub(super) struct Stream {
     pub(super) told: mpsc::Sender<FromLink>,
     /// Ends the sending, and is cancelled when a call does not arrive.
     pub(super) broken: CancellationToken,
-    /// No call leaves while it is closed.
+    /// The lease fence; while it is closed, no call leaves.
     pub(super) fence: Fence,
 }
 
@@ -227,7 +227,7 @@ impl Stream {
         self.tell(FromLink::Input(Input::AcceptRefused(refused)));
     }
 
-    /// Beside the queue: the core, which takes this, does not while calls wait for room in it.
+    /// Sends a message outside the queue: the core, which receives it, may itself wait for room in the queue.
     fn tell(&self, from_link: FromLink) {
         let told = self.told.clone();
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! The rules that an agent meets or not, whatever else is placed.
+//! The rules that an agent meets or not, independently of placed tasks.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl<'a> From<&'a Placed> for Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The value of an attribute, or of one that every agent has.
+    /// Returns the value of an attribute, or of a built-in one.
     #[must_use]
     pub fn value(self, attribute: &str) -> Option<&'a str> {
         match attribute {
@@ -52,7 +52,7 @@ impl<'a> Place<'a> {
 #[derive(Debug)]
 pub(super) struct Rules<'a> {
     role: &'a str,
-    /// A rule says something of regions; else the tasks stay in the master's.
+    /// Whether a rule names regions; otherwise the tasks stay in the master's region.
     names_region: bool,
     constraints: &'a [Constraint],
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use meseta_resources::{Resource, Resources};
 
-/// The label of a reservation that says for which volume it is.
+/// The label of a reservation with the id of its volume.
 pub const VOLUME_LABEL: &str = "meseta.volume";
 
 /// The volume that a resource was reserved for by the scheduler.

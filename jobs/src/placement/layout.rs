@@ -23,7 +23,7 @@ struct Candidate {
 /// The tasks on each value of an attribute that tasks are laid out by.
 #[derive(Debug)]
 struct Grouping {
-    /// At most so many on one value; none for a spread.
+    /// The maximum number of tasks on one value; `None` for a spread.
     most: Option<u32>,
     counts: Vec<u32>,
 }
@@ -154,7 +154,7 @@ impl Layout {
     }
 
     /// Whether the next task waits for an agent that is not offered yet: fewer tasks are on its values than on those of the
-    /// best candidate. Notes for which.
+    /// best candidate. Notes these values.
     fn waits_instead_of(&mut self, best: usize) -> bool {
         let spreads = || {
             let spreads = self.groupings.iter().enumerate();
@@ -213,7 +213,7 @@ fn group(
         Rule::Spread => None,
         _ => return None,
     };
-    // Agents without the attribute are on one value of its own.
+    // Agents without the attribute share one extra value.
     let mut indices: HashMap<Option<&str>, usize> = HashMap::new();
     let mut counts: Vec<u32> = Vec::new();
     let places = placed.iter().map(Place::from);
@@ -232,7 +232,7 @@ fn group(
         }
         candidate.values.push(index);
     }
-    // Those of a spread have one value for each in turn.
+    // Each spread takes its value in turn.
     for (values, known) in names.iter().zip(unoffered).filter(|_| most.is_none()) {
         let value = values.get(known.len()).and_then(|value| value.as_deref());
         let index = *indices.entry(value).or_insert(counts.len());

@@ -49,7 +49,7 @@ pub struct Placed {
 /// The offer of one task and the resources that it takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// The index of the offer among those that were given.
+    /// The index of the offer among the given ones.
     pub offer: usize,
     /// The resources that the task takes from those for any task, without an allocation.
     pub resources: Resources,
@@ -73,8 +73,8 @@ pub struct Returned {
     pub surplus: Resources,
 }
 
-/// Places up to `want` tasks, several in one offer where they fit. The tightest offers are filled first, but for a
-/// job that is spread.
+/// Places up to `want` tasks, several in one offer where they fit. The tightest offers are filled first, except for a
+/// spread job.
 #[must_use]
 pub fn place(spec: &JobSpec, placed: &[Placed], offers: &[Offer], want: usize) -> Vec<Placement> {
     place_within(spec, placed, offers, want, &|_| usize::MAX)
@@ -92,7 +92,7 @@ pub fn place_within(
     place_beside(spec, placed, (offers, &BTreeSet::new()), want, most).placements
 }
 
-/// Tasks that were placed, and the values of agents for which the next one waits.
+/// The placed tasks, and the agents' values for which the next task waits.
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     pub placements: Vec<Placement>,
@@ -100,8 +100,8 @@ pub struct Spread {
     pub awaited: BTreeSet<SpreadValues>,
 }
 
-/// Places tasks of a job that is spread also over the values of agents that are not offered yet: where fewer tasks are on such
-/// values than on those of any offer, the next task waits.
+/// Places tasks of a spread job, also considering the values of agents that are not offered yet: if such values have fewer
+/// tasks than those of any offer, the next task waits.
 #[must_use]
 pub fn place_beside(
     spec: &JobSpec,

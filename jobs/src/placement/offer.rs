@@ -31,13 +31,13 @@ pub struct Offer {
     pub id: String,
     pub agent_id: String,
     pub hostname: String,
-    /// The role that it is for; empty when the master does not say.
+    /// The role of the offer; empty when the master names none.
     pub role: String,
     /// The agent's attributes as text, the first of each name, with `@region` and `@zone`.
     pub attributes: BTreeMap<String, String>,
     /// The agent is in another region than the master.
     pub is_remote: bool,
-    /// The port from which those of its next task are taken.
+    /// The first port for the next task.
     pub ports_from: u16,
     /// The resources offered to any task, without allocations to roles.
     pub resources: Resources,
@@ -100,10 +100,11 @@ impl Offer {
         }
     }
 
-    /// Takes a placement off; of an instance that returns to its volume all that was held for it.
+    /// Takes a placement off the offer; for an instance that returns to its volume, takes all held resources.
     ///
     /// # Errors
-    /// The offer does not have it; it is as it was.
+    ///
+    /// The offer does not have the resources; it stays unchanged.
     pub fn take(&mut self, placement: &Placement) -> Result<(), NotContained> {
         let taken = match placement.new_volume.is_empty() {
             true => self.resources.try_sub_assign(&placement.resources),

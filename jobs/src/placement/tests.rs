@@ -210,7 +210,7 @@ fn a_volume_takes_disk_of_its_own() {
             .to_string(),
         "no offer has volume v1; it is on an agent that is away or used"
     );
-    // A volume is of one disk.
+    // A volume needs a single disk.
     let divided = [in_role("cpus:4;mem:900;disk:450;disk(a):450")];
     assert_eq!(place(&database(), &[], &divided, 1), []);
 }

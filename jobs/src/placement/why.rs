@@ -13,7 +13,7 @@ pub enum Why {
         offered: String,
         needed: String,
     },
-    /// The agent is in another region than the master, and the job says nothing of regions.
+    /// The agent is in another region than the master, and the job names no regions.
     OtherRegion {
         region: String,
     },

@@ -1,8 +1,8 @@
-//! A job as its author wrote it, checked: what the core is given and the store keeps.
+//! A checked job: the core's input and the store's contents.
 //!
-//! Durations are written as in the flags of the daemons (`10secs`, `5mins`) and kept as [`Duration`]. Every field
-//! has been checked and every default filled in: the core trusts what it finds here. [`schedule`] says when a cron job
-//! is due, [`template`] what `${...}` in a value becomes, [`pattern`] what a regular expression matches.
+//! Durations are written as in the flags of the daemons (`10secs`, `5mins`) and kept as [`Duration`]. Every field has been
+//! checked and every default filled in: the core trusts these values. [`schedule`] computes the times of a cron job,
+//! [`template`] replaces `${...}` in a value, [`pattern`] matches regular expressions.
 
 mod limits;
 pub mod pattern;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use pattern::Pattern;
 
-/// Tasks of one job at most: more is no longer one array but several jobs.
+/// Tasks of one job: a larger array should be several jobs.
 pub const COUNT_MAX: u32 = 1_000_000;
 /// Tasks of a gang at most: they are all placed at once.
 pub const GANG_MAX: u32 = 20_000;
@@ -38,7 +38,7 @@ pub fn is_name(text: &str) -> bool {
         && text.chars().all(|c| is_plain(c) || matches!(c, '-' | '.'))
 }
 
-/// The name that a file gives to a job, without the role before it; nothing where it is no name.
+/// Returns the name that a file gives to a job, without the role before it; `None` for an invalid name.
 #[must_use]
 pub fn name_in(text: &str) -> Option<&str> {
     let (role, name) = match text.rsplit_once('/') {
@@ -56,7 +56,7 @@ pub struct JobSpec {
     /// another role has that role and a slash before it, as it is submitted and not as it is stored.
     pub name: String,
     pub kind: Kind,
-    /// The role whose share the tasks are taken from.
+    /// The role that the tasks' resources are charged to.
     pub role: String,
     /// Instances of a service; tasks of a batch or cron run (the length of an array). 1 to 1,000,000.
     pub count: u32,
@@ -65,9 +65,9 @@ pub struct JobSpec {
     pub task: TaskTemplate,
     pub constraints: Vec<Constraint>,
     /// Jobs of this scheduler that must be healthy (service) or have succeeded (batch) before this one starts: of its own
-    /// role, or of the role that is written before the name.
+    /// role, or of the role before the name.
     pub after: Vec<String>,
-    /// All tasks or none.
+    /// The gang rule: all tasks start together or not at all.
     pub gang: Option<Gang>,
     /// Runs on revocable resources and comes back elsewhere when it is preempted.
     pub best_effort: bool,
@@ -123,7 +123,7 @@ impl JobSpec {
 pub enum Kind {
     /// Runs until it is stopped.
     Service(Service),
-    /// Each task runs until it has succeeded once.
+    /// A batch whose tasks each run until they have succeeded once.
     Batch(Batch),
     /// A batch at each time of a schedule.
     Cron(Cron),
@@ -149,13 +149,13 @@ pub struct Backoff {
 pub struct Update {
     /// Instances that may be missing below `count` meanwhile.
     pub max_unavailable: u32,
-    /// Instances that may exist above `count` meanwhile. One of the two is at least 1.
+    /// Instances that may exist above `count` during an update. One of the two limits is at least 1.
     pub max_surge: u32,
-    /// New instances that run alone until somebody promotes them; 0 for none.
+    /// New instances that run alone until a client promotes them; 0 for none.
     pub canary: u32,
     /// An instance counts as healthy after this long RUNNING without a failed check.
     pub healthy_after: Duration,
-    /// Between a new instance that becomes healthy and the next one that is started.
+    /// The pause between a new instance that becomes healthy and the start of the next one.
     #[serde(default)]
     pub pause: Duration,
     /// An update that makes no progress for this long has failed.
@@ -166,7 +166,7 @@ pub struct Update {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
-    /// Runs of one task beyond the first, when it fails.
+    /// The repetitions of one task when it fails.
     pub retries: u32,
     pub backoff: Backoff,
     /// The time limit for one run of one task, after which the task is killed and counts as failed.
@@ -195,7 +195,7 @@ pub enum Overlap {
     Allow,
 }
 
-/// All tasks of the job start together.
+/// The gang: all tasks of the job start together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gang {
     /// The longest that offers are kept back while the rest is collected, 10mins at most; then all are declined, and
@@ -310,9 +310,9 @@ pub enum Rule {
     Matches(Pattern),
     Exists,
     NotExists,
-    /// At most this many tasks of the job on one value.
+    /// A maximum number of tasks of the job on one value.
     Distinct(u32),
-    /// Tasks even over the values: those on any two values differ by one at most, as far as offers allow.
+    /// An even number of tasks on each value: any two values differ by one at most, as far as offers allow.
     Spread,
 }
 

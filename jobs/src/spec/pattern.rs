@@ -1,8 +1,8 @@
 //! Regular expressions of constraints, which match a whole value or not at all.
 //!
-//! [`Pattern::parse`] compiles the pattern of a file where the file is read, outside the core; a pattern of a stored job is
-//! compiled when its record is read. Patterns with the same text share one compiled form for as long as a job has it.
-//! Invariant: a pattern never compiles when it is used, so that matching in the core costs no more than its value is long.
+//! [`Pattern::parse`] compiles the pattern of a file while reading the file, outside the core; a pattern of a stored job is
+//! compiled while reading its record. Patterns with the same text share one compiled form while a job has it. Invariant: a
+//! pattern never compiles when it is used, so that matching in the core costs only as much as its value is long.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
-/// Size limits that a pattern is compiled with, the smallest first. Patterns come from users, so the last one is the end;
-/// the earlier ones tell how much a pattern is charged.
+/// Size limits for the compilation of a pattern, the smallest first. Patterns come from users, so the last limit is final;
+/// the earlier limits decide the charge of a pattern.
 const SIZE_LIMITS: [usize; 4] = [8 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// A compiled pattern has an automaton for each direction and a cache for each, all within the size limit.
 const AUTOMATA: usize = 4;
@@ -37,7 +37,7 @@ struct Compiled {
 impl Drop for Compiled {
     fn drop(&mut self) {
         let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have compiled the same text anew.
+        // Another thread may have compiled the same text again.
         if compiled
             .get(&self.text)
             .is_some_and(|one| one.strong_count() == 0)

@@ -1,6 +1,6 @@
-//! `${...}` in the values of a task's environment: which are known, and what they become.
+//! References `${...}` in the values of a task's environment: the known names, and their values.
 //!
-//! `$${` stands for a plain `${`; a `$` before anything else is itself.
+//! `$${` stands for a plain `${`; a `$` before any other character is itself.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Reference {
         }
     }
 
-    /// The port's name, when it is one.
+    /// Returns the port's name, if the reference is a port.
     #[must_use]
     pub fn port(&self) -> Option<&str> {
         match self {

@@ -24,10 +24,10 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
 /// The page cache, in bytes: the file is read once.
 const CACHE_BYTES: usize = 1024 * 1024;
-/// Between two looks at a store that another process has.
+/// The pause between two looks at a store that another process uses.
 const HELD_POLL: Duration = Duration::from_secs(1);
 
-/// Between two tries to write to a full disk.
+/// The pause between two attempts to write to a full disk.
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
 /// The files of the store in the work directory: the database, and the marker beside it.
@@ -71,7 +71,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether there is no room on its disk, which may come.
+    /// Whether the disk is full, which may pass.
     fn is_full(&self) -> bool {
         let kind = match self {
             Self::File { source, .. } | Self::Marker { source, .. } => source.kind(),
@@ -89,12 +89,12 @@ pub(crate) struct Embedded {
     writer: Option<JoinHandle<()>>,
 }
 
-/// Opens or makes a store, and gives what it has. Waits as long as `patience` for another process that has it and may be
-/// ending, and for room on a full disk for as long as it takes. From then on `silence` says how long the disk has not
-/// answered.
+/// Opens or makes a store, and returns its records. Waits as long as `patience` for another process that uses it and may be
+/// ending, and without limit for room on a full disk. From then on `silence` shows how long the disk has not answered.
 ///
 /// # Errors
-/// It cannot be opened or read, or the other process has it still.
+///
+/// The store cannot be opened or read, or the other process still uses it.
 pub(crate) async fn open(
     path: &Path,
     patience: Duration,
@@ -232,7 +232,7 @@ fn write_all(
     }
 }
 
-/// Commits a batch. After a failure the database is opened anew, as it takes nothing more then.
+/// Commits a batch. After a failure the database is opened again, as it then accepts nothing more.
 fn write_batch(
     database: &mut Option<Database>,
     path: &Path,
@@ -392,7 +392,7 @@ mod tests {
     async fn a_store_that_is_empty_or_gone_is_not_taken_for_a_new_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
-        // One that was made and not written, by a scheduler that crashed at once.
+        // A file that was made but not written, by a scheduler that crashed at once.
         std::fs::write(&path, "").unwrap();
         filled(&path).await;
         std::fs::write(&path, "").unwrap();
@@ -459,7 +459,7 @@ mod tests {
         }
     }
 
-    /// A failed write closes the file, and the next write opens it anew.
+    /// A failed write closes the file, and the next write opens it again.
     #[tokio::test]
     async fn store_is_written_after_it_was_opened_anew() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! The records in etcd, below a prefix of their own, which only the scheduler that leads writes.
+//! The records in etcd, below a prefix of their own, which only the leading scheduler writes.
 //!
-//! Entered through [`open`], once elected. What a write touches becomes durable as a whole, however much that is:
-//! [`meseta_etcd::store`] divides it into transactions and compares each with the leadership.
+//! Entered through [`open`], once elected. A write of any size becomes durable as a whole: [`meseta_etcd::store`] divides
+//! it into transactions and compares each with the leadership.
 
 use meseta_etcd::Client;
 use meseta_etcd::leadership::Fence;
@@ -20,8 +20,8 @@ const LAYOUT: Layout = Layout {
 /// The key prefix that separates the records of schedulers from those of masters.
 const CLUSTER: &str = "meseta-scheduler";
 
-/// The keys of schedulers beside those of the masters that were given this prefix: whoever deletes the one does not
-/// delete the other.
+/// Returns the keys of schedulers beside those of the masters with this prefix: deleting the one prefix does not delete the
+/// other.
 pub(crate) fn keys(prefix: &str) -> Keys {
     Keys::new(&format!("{}-scheduler", prefix.trim_end_matches('/')))
 }

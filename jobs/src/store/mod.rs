@@ -38,7 +38,7 @@ pub(crate) struct Store {
 pub(crate) enum Writer {
     Embedded(embedded::Embedded),
     Etcd(etcd::Etcd),
-    /// Takes writes, and makes them durable when the test says so.
+    /// A writer that makes writes durable when the test permits it.
     #[cfg(test)]
     Stalled(watch::Receiver<u64>),
 }

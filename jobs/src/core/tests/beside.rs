@@ -1,10 +1,10 @@
-//! The scheduler beside another framework, at a master that divides agents by fair shares: gangs beside one that takes
-//! whatever it is offered, and how soon another one is offered what jobs do not use.
+//! The scheduler beside another framework, at a master that divides agents by fair shares: gangs beside a greedy framework,
+//! and the time until another framework gets the resources that jobs do not use.
 
 use super::*;
 use crate::core::tests::world::SLOTS;
 
-/// A framework that takes what it is offered, slot by slot.
+/// A framework that takes all its offers, slot by slot.
 struct Other {
     /// The number of slots that it wants now.
     wants: u32,
@@ -34,7 +34,7 @@ struct Held {
     waste: u64,
     /// The most slots at once.
     most: u32,
-    /// The longest time in one piece, in seconds.
+    /// The longest uninterrupted time, in seconds.
     longest: u64,
     since: Option<u64>,
 }
@@ -130,7 +130,7 @@ fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
         assert!(held.most <= 12, "{held:?}");
         let waste_max = (runs[0] + runs[1] + 2) * HOLD * 12;
         assert!(held.waste <= waste_max, "{held:?} of {waste_max}");
-        // The greedy one is not starved either.
+        // The greedy framework is not starved either.
         assert!(others >= 1_200, "{others} slot-seconds, {lasts} s");
         assert!(world.launches.iter().all(|(_, size)| *size == 8));
     }
@@ -170,7 +170,7 @@ fn another_framework_is_offered_at_once_what_jobs_do_not_use() {
                 other.wants = 12;
             }
             second(&mut world, &mut other, now, &mut held);
-            // Within the one interval in which it asked.
+            // The offer comes within the interval of the request.
             if now % 5 == 4 && now > 10 {
                 let got = other.tasks.len();
                 assert_eq!(got, free, "second {now}");

@@ -42,7 +42,7 @@ fn the_tasks_of_all_jobs_are_bounded_and_each_role_finds_room() {
             let name = format!("{role}{number}");
             in_role(role, JobSpec { name, ..spec })
         };
-        // Of what others have left, half.
+        // The limit is half of the rest.
         let most = match role {
             "r" => 1_000_000,
             _ => 500_000,
@@ -51,7 +51,7 @@ fn the_tasks_of_all_jobs_are_bounded_and_each_role_finds_room() {
         let refused = answer(&mut world, sized(1, 1)).expect_err("one more");
         let text = refused.to_string();
         assert!(text.contains(&format!("may have {most}")), "{text}");
-        // As many as before it may have anew.
+        // After the removal it may have the same number again.
         assert!(answer(&mut world, sized(0, most)).is_ok());
         let name = format!("{role}0");
         assert!(answer(&mut world, Request::Restart { name: name.clone() }).is_ok());
@@ -142,7 +142,7 @@ fn a_run_that_waits_takes_no_memory_for_its_tasks() {
     assert_eq!((run.slots.len(), run.waiting.len()), (0, 1_000_000));
 }
 
-/// Two thousand tasks of a batch and one instance of a service.
+/// Returns a world with two thousand tasks of a batch and one instance of a service.
 fn many_tasks(kill_grace: u64) -> World {
     let mut world = World::new(1, 0);
     world.is_slow_to_end = true;
@@ -196,7 +196,7 @@ fn find_strays(world: &mut World) {
 fn kills_of_tasks_that_nothing_here_knows_take_turns_with_those_of_jobs_one_by_one() {
     let mut world = many_tasks(5);
     find_strays(&mut world);
-    // No kill may leave, so that those of the job are due with the others.
+    // Kills may not leave, so that those of the job are due with the others.
     world.kills_waiting = KILLS_MAX;
     world.pass_durably(Duration::from_millis(100));
     stop(&mut world, "array");
@@ -219,7 +219,7 @@ fn tasks_that_nothing_here_knows_are_killed_a_part_at_a_time_and_others_between_
     world.pass_durably(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 2 * KILLS_MAX);
     assert!(world.kills.iter().any(|id| id.starts_with("web.")));
-    // One that has ended meanwhile is not killed, and what waits outlives the stream.
+    // A task that has ended meanwhile is not killed, and the waiting kills outlive the stream.
     let ended = TaskStatus {
         task_id: TaskId {
             value: "gone.1.1.999.1".to_owned(),
@@ -266,7 +266,7 @@ fn a_kill_is_not_repeated_while_the_task_has_time_to_end() {
     assert_eq!(world.kills.len(), 4_000);
 }
 
-/// A service that fits nowhere while it wants so many cpus.
+/// Returns a service that fits nowhere with its number of cpus.
 fn too_large(name: &str) -> JobSpec {
     let mut spec = service(1, 1, 1);
     spec.name = name.to_owned();
@@ -381,7 +381,7 @@ fn what_is_of_a_higher_priority_comes_first_also_where_a_step_before_has_ended_e
     }
     launch(&mut world);
     assert!(world.state.resume.contains_key("r"));
-    // Those of the backlog that fit are behind it, in the order of names and by priority.
+    // The fitting jobs of the backlog are behind it, in the order of names and by priority.
     let mut backlog = service(40, 1, 1);
     backlog.name = "b".to_owned();
     backlog.priority = 40;
@@ -564,7 +564,7 @@ fn batches_that_are_complete_make_room_for_new_jobs_and_each_role_has_some() {
             .iter()
             .all(|name| world.state.job(name).is_some())
     );
-    // Those that run are forgotten for nobody, and keep no other role out.
+    // Running jobs are never forgotten, and exclude no other role.
     for number in 0..5 {
         let spec = too_large(&format!("s{number}"));
         assert!(answer(&mut world, in_role("other", spec)).is_ok());

@@ -1,4 +1,4 @@
-//! Gangs of which a member has ended: the others end, and all start together again.
+//! Gangs that lost a member: the others end, and all start together again.
 
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
@@ -48,7 +48,7 @@ fn the_gang_of_a_service_waits_for_the_pause_of_the_one_that_failed() {
     assert_eq!(sizes, [3; 5]);
 }
 
-/// Also one that exits with 0, is lost, or is killed for a reason that concerns it alone.
+/// The rule includes a member that exits with 0, is lost, or is killed for a reason of its own.
 #[test]
 fn gang_service_restarts_whole_however_an_instance_ends() {
     for state in [
@@ -85,7 +85,7 @@ fn gang_of_which_a_task_times_out_starts_anew_whole() {
         while world.deliver() {}
         world.sync();
     }
-    // One runs much sooner than the others.
+    // One task runs much sooner than the others.
     world.advance(None);
     while world.deliver() {}
     world.sync();
@@ -115,7 +115,7 @@ fn the_gang_of_a_service_starts_beside_nothing_that_is_left_of_it() {
         if is_restarted {
             world.crash();
         }
-        // Longer than the pause of the one that has failed.
+        // The wait is longer than the pause of the failed task.
         world.calm(20, None);
         assert_eq!(tasks_of(&world, "web"), tasks[1..], "{is_restarted}");
         let why = world.state.job("web").expect("a job").why;
@@ -179,7 +179,7 @@ fn the_gang_of_a_service_that_a_version_before_has_started_anew_runs_on() {
         assert_eq!(tasks_of(&world, "web"), tasks);
         assert_eq!(state_of(&world, "web"), "healthy");
     }
-    // One that ends is followed by the others.
+    // After the end of one member the others end too.
     fail(&mut world, &tasks[0]);
     world.calm(60, None);
     let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
@@ -190,7 +190,7 @@ fn the_gang_of_a_service_that_a_version_before_has_started_anew_runs_on() {
 fn a_gang_that_has_lost_a_member_starts_anew_also_when_the_scheduler_does() {
     let mut world = World::new(1, 3);
     let mut spec = gang("array", 2);
-    // One on each agent.
+    // Each agent gets one task.
     spec.task.requests.insert("cpus".to_owned(), 3.0);
     submit(&mut world, spec);
     launch(&mut world);
@@ -250,7 +250,7 @@ fn gangs_that_never_fit_keep_no_gang_of_another_role_from_holding_offers() {
         let never = gang(&format!("a{number}"), 20);
         submit(&mut world, in_role("a", never));
     }
-    // It needs both agents, of which it is offered one at a time.
+    // It needs both agents, but gets offers of one at a time.
     submit(&mut world, in_role("z", gang("z", 2 * SLOTS)));
     while world.deliver() {}
     let mut seconds = 0;

@@ -7,7 +7,7 @@ use crate::core::view::VolumeView;
 use crate::core::{Event, Tally, VolumeParts};
 use crate::spec;
 
-/// Jobs of each kind, of which some have tasks with ports and volumes, one of which is to be released.
+/// Returns jobs of each kind; some have tasks with ports and volumes, and one volume is to be released.
 fn world() -> World {
     let mut world = World::new(1, 6);
     for number in 0..3 {

@@ -1,4 +1,4 @@
-//! Jobs beside an agent that does not answer: what waits for it, and what goes on without it.
+//! Jobs beside an absent agent: the work that waits for it, and the work that continues.
 
 use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
@@ -7,7 +7,7 @@ use super::volumes::database;
 use super::*;
 use crate::spec::{Constraint, Rule};
 
-/// Longer than the patience with agents of services, and much shorter than the patience with those of batches.
+/// Longer than the patience with agents of services, and much shorter than that with agents of batches.
 const HALF_AN_HOUR: u64 = 1_800;
 
 /// The agent of a task goes away; all other agents are there.
@@ -147,7 +147,8 @@ fn versions_of(world: &World) -> Vec<u64> {
     tasks.iter().map(|task| task.version).collect()
 }
 
-/// An update waits as max_unavailable says, and goes on as far as max_unavailable permits; neither it nor its rollback fails.
+/// An update waits as max_unavailable requires, and continues as far as max_unavailable permits; neither it nor its
+/// rollback fails.
 #[test]
 fn update_with_volumes_survives_a_lost_agent() {
     for (max_unavailable, goes_back) in [(1, false), (2, false), (2, true)] {

@@ -248,7 +248,7 @@ fn an_ill_version_goes_back_by_itself() {
     let Kind::Service(kind) = &mut spec.kind else {
         panic!("a service");
     };
-    // One that is ill fails sooner.
+    // An unhealthy instance fails sooner.
     kind.update.healthy_after = Duration::from_secs(10);
     submit(&mut world, spec.clone());
     world.calm(60, None);
@@ -259,7 +259,7 @@ fn an_ill_version_goes_back_by_itself() {
     }
     let view = world.state.job("web").unwrap();
     assert_eq!((view.state, view.version), ("healthy", 1));
-    // Until somebody says so, it is not tried again; the next version is.
+    // Only a request tries it again; the next version starts at once.
     submit(&mut world, changed(&spec, "well"));
     world.calm(100, Some(2));
     let view = world.state.job("web").unwrap();
@@ -293,7 +293,7 @@ fn canaries_wait_until_they_are_promoted() {
 #[test]
 fn gangs_start_together_and_neither_waits_for_ever() {
     for seed in 0..20 {
-        // Twelve slots, of which a service has four at times.
+        // There are twelve slots, and a service uses four of them at times.
         let mut world = World::new(seed, 3);
         world.success_in_ten = 10;
         submit(&mut world, gang("one", 8));
@@ -316,7 +316,7 @@ fn a_gang_is_launched_whole() {
     world.calm(200, None);
     let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
     assert_eq!(sizes, [8, 8]);
-    // One that never fits keeps offers for a while only.
+    // A gang that never fits keeps offers only for a while.
     submit(&mut world, gang("huge", 13));
     submit(&mut world, batch("small", 4));
     world.calm(100, None);
@@ -452,7 +452,7 @@ fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
     let submission = || Box::new(Request::Submit(Box::new(batch("array", 3))));
     submit(&mut world, other);
     let before = world.state.job("array");
-    // Whoever asks has seen no such job, or one in another role.
+    // The client has seen no such job, or a job in another role.
     for (seen, is_done) in [
         (None, false),
         (Some(mine), false),
@@ -471,7 +471,7 @@ fn what_was_permitted_of_another_job_is_not_done_to_this_one() {
     }
 }
 
-/// A service in its second version, healthy, of which the first is known.
+/// Returns a healthy service in its second version, with the first still known.
 fn updated(max_unavailable: u32, max_surge: u32) -> (World, JobSpec) {
     let mut world = World::new(7, 4);
     let mut spec = service(6, max_unavailable, max_surge);
@@ -539,7 +539,7 @@ fn the_deadline_of_an_update_does_not_count_the_time_without_a_master() {
     assert_eq!((view.state, view.version), ("healthy", 3));
 }
 
-/// Gives offers and lets be launched what fits; nothing that runs goes on.
+/// Offers and launches all that fits; running tasks do not advance.
 fn launch(world: &mut World) {
     for _ in 0..3 {
         world.make_offers();
@@ -581,7 +581,7 @@ fn the_success_of_a_task_that_was_given_up_counts_and_ends_its_replacement() {
         }
         while world.deliver() {}
         world.pass(Duration::from_secs(100_001));
-        // Where both agents went, the other one serves the replacement.
+        // If both agents went away, the other one serves the replacement.
         world.return_others(&first);
         launch(&mut world);
         let second = task(&world)[0].task_id.clone();

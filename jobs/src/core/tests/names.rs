@@ -156,7 +156,7 @@ fn old_store_is_migrated_to_roles() {
     assert_eq!(after.after, ["ops/web"]);
     assert_eq!(world.state.job("proxy").expect("a job").running, 1);
     assert_eq!(world.state.key_in("ops", "web"), Some("web"));
-    // Another role takes the name all the same, and it is read so once.
+    // Another role may take the name nevertheless, and reads it so once.
     let of_qa = submit_named(&mut world, service_in("*", &[]), None).expect("taken");
     assert_eq!(of_qa, "web~2");
     world.crash();

@@ -81,7 +81,7 @@ fn freed_port_waits_for_its_turn() {
         let task = tasks.expect("tasks").pop().expect("one task");
         used.push(task.ports["http"]);
         updates::ended(&mut world, &task.task_id, TaskState::TaskLost);
-        // A start of the scheduler goes on where it was.
+        // A started scheduler continues at the same ports.
         if used.len() == 2 {
             world.calm(10, None);
             world.crash();
@@ -118,7 +118,7 @@ fn plan_looks_for_offers_of_a_role_without_jobs() {
     world.sync();
     assert_eq!(world.state.offers_since("r", last), Some(2));
     assert_eq!(fits(&world, &batch("new", 9)), 8);
-    // Those that ask at the same time forget nothing, and it is over soon.
+    // Simultaneous plans forget nothing, and the request is over soon.
     look(&mut world);
     assert_eq!(fits(&world, &batch("new", 9)), 8);
     world.pass(Duration::from_secs(4));

@@ -24,7 +24,7 @@ fn run_that_fits_nowhere_does_not_block_later_runs() {
     }
 }
 
-/// A run of which one task pauses after a failure, and of which the others do not fit.
+/// One task of the run pauses after a failure, and the others do not fit.
 #[test]
 fn later_runs_of_one_version_start_in_turn() {
     let mut world = World::new(1, 1);

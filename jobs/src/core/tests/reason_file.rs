@@ -93,7 +93,7 @@ fn limits() -> Vec<Case> {
     cases
 }
 
-/// An update whose instances die, and one whose instances never become healthy.
+/// Returns an update whose instances die, and one whose instances never become healthy.
 fn taken_back() -> Vec<Case> {
     let mut world = World::new(3, 4);
     let spec = service(4, 1, 1);

@@ -300,7 +300,7 @@ pub(super) fn waits() -> Vec<Case> {
         assert!(why.contains(expected), "{name}: {why}");
         told.push((expected.to_owned(), seen(world, name)));
     };
-    // What a job starts after.
+    // A job that starts after others.
     let id = launched(&mut world, "first");
     let after = |name: &str, other: &str| JobSpec {
         after: vec![other.to_owned()],
@@ -437,7 +437,7 @@ pub(super) fn waits() -> Vec<Case> {
         "web",
         "version 1 has failed: no instance has become healthy for 120s; a task waits",
     );
-    // A gang of which one has ended, and a run that took too long.
+    // A gang that lost a member, and a run that took too long.
     submit(&mut world, gang("train", 2));
     let mut timed = batch("timed", 1);
     let Kind::Batch(kind) = &mut timed.kind else {
@@ -466,7 +466,7 @@ pub(super) fn waits() -> Vec<Case> {
     told
 }
 
-/// A copy of the store that was put back made ids anew.
+/// Regression: a restored copy of the store used ids again.
 #[test]
 fn restored_copy_of_store_uses_no_id_twice() {
     for volumes in [false, true] {
@@ -531,7 +531,7 @@ fn instance_that_ends_with_0_is_no_failure() {
     end(&mut world, &id, (TaskState::TaskFinished, None, ""));
     let job = world.state.job("web").expect("a job");
     assert_eq!((job.failed, job.last_failure), (0, None));
-    // It pauses all the same.
+    // It pauses nevertheless.
     assert!(job.why.contains("waits to start again"), "{}", job.why);
     world.calm(10, None);
     let id = only_task(&world, "web");
@@ -539,7 +539,7 @@ fn instance_that_ends_with_0_is_no_failure() {
     assert_eq!(world.state.job("web").expect("a job").failed, 1);
 }
 
-/// Each of these restarted all instances.
+/// Regression: each of these changes restarted all instances.
 #[test]
 fn change_that_concerns_no_task_replaces_none() {
     let mut world = World::new(1, 4);

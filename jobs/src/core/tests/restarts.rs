@@ -1,4 +1,4 @@
-//! Restarts: the work under way goes on, whatever the clock says.
+//! Restarts: work in progress continues, whatever the clock shows.
 
 use meseta_proto::mesos::v1::TaskState;
 
@@ -68,7 +68,7 @@ fn restart_in_the_update_of_a_gang_keeps_the_others_up() {
     assert_eq!(state_of(&world, "web"), "healthy");
 }
 
-/// Also where the job has been started again meanwhile.
+/// The reason also survives if the job has been started again meanwhile.
 #[test]
 fn reason_of_every_kill_outlives_a_restart() {
     for what in ["stop", "scale", "time"] {
@@ -192,7 +192,7 @@ fn clock_that_was_behind_times_nothing_out() {
     assert!(!world.lives(&id));
 }
 
-/// Another machine leads, whose clock differs by an hour, one way or the other.
+/// Another machine leads, and its clock differs by an hour in either direction.
 #[test]
 fn failover_to_another_clock_times_nothing_out() {
     let mut world = World::new(1, 3);

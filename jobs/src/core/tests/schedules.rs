@@ -1,4 +1,4 @@
-//! Schedules: each of their times is run once, whatever becomes of the clock and the scheduler.
+//! Schedules: each time runs once, whatever happens to the clock and the scheduler.
 
 use super::*;
 use crate::core::dealt::Dealt;
@@ -21,7 +21,7 @@ fn a_schedule_fires_once_for_each_of_its_times() {
         let runs = world.successes.len();
         assert!((5..=6).contains(&runs), "{runs} runs with seed {seed}");
     }
-    // Away for an hour: one run at most is made up for, if it is not too late.
+    // After an hour of absence at most one run is made up for, if it is not too late.
     let mut world = World::new(1, 3);
     submit(&mut world, cron(Overlap::Skip));
     world.stand_still(Duration::from_secs(3600));
@@ -29,7 +29,7 @@ fn a_schedule_fires_once_for_each_of_its_times() {
     assert!(world.successes.len() <= 1, "{:?}", world.successes);
 }
 
-/// A schedule of which a run has just started; the next full minute is 40 s away at least.
+/// Returns a schedule with a run that has just started; the next full minute is at least 40 s away.
 fn started_schedule(overlap: Overlap) -> World {
     let mut world = World::new(1, 2);
     submit(&mut world, cron(overlap));
@@ -55,7 +55,7 @@ fn a_schedule_that_is_edited_neither_loses_its_run_nor_makes_up_for_times_before
         name: "nightly".to_owned(),
     });
     launch(&mut world);
-    // A run that was under way when it was restarted is run anew.
+    // A run interrupted by a restart of the job runs again.
     assert_eq!(runs_of(&world).last(), Some(&2));
 }
 
@@ -112,7 +112,7 @@ fn a_run_that_ended_while_the_process_stood_still_keeps_no_later_one_from_starti
         assert_eq!((started(&world), cancelled(&world)), (2, vec![false]));
         assert_eq!(skipped(&world), [] as [String; 0]);
     }
-    // A core that takes this long for each step starts runs all the same.
+    // A core that needs this long for each step nevertheless starts runs.
     let mut world = World::new(1, 2);
     submit(&mut world, cron(Overlap::Allow));
     for _ in 0..12 {
@@ -180,7 +180,7 @@ fn a_time_that_is_put_off_is_run_by_the_version_that_is_submitted_meanwhile() {
     let run = world.state.jobs["nightly"].record.runs.values().next();
     assert_eq!(run.expect("a run").version, 2);
     assert_ne!(why(&world), told);
-    // Once it is restarted there is a run in its place, and of another schedule it is no time.
+    // After a restart another run takes its place, and for another schedule the time means nothing.
     let mut other = cron(Overlap::Skip);
     if let Kind::Cron(cron) = &mut other.kind {
         cron.schedule = "*/1 * * * *".to_owned();
@@ -382,7 +382,7 @@ fn started(world: &World) -> u64 {
     world.state.jobs["nightly"].record.next_run - 1
 }
 
-/// The machine's clock is set so far ahead of what it was at the start, and another scheduler goes on.
+/// Sets the machine's clock ahead of its start by this time, and lets another scheduler take over.
 fn set_and_fail_over(world: &mut World, ahead: u64) {
     world.set_ahead(Duration::from_secs(ahead));
     world.sync();
@@ -405,7 +405,7 @@ fn the_times_of_a_schedule_come_once_where_the_clock_is_set_back_by_more_than_it
             true => set_and_fail_over(&mut world, 3_300),
             false => world.set_ahead(Duration::from_secs(3_300)),
         }
-        // From 10 s before it was submitted on: until then nothing had been run.
+        // The time counts from 10 s before the submission: no earlier time had been run.
         world.calm(290, None);
         assert_eq!(started(&world), 5);
         world.calm(60, None);
@@ -426,7 +426,7 @@ fn the_times_that_a_clock_far_ahead_has_run_do_not_come_again() {
     set_and_fail_over(&mut world, 0);
     world.calm(130, None);
     assert_eq!(started(&world), 4);
-    // The last full minute before now was not run, and those that follow were.
+    // The last full minute before now was not run, but later ones were.
     set_and_fail_over(&mut world, AHEAD - 260);
     world.calm(130, None);
     assert_eq!(started(&world), 5);

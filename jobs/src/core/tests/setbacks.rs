@@ -169,7 +169,7 @@ fn update_to_another_role_keeps_the_old_version_up() {
             report(&mut world, &id, TaskState::TaskLost);
         }
         world.calm(60, None);
-        // The new version waits in the place of one.
+        // The new version waits in place of one instance.
         assert_eq!(world.alive("web"), 3, "role {role}");
         world.calm(300, None);
         assert_eq!(world.alive("web"), 4, "role {role}");
@@ -177,7 +177,7 @@ fn update_to_another_role_keeps_the_old_version_up() {
     }
 }
 
-/// A run goes on in the role in which it began.
+/// A run continues in the role in which it began.
 #[test]
 fn schedule_in_another_role_finishes_the_run_of_before() {
     let mut world = World::new(1, 2);
@@ -199,7 +199,7 @@ fn schedule_in_another_role_finishes_the_run_of_before() {
     assert_eq!(of_first(&world), 12);
 }
 
-/// The marks of the versions: which is current, and which is the last good one.
+/// Returns the marks of the versions: the current one, and the last good one.
 fn marks(world: &World) -> Vec<(u64, bool, bool)> {
     let versions = world.state.history("web").unwrap().versions;
     let marks = versions
@@ -343,7 +343,7 @@ fn failed_update_is_kept_until_next_version() {
         assert_eq!((state_of(&world, "web"), version), ("healthy", Some(2)));
         world.crash();
     }
-    // One that never becomes healthy has no failure of a task.
+    // An instance that never becomes healthy has no failed task.
     let mut late = changed(&spec, "late");
     late.task.requests.insert("cpus".to_owned(), 64.0);
     submit(&mut world, late);

@@ -1,15 +1,15 @@
-//! Jobs that are laid out: spread where the offers of one step show a part of the cluster, and distinct beside volumes.
+//! Layouts of jobs: spread where the offers of one step show a part of the cluster, and distinct beside volumes.
 
 use super::volumes::database;
 use super::world::{Dice, SLOTS};
 use super::*;
 use crate::spec::{Constraint, Rule};
 
-/// A cluster of racks, of which others have a part.
+/// A cluster of racks, with a part used by other frameworks.
 struct Racks {
     /// Slots that others use, on each agent.
     taken: BTreeMap<String, u32>,
-    /// Until when others hold the offers of an agent, in seconds; some never give them back.
+    /// The seconds until which others hold the offers of an agent; some never give them back.
     held: BTreeMap<String, u64>,
     /// Slots that the role may have.
     limit: u32,
@@ -70,7 +70,7 @@ fn counts(world: &World) -> Vec<u32> {
     counts
 }
 
-/// The most even layout of so many tasks over racks with so many slots.
+/// Returns the most even layout of this number of tasks over racks with these slots.
 fn best(count: u32, room: &BTreeMap<String, u32>) -> Vec<u32> {
     let mut placed: BTreeMap<&str, u32> = room.keys().map(|rack| (&**rack, 0)).collect();
     for _ in 0..count {
@@ -166,7 +166,8 @@ fn spread_without_a_known_cluster_waits_for_nothing() {
     assert_eq!(world.alive("web"), 3);
 }
 
-/// A quota that is worth one agent left the ports of the others, which were offered beside it: all tasks came to one rack.
+/// Regression: a quota worth one agent left only ports of the others, which were offered beside it, and all tasks went to
+/// one rack.
 #[test]
 fn spread_waits_for_agents_without_room() {
     let mut world = World::new(1, 3);
@@ -260,7 +261,7 @@ fn rebalanced_service_moves_to_racks_that_are_offered_now() {
     assert_eq!(counts(&world), [1, 1, 1]);
     let after = world.state.job("web").unwrap();
     assert_eq!((after.state, after.version), ("healthy", before.version));
-    // One stays where it was, and a further request moves nothing.
+    // One stays in place, and a further request moves nothing.
     let ids = |tasks: Option<Vec<crate::core::TaskView>>| -> Vec<String> {
         tasks
             .unwrap()
@@ -309,7 +310,7 @@ fn rebalance_refuses_jobs_that_never_move() {
     assert!(world.state.can_be_rebalanced("web"));
 }
 
-/// Instances with and without a volume are instances of one job.
+/// Instances with and without a volume belong to one job.
 #[test]
 fn distinct_holds_when_a_volume_is_added_or_removed() {
     for seed in 0..10 {

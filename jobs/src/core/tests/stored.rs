@@ -4,7 +4,7 @@ use super::*;
 use crate::core::Refusal;
 use crate::core::records::Key;
 
-/// A service of which each version has so many bytes.
+/// Returns a service whose versions have this number of bytes.
 fn large(bytes: usize, letter: &str) -> JobSpec {
     changed(&service(1, 1, 1), &letter.repeat(bytes))
 }
@@ -61,7 +61,7 @@ fn a_change_of_a_job_writes_no_specification_that_has_not_changed() {
     bytes_written(&mut world);
     scale(&mut world, 2);
     assert!(bytes_written(&mut world) < 4_000);
-    // A new one is written once, and the oldest goes.
+    // A new version is written once, and the oldest goes.
     submit(&mut world, large(50_000, "k"));
     let written = bytes_written(&mut world);
     assert!((50_000..60_000).contains(&written), "{written}");
@@ -94,7 +94,7 @@ fn small_versions_are_stored_as_a_scheduler_of_before_reads_them() {
 #[test]
 fn large_versions_in_the_record_of_a_job_are_read_and_moved() {
     let mut world = with_ten_versions(50_000);
-    // As it was written before: all in one.
+    // The earlier format has all versions in one record.
     let record = world.state.jobs["web"].record.clone();
     let whole = world.state.jobs["web"].key().put(&record);
     world.disk.retain(|key, _| !key.starts_with("version/"));
@@ -190,7 +190,7 @@ fn what_has_been_complete_for_long_gives_its_bytes_to_another_job() {
     assert!(answer(&mut world, array(4, 100_000)).is_ok());
     let names: Vec<_> = world.state.jobs.keys().cloned().collect();
     assert_eq!(names, ["array1", "array2", "array3", "array4"]);
-    // Nor is it the one that is submitted anew.
+    // The job submitted again is not forgotten either.
     assert!(answer(&mut world, array(1, 99_000)).is_ok());
     let names: Vec<_> = world.state.jobs.keys().cloned().collect();
     assert_eq!(names, ["array1", "array3", "array4"]);

@@ -56,7 +56,7 @@ fn instances_that_are_scaled_away_count_until_they_have_ended() {
     assert_eq!(view.tasks.unwrap().len(), 3);
 }
 
-/// A batch of one task, whose launch is under way.
+/// Returns a batch of one task, whose launch is in progress.
 fn launching() -> (World, String) {
     let mut world = World::new(1, 1);
     submit(&mut world, batch("array", 1));
@@ -87,8 +87,8 @@ fn that_a_task_is_unknown_is_not_believed_while_its_launch_is_under_way() {
     assert_eq!(ids(&world), [] as [String; 0]);
 }
 
-/// Tasks whose launch never came to an agent that was restarted stayed staging for the quarter of an hour to the next
-/// questions.
+/// Regression: tasks whose launch never reached a restarted agent stayed staging for a quarter of an hour, until the next
+/// query.
 #[test]
 fn what_an_agent_says_of_a_task_that_never_came_is_believed_at_once() {
     let (mut world, id) = launching();
@@ -164,7 +164,7 @@ fn a_task_that_is_killed_for_its_checks_has_failed_by_them() {
         let told = events.last().map(|event| &*event.text);
         assert_eq!(told, Some(expected), "{events:?}");
     }
-    // What ends by itself, or because the job is stopped, does so while it is in bad health too.
+    // An unhealthy task may also end by itself, or because the job is stopped.
     for (is_stopped, state, expected) in [
         (false, TaskState::TaskFailed, "failed"),
         (true, TaskState::TaskKilled, "killed: the job is stopped"),
@@ -201,7 +201,7 @@ fn a_task_that_is_back_before_it_runs_is_not_given_up() {
     }
 }
 
-/// The service with an agent that goes away, of which the scheduler hears.
+/// Returns a service whose agent is away, with the scheduler informed.
 fn away() -> (World, String) {
     let mut world = World::new(1, 2);
     submit(&mut world, service(1, 0, 1));
@@ -217,7 +217,7 @@ fn away() -> (World, String) {
 
 #[test]
 fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
-    // The scheduler starts anew, has no master, or stands still, while the agent comes back.
+    // While the agent comes back, the scheduler restarts, has no master, or stands still.
     for case in 0..3 {
         let (mut world, id) = away();
         world.return_unnoticed();
@@ -236,7 +236,7 @@ fn a_task_whose_agent_is_back_is_not_given_up_by_what_is_remembered() {
         assert_eq!(only_task(&world, "web"), id, "case {case}");
         assert_eq!(world.launches.len(), 1);
     }
-    // One that stays away is given up as soon as the master has said so.
+    // An agent that stays away is given up as soon as the master has reported that.
     let (mut world, id) = away();
     world.return_others(&id);
     world.sleep(Duration::from_secs(120));
@@ -274,7 +274,7 @@ fn a_purge_waits_for_no_agent_that_stays_away() {
         let (name, purge) = ("web".to_owned(), true);
         world.request(Request::Stop { name, purge });
         world.sync();
-        // Also where the scheduler starts anew meanwhile.
+        // The rule also holds if the scheduler restarts meanwhile.
         world.crash();
         while world.deliver() {}
         world.pass(Duration::from_secs(40));
@@ -352,7 +352,7 @@ fn instances_that_outlived_a_stop_let_no_others_start_before_what_the_service_st
         after: vec!["sooner".to_owned()],
         ..service(3, 1, 0)
     };
-    // One on each agent.
+    // Each agent gets one task.
     spec.task.requests.insert("cpus".to_owned(), 3.0);
     for spec in [&sooner, &spec] {
         submit(&mut world, spec.clone());

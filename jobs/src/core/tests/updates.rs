@@ -85,7 +85,7 @@ fn scaled_down_service_leaves_its_size_to_others() {
     world.crash();
     scale(&mut world, 16);
     assert_eq!((world.alive("web"), size(&world)), (16, 16));
-    // Neither does one that is stopped.
+    // A stopped service does not either.
     world.request(Request::Stop {
         name: "web".to_owned(),
         purge: false,
@@ -106,7 +106,7 @@ fn versions(world: &World) -> Vec<u64> {
     versions
 }
 
-/// Without room for one more, an update ended in two versions.
+/// Regression: without room for another instance, an update ended in two versions.
 #[test]
 fn update_without_room_ends_what_max_unavailable_permits() {
     for (canary, surge) in [(0, 1), (0, 4), (1, 1)] {
@@ -163,7 +163,7 @@ fn impossible_update_is_reported_at_once() {
     world.calm(1, None);
     let why = world.state.job("web").expect("a job").why;
     assert!(why.contains("set it to 1"), "{why}");
-    // It is taken back at once, and what ends by permission is possible.
+    // The update reverts at once, and permitted ends are possible.
     assert_eq!(versions(&world), [1; 4]);
     let mut permitted = next;
     update_of(&mut permitted).max_unavailable = 1;
@@ -243,7 +243,7 @@ fn first_version_fails_after_its_deadline() {
     world.crash();
     world.calm(1, None);
     assert_eq!(state_of(&world, "web"), "failed", "after a start");
-    // It is tried on, and the next version begins anew.
+    // The scheduler keeps trying, and the next version starts fresh.
     world.add_agent("cpus:200");
     world.calm(60, None);
     assert_eq!(state_of(&world, "web"), "healthy");

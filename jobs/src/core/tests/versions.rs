@@ -107,7 +107,7 @@ fn the_version_before_is_kept_up_where_the_new_one_fits_nowhere() {
     world.calm(60, None);
     spec.task.requests.insert("cpus".to_owned(), 64.0);
     submit(&mut world, spec);
-    // While the update waits for room, the new version has the place of one instance.
+    // While the update waits for room, the new version takes the place of one instance.
     world.calm(2, Some(1));
     assert!(world.alive("web") < 3);
     world.calm(60, None);
@@ -188,7 +188,7 @@ fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
     }
 }
 
-/// A service whose instances count as healthy only after a minute.
+/// Returns a service whose instances count as healthy only after a minute.
 fn slow_to_be_healthy(count: u32) -> JobSpec {
     let mut spec = service(count, 0, 1);
     let Kind::Service(kind) = &mut spec.kind else {
@@ -291,7 +291,7 @@ fn a_service_that_is_taken_back_by_hand_keeps_the_number_of_instances_that_it_ha
     }
 }
 
-/// Versions went on above those of the job that was purged.
+/// Regression: versions continued above those of the purged job.
 #[test]
 fn purged_name_begins_with_version_1_and_ids_of_its_own() {
     let mut world = World::new(1, 2);

@@ -106,7 +106,7 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
     submit(&mut world, database(1));
     world.calm(20, None);
     let (task, volume) = (task_of(&world, 0).unwrap(), volume_of(&world, 0));
-    // A new version takes the place of the one before, which uses the volume.
+    // A new version replaces the earlier one, which uses the volume.
     let mut larger = changed(&database(1), "another");
     for (cpus, fits) in [(1.0, 1), (4.0, 1), (5.0, 0)] {
         larger.task.requests.insert("cpus".to_owned(), cpus);
@@ -225,7 +225,7 @@ fn a_volume_of_an_agent_that_comes_back_later_is_released_then() {
         "releasing"
     );
     world.crash();
-    // The job is there anew meanwhile, with a volume of its own.
+    // The job exists again meanwhile, with its own volume.
     submit(&mut world, database(1));
     world.calm(60, None);
     let new = volume_of(&world, 0);
@@ -258,7 +258,7 @@ fn fewer_instances_keep_their_volumes_unless_these_are_purged() {
     scale(&mut world, 2, true);
     assert_eq!(world.destroyed, [third]);
     assert_eq!(world.existing().len(), 2);
-    // One that is given up begins anew.
+    // A task that was given up starts again.
     let (first, second) = (volume_of(&world, 0), volume_of(&world, 1));
     done(&mut world, release(1));
     world.crash();
@@ -327,7 +327,7 @@ fn what_an_agent_cannot_make_is_given_back_and_tried_elsewhere() {
     world.fails_to_create = false;
     world.calm(100, None);
     assert_eq!(state_of(&world, "web"), "healthy");
-    // Of the failures nothing is left but the one that is used.
+    // Only the used volume is left after the failures.
     assert_eq!(world.state.volumes_behind(None, usize::MAX).len(), 1);
     stop(&mut world, true);
     world.calm(30, None);
@@ -493,7 +493,7 @@ fn no_accept_names_more_resources_than_a_master_takes() {
 #[test]
 fn what_a_refused_accept_was_to_launch_starts_in_smaller_ones() {
     let mut world = World::new(1, 1);
-    // A master that takes one task at a time.
+    // The master accepts one task at a time.
     world.accept_tasks_max = 1;
     submit(&mut world, database(2));
     submit(&mut world, service_named("other", 2));
@@ -607,7 +607,7 @@ fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_l
         world.make_offers();
         while world.deliver() {}
         let first = task_of(&world, 0).expect("a task");
-        // The store takes longer than what the master does not know is believed to be under way.
+        // The store takes longer than the grace for launches that the master does not know.
         world.sleep(Duration::from_secs(6));
         world.step(Input::Tick { kills_waiting: 0 });
         while answers_come_first && world.deliver() {}

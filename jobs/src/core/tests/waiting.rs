@@ -58,7 +58,7 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
             .obstacles,
         [text]
     );
-    // Another version has what the one before it had, where its instances may end before.
+    // A new version may use the resources of the earlier one, if its instances may end first.
     let mut spec_of_other = changed(&spec, "another");
     let other = world
         .state
@@ -123,7 +123,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
     assert_eq!(state_of(&world, "web"), "healthy");
     let same = plan_of(&world, &spec);
     assert_eq!((same.runs, same.wants, same.fits), (8, 0, 0), "{same:?}");
-    // Both agents are full of what the new version replaces.
+    // Both agents are full of replaced tasks.
     let plan = plan_of(&world, &changed(&spec, "another"));
     assert_eq!((plan.runs, plan.wants, plan.fits), (0, 8, 8), "{plan:?}");
     let places: Vec<_> = plan
@@ -148,7 +148,7 @@ fn a_plan_counts_what_goes_for_what_comes_and_tells_where() {
     assert_eq!((plan.wants, plan.fits), (3, 3), "{plan:?}");
 }
 
-/// A plan said that all was well, and the job waited for ever.
+/// Regression: a plan was fine, and the job waited for ever.
 #[test]
 fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
     let mut world = World::new(1, 1);
@@ -171,7 +171,7 @@ fn a_plan_and_a_job_say_that_what_they_wait_for_can_never_come() {
     assert_eq!(job.why, "it starts after a");
 }
 
-/// A list of 10,000 jobs that wait in one row took minutes, in which nothing else was decided.
+/// Regression: a chain of 10,000 waiting jobs took minutes, without any other decision.
 #[test]
 fn of_very_many_jobs_that_wait_in_a_row_some_are_looked_at() {
     let mut world = World::new(1, 1);
@@ -249,7 +249,7 @@ fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
             why,
             "the master refuses role \"forbidden\": no role forbidden"
         );
-        // The same after a start anew.
+        // The same holds after a restart.
         world.crash();
     }
     // A role that was taken is refused when the stream is opened again.

@@ -97,7 +97,7 @@ pub(super) struct World {
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
     agents: BTreeMap<String, Agent>,
-    /// Offers that are out, with their agent and what they have.
+    /// Open offers, with their agent and resources.
     offers: BTreeMap<String, (String, Resources)>,
     /// Agents that were declined, until when.
     filters: BTreeMap<String, Duration>,
@@ -113,7 +113,7 @@ pub(super) struct World {
     pub(super) volumes: BTreeMap<String, String>,
     /// Agents cannot make volumes.
     pub(super) fails_to_create: bool,
-    /// Tasks that an ACCEPT may have; the master refuses one with more.
+    /// The maximum number of tasks of an ACCEPT; the master refuses a larger one.
     pub(super) accept_tasks_max: usize,
     /// The number of resources named by the operations of each ACCEPT.
     pub(super) named: Vec<usize>,
@@ -138,7 +138,7 @@ pub(super) struct World {
     next_request: u64,
     /// The events of jobs, in order.
     pub(super) events: Vec<Event>,
-    /// Roles that the framework may not have, and those that it has.
+    /// The roles that the master refuses.
     pub(super) refused: BTreeSet<String>,
     roles: BTreeSet<String>,
     /// Tasks take their time to end when they are killed.
@@ -443,7 +443,7 @@ impl World {
         self.subscribe();
     }
 
-    /// Records whose keys begin so.
+    /// Returns the number of records whose keys begin with this prefix.
     pub(super) fn stored(&self, prefix: &str) -> usize {
         let keys = self.disk.keys();
         keys.filter(|key| key.starts_with(prefix)).count()
@@ -500,7 +500,7 @@ impl World {
         self.step(Input::Tick { kills_waiting });
     }
 
-    /// The machine's clock is set so far ahead of what it was at the start.
+    /// Sets the machine's clock ahead of its start by this time.
     pub(super) fn set_ahead(&mut self, ahead: Duration) {
         self.ahead = ahead;
     }
@@ -539,7 +539,7 @@ impl World {
         true
     }
 
-    /// All that waits to be read, in one step with the time.
+    /// Delivers all waiting input in one step with the tick.
     pub(super) fn deliver_with_time(&mut self) {
         let tick = Input::Tick { kills_waiting: 0 };
         let inputs: Vec<_> = [tick].into_iter().chain(self.inbox.drain(..)).collect();
@@ -548,7 +548,7 @@ impl World {
         }
     }
 
-    /// A task takes its next step: to run, or, of a batch (whose run is not 0), to its end.
+    /// Advances a task: to running, or, for a batch (whose run is not 0), to its end.
     pub(super) fn advance(&mut self, ill_version: Option<u64>) {
         let tasks: Vec<_> = self
             .agents

@@ -128,8 +128,8 @@ fn update(file: &View<'_>, mistakes: &mut Collector) -> Update {
     update
 }
 
-/// After how long an instance counts as healthy, of a file that does not say: long enough for most faults of a start to show,
-/// and for a check that fails to end the task.
+/// Returns the default time after which an instance counts as healthy: long enough for most faults of a start to appear,
+/// and for a failing check to end the task.
 fn healthy_after_of(file: &View<'_>, progress_deadline: Duration) -> Duration {
     let until_ended = file.written("check").map(|_| {
         let check = file.section("check");

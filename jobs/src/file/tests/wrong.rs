@@ -253,7 +253,7 @@ fn what_contradicts_the_rest_of_the_file() {
     ]);
 }
 
-/// Each of a megabyte, which took minutes.
+/// Each file has a megabyte; earlier they took minutes.
 #[test]
 fn a_file_that_is_made_to_take_long_is_refused_soon_with_a_hundred_mistakes_at_most() {
     let list = |count: usize, entry: &dyn Fn(usize) -> String| {

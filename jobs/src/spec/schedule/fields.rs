@@ -116,12 +116,12 @@ impl Fields {
         }
     }
 
-    /// Neither minutes nor hours have a star.
+    /// Whether neither minutes nor hours have a star.
     pub(super) const fn is_at_fixed_times(&self) -> bool {
         !self.minutes.has_star && !self.hours.has_star
     }
 
-    /// The first minute from `from`, which is a whole one, that is in all fields.
+    /// Returns the first whole minute from `from` that matches all fields.
     pub(super) fn next_from(&self, from: DateTime) -> Option<DateTime> {
         let mut date = from.date();
         let (mut hour, mut minute) = (number(from.hour()), number(from.minute()));
@@ -141,7 +141,7 @@ impl Fields {
         None
     }
 
-    /// Both days hold, or either where neither is a star: as crontab(5) has it.
+    /// Whether the date matches both day fields, or either of them if neither is a star: as in crontab(5).
     fn has_day(&self, date: Date) -> bool {
         let day = self.days.has(number(date.day()));
         let weekday = date.weekday().to_sunday_zero_offset();

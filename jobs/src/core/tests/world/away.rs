@@ -9,7 +9,7 @@ use super::super::super::Input;
 use super::{Life, World};
 
 impl World {
-    /// No master answers for a while; the tasks go on.
+    /// Plays an outage of all masters; the tasks continue.
     pub(in crate::core::tests) fn outage(&mut self, seconds: u64) {
         self.step(Input::Disconnected);
         for _ in 0..seconds {
@@ -23,7 +23,7 @@ impl World {
         self.subscribe();
     }
 
-    /// An agent goes away, or one that is away comes back with its tasks.
+    /// Lets an agent go away, or an absent one come back with its tasks.
     pub(in crate::core::tests) fn toggle_agent(&mut self) {
         let chosen = self.dice.below(self.agents.len() as u64);
         let name = format!("a{chosen}");
@@ -52,7 +52,7 @@ impl World {
         self.set_away(name, true);
     }
 
-    /// All agents come back but the one of a task.
+    /// Returns all agents except the one of a task.
     pub(in crate::core::tests) fn return_others(&mut self, id: &str) {
         let stays = self.agent_of(id);
         let away = self.agents.iter().filter(|(_, agent)| agent.is_away);
@@ -81,7 +81,7 @@ impl World {
         self.agent_of(id).is_some()
     }
 
-    /// Time passes while there is no process.
+    /// Lets time pass while there is no process.
     pub(in crate::core::tests) fn sleep(&mut self, time: Duration) {
         self.since += time;
     }

@@ -71,12 +71,12 @@ impl World {
         self.inbox.push_back(Input::Agents(agents));
     }
 
-    /// Offers so many slots of one agent.
+    /// Offers this number of slots of one agent.
     pub(in crate::core::tests) fn offer(&mut self, agent: &str, slots: u32) {
         self.offer_together(&[(agent, slots)]);
     }
 
-    /// Offers so many slots of each of these agents in one message.
+    /// Offers this number of slots of each agent in one message.
     pub(in crate::core::tests) fn offer_together(&mut self, agents: &[(&str, u32)]) {
         let offers = agents.iter().map(|(agent, slots)| {
             let slots = Resources::parse(&format!("cpus:{slots}"), &Role::star()).expect("cpus");

@@ -94,7 +94,7 @@ impl World {
         of_agent.tasks.remove(id);
     }
 
-    /// An operator says that the agent of a task will not come back; its tasks are gone with it.
+    /// Marks the agent of a task as gone; its tasks are gone with it.
     pub(in crate::core::tests) fn mark_gone(&mut self, id: &str) {
         let name = self.agent_of(id).expect("a task that lives");
         self.offers.retain(|_, (agent, _)| *agent != name);
