@@ -1,7 +1,7 @@
-//! An isolator of one's own: no core dumps, and a quarter of the usual weight for everybody.
+//! A custom isolator: no core dumps, and a quarter of the usual weight for every container.
 //!
-//! `cargo run -p meseta-isolators --example custom_isolator` as root runs one shell with it.
-//! `docs/isolation.md` explains the parts.
+//! `cargo run -p meseta-isolators --example custom_isolator` as root runs a shell with this isolator. `docs/isolation.md`
+//! explains the parts.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Isolator for Modest {
         &[Controller::Cpu]
     }
 
-    // Pure: what is to be written follows from what is asked for and from what is there.
+    // Pure: the writes follow from the demand and from the observed values alone.
     fn plan(&self, demand: &Demand, groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
         let Some(group) = groups.of(Controller::Cpu) else {
             return Vec::new();

@@ -102,7 +102,7 @@ fn report(names: &[String], mut times: Vec<Vec<Duration>>) {
     }
 }
 
-/// What no launch can do without: groups with limits, one clone with namespaces, attach, exec.
+/// The minimum of every launch: groups with limits, one clone with namespaces, attach, exec.
 struct Floor {
     /// Parent folder of the groups, and the limits written in each.
     trees: Vec<(PathBuf, Vec<(&'static str, String)>)>,
@@ -184,7 +184,7 @@ impl Floor {
         drop(writer);
         let pid = i32::try_from(pid)?;
         let mut byte = [0_u8; 1];
-        // SAFETY: one byte at most is written into a buffer of one; its end is what is waited for.
+        // SAFETY: the call writes at most one byte into a buffer of one byte; the loop waits for the end of the file.
         unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) };
         let executed = began.elapsed();
         nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;

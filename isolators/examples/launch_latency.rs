@@ -1,10 +1,10 @@
-//! How long a launch takes, step by step, and how many fit into a second.
+//! The latency of a launch, step by step, and the number of launches per second.
 //!
-//! `cargo run --release -p meseta-isolators --example launch_latency [launches] [pause_ms] [threads] [1]` as root.
-//! Launches `/bin/true` in new groups and namespaces, with a fourth argument also hardened; prints milliseconds at the median and the 99th
-//! percentile for the launch until exec, until the supervisor's end, and for the destroy. A pause
-//! between launches shows what an idle gap costs, which a tight loop hides. At the end descriptors, groups,
-//! mounts and zombies must be what they were before the first launch: with 10000 launches, the leak test.
+//! `cargo run --release -p meseta-isolators --example launch_latency [launches] [pause_ms] [threads] [1]` as root. Launches
+//! `/bin/true` in new groups and namespaces, with a fourth argument also hardened. Prints milliseconds at the median and the
+//! 99th percentile for the launch until exec, until the supervisor's end, and for the destroy. A pause between launches shows
+//! the cost of an idle gap, which a tight loop hides. At the end the program compares descriptors, groups, mounts and zombies
+//! with those before the first launch: with 10000 launches this is the leak test.
 
 mod bench;
 #[path = "bench/once.rs"]
@@ -36,7 +36,7 @@ fn measure() -> Result<(), AnyError> {
     let began = Instant::now();
     let containers = bench::open(&host, isolation, folder.path(), "bench")?;
     eprintln!("{:?}, opened in {:?}", host.mode, began.elapsed());
-    // What is made once and kept: the first launch's doing.
+    // The first launch makes everything that later launches reuse.
     once::launch(&containers, folder.path(), launches)?;
     let before = Traces::read(&host, &containers)?;
     let times = Mutex::new(vec![Vec::new(), Vec::new(), Vec::new()]);
@@ -94,7 +94,7 @@ fn measure() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// What a launch must not leave.
+/// Resources that a launch must not leave behind.
 #[derive(Debug, Eq, PartialEq)]
 struct Traces {
     descriptors: usize,

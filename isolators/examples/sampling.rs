@@ -1,10 +1,9 @@
-//! What a sample costs, beside a floor that reads the same files and makes nothing of them.
+//! The cost of a sample, compared with a floor that reads the same files and ignores their contents.
 //!
-//! `cargo run --release -p meseta-isolators --example sampling [containers] [sweeps]` as root. Starts
-//! so many containers that sleep, then sweeps over them, the sampler and the floor by turns, and prints
-//! CPU time (of this thread, so that other work on the machine counts little): for one container and
-//! sweep, and as a share of a core at one sweep a second. The floor has descriptors of its own of the
-//! very files that the sampler keeps open, and reads each as often.
+//! `cargo run --release -p meseta-isolators --example sampling [containers] [sweeps]` as root. Starts the given number of
+//! sleeping containers, then sweeps over them, the sampler and the floor by turns. Prints the CPU time of this thread, so
+//! that other work on the machine counts little: for each container and sweep, and as a share of a core at one sweep a
+//! second. The floor has its own descriptors of the very files that the sampler keeps open, and reads each as often.
 
 mod bench;
 

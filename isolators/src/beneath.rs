@@ -1,10 +1,9 @@
-//! Files and folders beneath one folder, whoever else may be at work there.
+//! Files and folders beneath one folder that other users may change at the same time.
 //!
-//! Entered through [`Folder::open`], whose own path only the agent's user can change; everything below it
-//! may belong to a task, which can swap any name for a link, a pipe or somebody else's file at any moment.
-//! So the kernel resolves each path beneath the folder and through no link of any kind (`openat2`), and
-//! what is opened is judged by its descriptor. Invariants: nothing that was there before changes its owner
-//! or mode, and nothing outside the folder is opened, made or removed.
+//! Access begins with [`Folder::open`], whose own path only the agent's user can change. Everything below may belong to a
+//! task, which can swap any name for a link, a pipe or another user's file at any moment. So the kernel resolves each path
+//! beneath the folder and through no link of any kind (`openat2`), and the checks look at the open descriptor. Invariants:
+//! existing entries keep their owner and mode, and nothing outside the folder is opened, made or removed.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -26,16 +25,16 @@ const TRIES: usize = 16;
 /// Folders are emptied in place down to this depth, with a descriptor for each level.
 const DEPTH_MAX: usize = 32;
 
-/// How often folders of one tree are read again that were not empty in the end: some filesystems skip names while
-/// others are removed, and somebody may go on making new ones, whom we do not wait for.
+/// The maximum number of repeated reads of folders of one tree that were not empty in the end. Some filesystems skip names
+/// while others are removed, and the removal does not wait for a process that goes on making new names.
 const FURTHER_PASSES_MAX: usize = 64;
 /// Entries that came or changed since the removal began and are removed all the same; whoever makes more would
 /// otherwise never let it end.
 const LATE_MAX: usize = 4_096;
-/// Names of files that were there before and changed since, as a file does when another of its names is removed. New
-/// names of an old file cannot be told from these, and whoever makes them would never let it end either.
+/// Limit on names of older files that changed since the removal began, as a file does when another of its names is removed.
+/// New names of an old file look the same, and a process that makes them would otherwise never let the removal end.
 const CHANGED_MAX: usize = 1 << 18;
-/// How many more are passed over in search of older ones.
+/// Limit on further late entries that the removal skips in search of older ones.
 const PASSED_OVER_MAX: usize = 16_384;
 
 /// The mode of a file of output, as in Mesos.
@@ -68,12 +67,12 @@ impl AsFd for Folder {
     }
 }
 
-/// How far a removal came that may be stopped.
+/// The progress of a removal that the caller may stop.
 #[derive(Debug)]
 pub enum RemovalProgress {
-    /// Nothing of it is left.
+    /// The tree is gone.
     Done,
-    /// It was stopped before it was done; with why something that it came by could not be removed.
+    /// The removal was stopped before its end. Holds the error of the first entry that could not be removed, if any.
     Stopped(Option<io::Error>),
 }
 
@@ -82,7 +81,7 @@ pub enum RemovalProgress {
 pub struct OutputFile {
     /// The file, open for writing.
     pub file: OwnedFd,
-    /// What it holds already.
+    /// The size of the file when it was opened.
     pub bytes: u64,
 }
 
@@ -215,14 +214,15 @@ impl Folder {
         })
     }
 
-    /// Removes what is at a relative path, with everything in it; nothing there is fine. No depth of
-    /// folders costs more than a few descriptors. What cannot be removed, is mounted in there, or comes anew all the
-    /// time stays, and is an error once all else is gone.
+    /// Removes the entry at a relative path, with everything in it; a missing entry is fine. No depth of folders costs more than
+    /// a few descriptors. Entries that cannot be removed, are mount points or reappear all the time stay, and cause an error once
+    /// all else is gone.
     pub fn remove(&self, path: &Path) -> io::Result<()> {
         self.remove_while(path, &|| true).map(drop)
     }
 
-    /// The same for as long as `goes_on`, which is asked after each entry: one of them is tried in any case.
+    /// Removes the entry like [`Folder::remove`] for as long as `goes_on` returns true. The removal asks `goes_on` after each
+    /// entry, so that it always tries at least one.
     pub fn remove_while(
         &self,
         path: &Path,
@@ -295,14 +295,14 @@ struct Removal<'a> {
     /// Folders too deep are moved up to the top, under numbers from here on.
     first: u64,
     next: u64,
-    /// How often a folder that is not empty may still be read again.
+    /// The remaining number of repeated reads of folders that are not empty.
     further_passes: usize,
     /// The clock that changes are dated by, and when the removal began by that.
     clock: fn() -> (i64, i64),
     began: (i64, i64),
     late: usize,
     changed: usize,
-    /// What could not be removed, and why the first of them could not.
+    /// The number of entries that could not be removed, and the error of the first of them.
     left: usize,
     failure: Option<io::Error>,
 }
@@ -348,7 +348,7 @@ impl<'a> Removal<'a> {
         Err(io::Error::new(failure.kind(), text))
     }
 
-    /// As it was stopped.
+    /// Converts a stopped removal into its progress.
     fn stopped(self) -> RemovalProgress {
         RemovalProgress::Stopped(self.into_result(Ok(())).err())
     }
@@ -356,7 +356,7 @@ impl<'a> Removal<'a> {
     fn empty_top(&mut self) -> io::Result<()> {
         let top = self.top;
         self.pass(top, 0)?;
-        // What was too deep lies at the top now; one after the other, so that no depth takes more stack.
+        // Folders that were too deep lie at the top now. They are emptied one after the other, so that no depth takes more stack.
         while self.first < self.next && !self.is_stopped {
             let name = moved_name(self.first);
             self.first += 1;
@@ -365,7 +365,7 @@ impl<'a> Removal<'a> {
         Ok(())
     }
 
-    /// Removes what is in a folder now, as far as it can be.
+    /// Removes the present entries of a folder as far as possible.
     fn pass(&mut self, folder: &Folder, depth: usize) -> io::Result<()> {
         let how = OpenHow::new().flags(LISTED | OFlag::O_CLOEXEC);
         let listed = openat2(&folder.fd, ".", how)?;
@@ -415,8 +415,8 @@ impl<'a> Removal<'a> {
         true
     }
 
-    /// Whether that was since the removal began. What is ahead of the clock was not: it is from before the clock was set
-    /// back, and nobody else can date a change.
+    /// Whether the moment lies between the start of the removal and now. A moment ahead of the clock is from before the clock was
+    /// set back; no other user can set a change time.
     fn is_since(&self, moment: (i64, i64)) -> bool {
         moment > self.began && moment <= (self.clock)()
     }
@@ -485,7 +485,7 @@ impl<'a> Removal<'a> {
     }
 }
 
-/// How the names of folders begin that were moved up.
+/// Prefix of the names of folders that were moved to the top.
 const MOVED: &str = ".removed-";
 
 fn moved_name(number: u64) -> CString {
@@ -498,7 +498,7 @@ fn now() -> (i64, i64) {
     time.map_or((i64::MAX, 0), |time| (time.tv_sec(), time.tv_nsec()))
 }
 
-/// When an entry was made, as far as its filesystem knows.
+/// The time when an entry was made, if its filesystem records that.
 fn made_at(folder: &Folder, name: &CStr) -> Option<(i64, i64)> {
     let folder = format!("/proc/self/fd/{}", folder.fd.as_raw_fd());
     let path = Path::new(&folder).join(OsStr::from_bytes(name.to_bytes()));
@@ -547,8 +547,8 @@ fn give(fd: &OwnedFd, owner: Owner) -> io::Result<()> {
     }
 }
 
-/// Refuses what is no plain file of that user's alone. Its owner settles it: a second name of somebody
-/// else's file can be gone again by the time that names are counted.
+/// Refuses everything but a plain file that belongs to that user and has one name. The owner is the decisive check: a second
+/// name of another user's file can be gone again by the time that the names are counted.
 fn check_owner(stat: &FileStat, uid: u32) -> io::Result<()> {
     let refused = |errno: Errno| Err(errno.into());
     match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {

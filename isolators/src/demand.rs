@@ -1,7 +1,7 @@
-//! What a container asked for: requests and limits, in the kernel side's own plain units.
+//! The demand of a container: requests and limits, in the kernel side's own plain units.
 //!
-//! Entered by the agent, which converts its resources once; every isolator's plan is a pure function
-//! of a [`Demand`] and of what the kernel holds now. No arithmetic on resources happens here.
+//! The agent converts its resources once and fills it in. Every isolator's plan is a pure function of a [`Demand`] and of the
+//! kernel's present values. No arithmetic on resources happens here.
 
 /// A limit, or explicitly none (`limits: {mem: Infinity}` in Mesos's terms).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

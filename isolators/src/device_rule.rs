@@ -1,4 +1,4 @@
-//! One line of a container's device list, as v1 writes it: `c 1:3 rwm`.
+//! A single line of a container's device list, as v1 writes it: `c 1:3 rwm`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ pub enum DeviceKind {
     Block,
 }
 
-/// One line of a device list: `c 1:3 rwm`.
+/// A rule of a device list: `c 1:3 rwm`.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct DeviceRule {
     pub kind: DeviceKind,

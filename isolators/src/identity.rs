@@ -1,7 +1,7 @@
-//! Who a container and a process are, in a way that survives restarts of everything but the machine.
+//! The identity of a container and of a process, which survives restarts of everything but the machine.
 //!
-//! A pid alone identifies nothing: it is reused. A [`ProcessIdentity`] adds the start time and the
-//! boot, and every signal we send goes through a pidfd whose start time was checked after opening it.
+//! A pid alone identifies nothing: it is reused. A [`ProcessIdentity`] adds the start time and the boot, and every signal we
+//! send goes through a pidfd whose start time was checked after opening it.
 
 use std::fmt;
 use std::fs;
@@ -19,12 +19,11 @@ use crate::sys;
 /// Longest container name: a path component, with room for a suffix.
 pub const CONTAINER_NAME_BYTES_MAX: usize = 200;
 
-/// A container id that is safe as one path component of a cgroup tree. One nested in another is called
-/// `outer+inner`.
+/// A container id that is safe as one path component of a cgroup tree. A nested container has the name `outer+inner`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ContainerName(Arc<str>);
 
-/// Why a text is no [`ContainerName`].
+/// Errors of parsing a [`ContainerName`].
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum ContainerNameError {
     #[error("a container name may not be empty")]
@@ -101,16 +100,16 @@ impl BootId {
         Self(text.trim().into())
     }
 
-    /// As text, for a checkpoint.
+    /// The text of the id, for a checkpoint.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// One process of one boot.
+/// A process of one boot.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ProcessIdentity {
-    /// Its pid as the agent sees it.
+    /// The pid of the process as the agent sees it.
     pub pid: i32,
     /// Field 22 of `/proc/<pid>/stat`: clock ticks between boot and its start.
     pub start_ticks: u64,
@@ -118,7 +117,7 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// One line, for a checkpoint: `pid start boot`.
+    /// Formats a line for a checkpoint: `pid start boot`.
     pub fn to_text(&self) -> String {
         format!(
             "{} {} {}",
@@ -143,7 +142,7 @@ impl ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// The process that has this pid now; `None` if there is none.
+    /// The identity of the running process with this pid; `None` if there is no such process.
     pub(crate) fn of_running(pid: i32) -> io::Result<Option<Self>> {
         let boot_id = BootId::current()?;
         let start_ticks = match fs::read(format!("/proc/{pid}/stat")) {
@@ -179,7 +178,7 @@ impl ProcessIdentity {
         Ok((same && !has_ended(&pidfd)?).then_some(pidfd))
     }
 
-    /// Whether it lives; also false where that cannot be told.
+    /// Whether the process lives; false also if that cannot be read.
     pub(crate) fn is_known_to_live(&self) -> bool {
         matches!(self.open(), Ok(Some(_)))
     }

@@ -1,4 +1,4 @@
-//! The steps of a launch, as a failed one is told and recorded.
+//! The steps of a launch, as reported and recorded for a failed launch.
 
 use std::io;
 
@@ -101,7 +101,7 @@ impl LaunchStep {
         }
     }
 
-    /// What was being done, for a message.
+    /// The description of the step for an error message.
     pub fn doing(self) -> &'static str {
         match self {
             Self::CloneSupervisor => "cloning the supervisor",

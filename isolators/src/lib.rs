@@ -1,9 +1,8 @@
 //! Meseta's kernel side: cgroups, namespaces, launcher, supervisor.
 //!
-//! Entered through [`Containers`], which an agent opens once and then asks to launch, resize, sample,
-//! kill, destroy and recover containers; and through [`launcher::run_if_requested`], the first
-//! statement of any `main` that links this crate. Everything here is blocking: call it from a thread
-//! that may block. Knows nothing of protobuf, HTTP or async runtimes.
+//! The entry points are [`Containers`], which an agent opens once and then uses to launch, resize, sample, kill, destroy and
+//! recover containers; and [`launcher::run_if_requested`], the first statement of any `main` that links this crate.
+//! Everything here is blocking: call it from a thread that may block. Knows nothing of protobuf, HTTP or async runtimes.
 //!
 //! ```text
 //!  agent thread ── Containers ── isolators: pure plans (Vec<KnobWrite>) ── cgroup: the trees
@@ -13,10 +12,9 @@
 //!                                                                   └─ clone + exec ─ the task
 //! ```
 //!
-//! Invariants: nothing outside `<hierarchy>/<cgroups root>/<instance>` is ever changed, except that
-//! missing parents of that folder are created and, on cgroup v2, controllers are enabled on the way
-//! to it, or a scope is asked of systemd; the agent's own process never forks with work in the child; an exit that nobody saw is
-//! reported as unknown, never as success.
+//! Invariants: nothing outside `<hierarchy>/<cgroups root>/<instance>` is ever changed, except that missing parents of that
+//! folder are created and, on cgroup v2, controllers are enabled on the way to it, or systemd creates a scope on request; the
+//! agent's own process never forks with work in the child; an exit that nobody saw is reported as unknown, never as success.
 
 pub mod beneath;
 pub mod cgroup;

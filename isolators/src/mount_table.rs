@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// A mount, as one line of the table tells it.
+/// A mount, parsed from one line of the table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mount {
     pub id: i32,
@@ -17,7 +17,7 @@ pub struct Mount {
     pub device: String,
     /// The folder of the file system that is mounted.
     pub root: PathBuf,
-    /// Where it is mounted, as the process sees it.
+    /// The mount point, as the process sees it.
     pub point: PathBuf,
     /// The type of the file system.
     pub kind: String,
@@ -76,7 +76,7 @@ impl Mount {
         Some(location)
     }
 
-    /// The place of what is mounted.
+    /// The location of the mounted folder.
     pub fn location(&self) -> Location {
         Location {
             device: self.device.clone(),

@@ -1,7 +1,7 @@
-//! Who descends from whom, read from procfs.
+//! The descendants of processes, read from procfs.
 //!
-//! For containers without cgroups or pid namespace, and for the posix isolators. A tree read from
-//! procfs is a snapshot that may already be wrong: callers loop until it is empty, or only measure.
+//! For containers without cgroups or pid namespace, and for the posix isolators. A tree read from procfs is a snapshot that
+//! may already be wrong: callers loop until it is empty, or only measure.
 
 use std::collections::BTreeMap;
 use std::fs;

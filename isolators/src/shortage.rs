@@ -9,13 +9,13 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often a device that fails is asked in all, and the pause between.
+/// The total number of reads on a failing device, and the pause between them.
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
 static REPEATED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a call failed for want of something that may be there a moment later.
+/// Whether a call failed for a shortage that may be over a moment later.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -25,18 +25,18 @@ pub fn is_shortage(error: &io::Error) -> bool {
     )
 }
 
-/// Whether a call failed because a file system is full, or its user's part of it.
+/// Whether a call failed because a file system, or its user's quota, is full.
 pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// Whether the device below failed: this says nothing of what is on it.
+/// Whether the device below failed: the error leaves the state of the file unknown.
 pub fn is_device_failure(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
 
-/// What `look` gives; while the device below fails it is made again, six times in all within half a second.
-/// Blocking. Gives the last error of a device that failed each time.
+/// The result of `look`. Repeats it while the device below fails, six times in all within half a second. Blocking. Returns
+/// the last error of a device that failed each time.
 pub fn again<T>(look: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     again_after(|| std::thread::sleep(PAUSE), look)
 }
@@ -62,7 +62,7 @@ pub fn note_repeated() {
     REPEATED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often a look was made again in this process, for want of something or because a device failed.
+/// The number of repeated reads in this process, after a shortage or a failed device.
 pub fn repeated() -> u64 {
     REPEATED.load(Ordering::Relaxed)
 }
@@ -71,7 +71,7 @@ pub fn repeated() -> u64 {
 mod tests {
     use super::*;
 
-    /// A look that fails so often with this error, and what came of making it.
+    /// Runs a read that fails this many times with this error; returns its result and the number of reads.
     fn looked(failures: u32, errno: i32) -> (Option<u32>, u32) {
         let mut looks = 0;
         let outcome = again_after(

@@ -21,32 +21,32 @@ pub(crate) const SUPERVISOR_FILE: &str = "supervisor";
 const MAGIC: &str = "meseta-exit";
 const VERSION: &str = "1";
 
-/// How the container's main process ended.
+/// The end of the container's main process.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum ExitCause {
     Exited(i32),
     Signaled(i32),
-    /// It never ran: this step failed with this errno.
+    /// The process never ran: this step failed with this errno.
     LaunchFailed {
-        /// What was being done.
+        /// The failed step of the launch.
         step: LaunchStep,
         /// The cause of the failure.
         errno: i32,
     },
 }
 
-/// What the supervisor recorded.
+/// The record that the supervisor wrote.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct ExitRecord {
     pub cause: ExitCause,
     /// Whether a kill request had been received before.
     pub kill_requested: bool,
-    /// When, since the Unix epoch.
+    /// The time of the end, since the Unix epoch.
     pub at: Duration,
 }
 
 impl ExitRecord {
-    /// Whether the task did what it was asked: exit code 0.
+    /// Whether the task succeeded: exit code 0.
     pub fn success(&self) -> bool {
         self.cause == ExitCause::Exited(0)
     }
@@ -95,7 +95,7 @@ impl ExitRecord {
     }
 }
 
-/// Reads the record in a container's runtime folder; `None` while there is none. A device that fails is asked again.
+/// Reads the record in a container's runtime folder; `None` if there is no record. Repeats a read on a failing device.
 pub(crate) fn read_record(dir: &Path) -> Result<Option<ExitRecord>, StatusError> {
     let path = dir.join(STATUS_FILE);
     let bytes = match again(|| fs::read(&path)) {
@@ -125,7 +125,7 @@ pub enum StatusError {
     #[error("the exit status {path} is damaged or of an unknown version: {text:?}")]
     Damaged {
         path: PathBuf,
-        /// What it holds, cut short.
+        /// The contents of the record, cut short.
         text: String,
     },
 }
@@ -206,7 +206,7 @@ mod tests {
         let record = records()[0];
         let read_while_it_is_mended = || {
             fs::write(&whole, record.to_line()).expect("written");
-            // A read of it ends with EIO.
+            // Reading the file fails with EIO.
             let _ = fs::remove_file(&path);
             std::os::unix::fs::symlink("/proc/self/mem", &path).expect("linked");
             let (before, over) = (crate::shortage::repeated(), AtomicBool::new(false));

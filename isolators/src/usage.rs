@@ -1,14 +1,14 @@
-//! What a container has used, as the kernel counts it.
+//! The usage of a container, as the kernel counts it.
 //!
-//! Filled by the isolators' `usage`. A figure the kernel does not offer here is `None`, never a
-//! guessed zero. Counters are cumulative since the container began; times are seconds.
+//! The isolators' `usage` fills the figures. A figure that the kernel does not offer is `None`, never a guessed zero.
+//! Counters are cumulative since the container began; times are seconds.
 
 use std::time::Duration;
 
-/// One reading of one container.
+/// A single reading of one container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerUsage {
-    /// When it was read, since the Unix epoch; given by the caller.
+    /// The time of the reading, since the Unix epoch; given by the caller.
     pub timestamp: Duration,
     pub cpu: CpuUsage,
     /// Memory in use, by kind, and counters of its pressure.
@@ -34,7 +34,7 @@ pub struct CpuUsage {
     pub limit_cpus: Option<f64>,
 }
 
-/// Memory in bytes, and what the kernel did about too much of it.
+/// Memory in bytes, and the kernel's reactions to a lack of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryUsage {
     /// All that is charged.
@@ -54,13 +54,13 @@ pub struct MemoryUsage {
     /// Bytes of pages that are pinned.
     pub unevictable_bytes: Option<u64>,
     pub kernel_bytes: Option<u64>,
-    /// Of it, buffers of sockets.
+    /// The part of `kernel_bytes` in buffers of sockets.
     pub kernel_tcp_bytes: Option<u64>,
     /// The most that was ever charged.
     pub max_usage_bytes: Option<u64>,
-    /// Processes killed by the kernel for want of memory in this container.
+    /// Processes of this container that the kernel killed because memory ran out.
     pub oom_kills: Option<u64>,
-    /// How often the kernel told of little, medium and critical pressure since the agent watches (v1).
+    /// The numbers of events of low, medium and critical pressure since the agent watches (v1).
     pub low_pressure: Option<u64>,
     /// See `low_pressure`; each level is counted in those below it too.
     pub medium_pressure: Option<u64>,
@@ -78,7 +78,7 @@ pub struct PidsUsage {
     pub refused: Option<u64>,
 }
 
-/// What went to and from block devices, past the page cache.
+/// The transfers from and to block devices, past the page cache.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct IoUsage {
     pub read_bytes: Option<u64>,
@@ -87,7 +87,7 @@ pub struct IoUsage {
     pub writes: Option<u64>,
 }
 
-/// Total time in which some tasks of the container stood still for want of a resource.
+/// Total time in which some tasks of the container stalled, waiting for a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PressureUsage {
     /// Waiting for a processor.
@@ -101,8 +101,8 @@ pub struct PressureUsage {
 }
 
 impl ContainerUsage {
-    /// Makes counters absent that are behind an earlier reading: nobody can tell what was used between
-    /// the two. The next reading is compared with this one as it was read.
+    /// Makes counters absent that are behind an earlier reading: the use between the two is unknown. The next reading is compared
+    /// with this one as it was read.
     pub(crate) fn without_setbacks(&self, earlier: &Self) -> Self {
         fn check<T: PartialOrd + Copy>(now: &mut Option<T>, before: Option<T>) {
             if let (Some(value), Some(before)) = (*now, before)
@@ -143,7 +143,7 @@ impl ContainerUsage {
         pids.threads = sum(pids.threads, within.threads);
     }
 
-    /// Takes the local counters of another reading, with those of what is nested in them.
+    /// Takes the local counters of another reading, which include those of nested containers.
     pub(crate) fn take_local(&mut self, other: &Self) {
         self.merge_local(other, |_, other| other, |_, other| other);
     }
@@ -154,7 +154,7 @@ impl ContainerUsage {
         self.pids.processes = None;
     }
 
-    /// Of each local counter what is further: one of the two readings may lack some.
+    /// Raises each local counter to the higher value of two readings, either of which may lack some.
     pub(crate) fn raise_local(&mut self, other: &Self) {
         self.merge_local(other, further, further);
     }
@@ -183,7 +183,7 @@ impl ContainerUsage {
         self.clone().local_counts_mut().map(|count| *count)
     }
 
-    /// The same, to be changed.
+    /// The local counters, by mutable reference.
     pub(crate) fn local_counts_mut(&mut self) -> [&mut Option<u64>; LOCAL_COUNTS] {
         let (cpu, io) = (&mut self.cpu, &mut self.io);
         [
@@ -201,7 +201,7 @@ impl ContainerUsage {
 
 pub(crate) const LOCAL_COUNTS: usize = 8;
 
-/// Of two figures the sum; what only one of the two is known of is that.
+/// The sum of two figures; if only one of the two is known, that figure.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.map_or(other, |one| Some(one.saturating_add(other.unwrap_or(0))))
 }

@@ -1,4 +1,4 @@
-//! What the measuring programs beside this folder have in common: their beginning, and their containers.
+//! The shared parts of the measuring programs beside this folder: their setup and their containers.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,7 +51,7 @@ pub(crate) fn open(
     Ok(Containers::open(host.clone(), options)?)
 }
 
-/// The container of a number, with a program by its path and what it is told.
+/// The specification of container `number`, which runs the program at a path with these arguments.
 pub(crate) fn spec(
     number: u64,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! One launch of `/bin/true`, from the call until nothing is left.
+//! A single launch of `/bin/true`, from the call until nothing is left.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a folder's owner may put in the way, put there before each call; and one race.
+//! Obstacles that a folder's owner may put in the way before each call, and one race.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -74,7 +74,7 @@ fn whatever_is_no_plain_file_of_the_owners_is_refused() {
     let opened = folder.output_file(OsStr::new("fifo"), None, OFlag::empty());
     assert_eq!(errno(opened), Some(Errno::EINVAL));
     assert!(!outside.join("new").exists());
-    // What is somebody else's stays that, even with one name only.
+    // Another user's file keeps its owner, even with one name only.
     let stranger = Some((fs::metadata(&inside).expect("there").uid() + 1, 0));
     fs::write(inside.join("plain"), "").expect("written");
     let opened = folder.output_file(OsStr::new("plain"), stranger, OFlag::empty());
@@ -193,7 +193,8 @@ fn a_race_for_the_folder_is_never_won() {
     );
 }
 
-/// What fills one folder again and again, and what can be removed by nobody, keep nothing else from being removed.
+/// A process that fills one folder again and again, and an entry that nobody can remove, do not prevent the removal of the
+/// rest.
 #[test]
 fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
     let (_dir, inside, _) = place();
@@ -295,7 +296,7 @@ fn a_tree_can_be_removed_in_pieces() {
     assert!(matches!(one_piece(), RemovalProgress::Done));
 }
 
-/// It was forgotten, and tried again at once.
+/// Regression: the removal forgot the failed entry and tried again at once.
 #[test]
 fn a_removal_that_is_stopped_tells_what_could_not_be_removed() {
     let (_dir, inside, _) = place();

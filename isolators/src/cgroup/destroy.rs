@@ -1,10 +1,10 @@
-//! Ending everything in a container's groups and removing them: a state machine with deadlines.
+//! Ends all processes in a container's groups and removes the groups: a state machine with deadlines.
 //!
-//! [`Destroy::step`] takes the time from outside, does one round of writes and looks, and says when
-//! to come again. Freeze, kill, thaw, wait for empty, wait for the supervisor, remove; where the
-//! unified tree has `cgroup.kill`, that one write replaces the first three. Kills are repeated until
-//! the groups are empty. Invariant: it ends as done with nothing left, or as stuck with a list of what
-//! is; it may then be begun anew.
+//! [`Destroy::step`] takes the time from outside, does one round of writes and reads, and returns the time of the next call.
+//! The stages are freeze, kill, thaw, wait for empty, wait for the supervisor, remove. Where the unified tree has
+//! `cgroup.kill`, that single write replaces the first three. Kills are repeated until the groups are empty. Invariant: the
+//! machine ends either as done with nothing left, or as stuck with a list of the remaining processes or groups; a stuck
+//! destroy may begin again.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,25 +25,24 @@ use crate::sys::{KillPayload, send_kill_request, send_signal};
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// How often an unfinished kill begins again, for forks that slipped through unfrozen.
+/// The interval after which an unfinished kill begins again, to catch forks that slipped through unfrozen.
 const KILL_AGAIN: Duration = Duration::from_millis(500);
 
-/// How long a supervisor may take to write the exit record once its task is gone; it waits for a disk
-/// there.
+/// The longest wait for a supervisor to write the exit record once its task is gone: the write waits for a disk.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(10);
 
 /// Most processes that are named when they will not die.
 const NAMED_MAX: usize = 8;
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Progress {
     /// Come again after this.
     Wait(Duration),
-    /// Nothing runs in the groups any more, and they are about to be removed: come again when that may be. This comes
-    /// again where a process was put into one meanwhile.
+    /// Nothing runs in the groups any more, and their removal is next; the caller steps again once the removal may begin. The
+    /// step repeats this result if a process enters a group in the meantime.
     Emptied,
-    /// Nothing is left to do.
+    /// All groups of the container are gone.
     Done,
     /// A deadline passed; this is left.
     Stuck(String),
@@ -63,11 +62,11 @@ enum Stage {
 /// Deadlines of a destroy, each for its own step.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct DestroyOptions {
-    /// For all tasks to stop (freeze). Past it, the kill goes on unfrozen. Default: 1 s.
+    /// The time for all tasks to stop (freeze). After this time the kill goes on unfrozen. Default: 1 s.
     pub freeze: Duration,
-    /// For all processes to be gone after the kill. Default: 10 s.
+    /// The time for all processes to end after the kill. Default: 10 s.
     pub empty: Duration,
-    /// For the groups to be removed once empty. Default: 10 s.
+    /// The time to remove the groups once they are empty. Default: 10 s.
     pub remove: Duration,
 }
 
@@ -87,9 +86,9 @@ pub(crate) struct Destroy {
     supervisor: Option<ProcessIdentity>,
     options: DestroyOptions,
     stage: Stage,
-    /// When the stage was entered.
+    /// The time when the current stage began.
     since: Duration,
-    /// When processes were first killed: the deadline to be empty counts from here.
+    /// The time of the first kill, from which the deadline to be empty counts.
     killing_since: Option<Duration>,
     killed_at: Duration,
     pause: Duration,
@@ -299,7 +298,7 @@ pub(crate) fn subgroups(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
 }
 
-/// Removes a group with everything below it; what is gone already is removed.
+/// Removes a group with everything below it; a missing group counts as removed.
 pub(super) fn remove_tree(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let first = remove_one(dir);
     if first.is_ok() {

@@ -1,7 +1,7 @@
-//! Whether the limits in force are those that were asked for: a pure comparison of knobs.
+//! Compares the limits in force with the requested limits: a pure comparison of knobs.
 //!
-//! The kernel shows some values otherwise than they were written: rounded to pages, `-1` as the largest
-//! number there is. Those are no differences. Knobs that can only be written are not compared.
+//! The kernel shows some values differently from the written text: rounded to pages, or `-1` as the largest number. Such
+//! values count as equal. Write-only knobs are not compared.
 
 use super::{Controller, KnobWrite, UNLIMITED_MIN_BYTES};
 
@@ -20,15 +20,15 @@ const ONLY_RAISED: [&str; 3] = [
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum DriftKind {
-    /// It holds something else.
+    /// The file holds another value.
     Differs,
-    /// It is not there.
+    /// The file is missing.
     Missing,
     /// A hard memory limit is higher than asked for; [`crate::Containers::shrink_memory`] lowers it.
     Higher,
 }
 
-/// A knob that does not hold what was asked for.
+/// A knob whose value differs from the requested value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Drift {
     pub controller: Controller,

@@ -1,7 +1,7 @@
-//! Which cgroup hierarchies a machine has, and what we may do there.
+//! The cgroup hierarchies of a machine, and our rights on them.
 //!
-//! Read once, from the mount table and the unified tree's `cgroup.controllers`. Knows paths only, so
-//! that a fixture with its own mount table stands in for a machine.
+//! Read once, from the mount table and the unified tree's `cgroup.controllers`. Knows paths only, so that a fixture with its
+//! own mount table stands in for a machine.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use super::Controller;
 use super::knob::read_text;
 use crate::mount_table::MountTable;
 
-/// How the host mounts its cgroups.
+/// The mount mode of the host's cgroups.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Mode {
     /// No usable cgroups: not mounted, or not ours to write.
@@ -24,11 +24,11 @@ pub enum Mode {
     Unified,
 }
 
-/// One mounted v1 hierarchy.
+/// A mounted v1 hierarchy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct V1Hierarchy {
     pub mount: PathBuf,
-    /// What it controls; several when co-mounted.
+    /// The controllers of the hierarchy; several when co-mounted.
     pub controllers: Vec<Controller>,
 }
 
@@ -36,11 +36,11 @@ pub struct V1Hierarchy {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Unified {
     pub mount: PathBuf,
-    /// What it can control here.
+    /// The controllers that are available here.
     pub controllers: Vec<Controller>,
 }
 
-/// One mounted tree of either version.
+/// A mounted tree of either version.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CgroupTree {
     pub mount: PathBuf,
@@ -61,7 +61,7 @@ pub struct Host {
     pub privileged: bool,
 }
 
-/// Why a host cannot be looked at.
+/// Errors of detecting a host's cgroups.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
     #[error("failed to read the mount table {path}")]
@@ -168,7 +168,7 @@ impl Host {
     }
 }
 
-/// What a v2 group may hand to those inside it.
+/// The controllers that a v2 group may hand to the groups inside it.
 pub(super) fn available_controllers(group: &Path) -> Vec<Controller> {
     let text = read_text(group, "cgroup.controllers").unwrap_or_default();
     let has = |controller: &Controller| {

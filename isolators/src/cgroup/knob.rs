@@ -1,8 +1,7 @@
-//! One write to one control file, and reading them.
+//! Writing and reading of single control files.
 //!
-//! A plan is a list of [`KnobWrite`]s: which controller, which file, what value; the path comes from
-//! the container's groups when it is carried out. Reading is forgiving in one way only: what is not
-//! there is `None`.
+//! A plan is a list of [`KnobWrite`]s: controller, file and value. The path comes from the container's groups when the write
+//! is carried out. Reading is forgiving in one way only: a missing file is `None`.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,10 +10,10 @@ use std::path::{Path, PathBuf};
 use super::Controller;
 use crate::shortage::{again, is_device_failure, is_shortage};
 
-/// One write that a plan asks for.
+/// A single write of a plan.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KnobWrite {
-    /// Whose group it is in.
+    /// The controller whose group holds the file.
     pub controller: Controller,
     pub file: &'static str,
     pub value: String,
@@ -58,7 +57,7 @@ pub enum KnobError {
         #[source]
         source: io::Error,
     },
-    /// Want of ours, or a device that fails: it says nothing of the group.
+    /// The agent is short of resources, or a device fails: the state of the group is unknown.
     #[error("failed to read {path}")]
     Read {
         path: PathBuf,
@@ -108,8 +107,8 @@ pub(crate) fn read_text(dir: &Path, file: &str) -> Option<String> {
     fs::read_to_string(dir.join(file)).ok()
 }
 
-/// A control file's text; `None` if it is not there. A device that fails is asked again. An error is want of ours, or a
-/// device that failed each time: it says nothing of the group.
+/// The text of a control file; `None` if the file is missing. Repeats a read on a failing device. An error means that the
+/// agent is short of resources or that the device failed each time: the state of the group is unknown.
 pub(crate) fn control_text(dir: &Path, file: &str) -> io::Result<Option<String>> {
     fact_of(again(|| fs::read_to_string(dir.join(file))))
 }
@@ -123,7 +122,7 @@ fn fact_of(read: io::Result<String>) -> io::Result<Option<String>> {
     }
 }
 
-/// A control file that holds one number; `max` and what is no number are `None`.
+/// The number in a control file; `None` for `max` and for everything that is not a number.
 pub(crate) fn number(dir: &Path, file: &str) -> Option<u64> {
     read_text(dir, file)?.trim().parse().ok()
 }
@@ -140,7 +139,7 @@ pub(crate) fn flat_value(text: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// The same for several keys in one pass.
+/// Reads several keys of a flat file in one pass.
 pub(crate) fn flat_values<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
     let mut values = [None; N];
     for line in text.lines() {

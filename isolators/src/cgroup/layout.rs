@@ -1,9 +1,9 @@
-//! Where one instance's groups are: `<hierarchy>/<root>/<instance>/<container>`.
+//! The paths of one instance's groups: `<hierarchy>/<root>/<instance>/<container>`.
 //!
-//! Pure but for `create_instance`, `create` and `write`, which carry out. On v2 a container's
-//! processes are in its `leaf`, since a group with enabled controllers may not hold any; supervisors
-//! are in the instance's `.supervisors`, outside every container, in each tree. Containers with
-//! revocable CPUs share one parent, `<instance>/.revocable`, by which they are held back together.
+//! Pure but for `create_instance`, `create` and `write`, which carry out. On v2 a container's processes are in its `leaf`,
+//! since a group with enabled controllers may not hold any; supervisors are in the instance's `.supervisors`, outside every
+//! container, in each tree. Containers with revocable CPUs share one parent, `<instance>/.revocable`, which throttles them
+//! together.
 
 use std::fs;
 use std::io;
@@ -40,12 +40,12 @@ pub enum LayoutError {
     Missing(Controller),
 }
 
-/// One tree that we use.
+/// A cgroup tree in use.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Tree {
     version: Version,
     mount: PathBuf,
-    /// Those of it that we use.
+    /// The controllers of the tree that are in use.
     controllers: Arc<[Controller]>,
 }
 
@@ -57,12 +57,12 @@ pub struct Layout {
     relative: PathBuf,
 }
 
-/// One folder of a container.
+/// A container's folder in one tree.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GroupDir {
     pub version: Version,
     pub dir: Arc<Path>,
-    /// What is controlled there.
+    /// The controllers of this folder.
     pub controllers: Arc<[Controller]>,
 }
 
@@ -144,14 +144,14 @@ impl Layout {
             .collect()
     }
 
-    /// Where the v2 tree is mounted.
+    /// The mount point of the v2 tree.
     pub fn unified_mount(&self) -> Option<&Path> {
         let mut trees = self.trees.iter();
         let unified = trees.find(|tree| tree.version == Version::V2)?;
         Some(&unified.mount)
     }
 
-    /// What is left of a group's folder without the mount of its tree.
+    /// The path of a group's folder relative to the mount of its tree.
     pub fn below_mount<'a>(&self, dir: &'a Path) -> &'a Path {
         let mut trees = self.trees.iter();
         let below = trees.find_map(|tree| dir.strip_prefix(&tree.mount).ok());
@@ -311,7 +311,7 @@ impl Groups {
         Ok(Vec::new())
     }
 
-    /// Lets what is nested in this container have limits of its own. Nothing to be done on v1.
+    /// Allows nested groups in this container to have limits of their own. A no-op on v1.
     pub fn divide(&self) -> Result<(), KnobError> {
         for group in &self.dirs {
             if group.version == Version::V2 {
@@ -333,7 +333,7 @@ impl Groups {
         self.dirs.iter().any(|group| group.dir.exists())
     }
 
-    /// Makes all folders, in parents that are there. What was made before a failure is left for a destroy.
+    /// Makes all folders; their parents must exist. After a failure the folders made so far stay until a destroy.
     pub fn create(&self) -> Result<(), KnobError> {
         for group in &self.dirs {
             match group.version {
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(knob).expect("read"), "9");
     }
 
-    /// Found by checks of containers that were just being removed: their groups stayed, with those around them.
+    /// Regression: checks of containers in removal left their groups and the groups around them behind.
     #[test]
     fn a_nested_container_does_not_remake_the_container_around_it() {
         let dir = tempfile::tempdir().expect("a temporary folder");

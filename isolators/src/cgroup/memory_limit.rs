@@ -8,7 +8,7 @@ use crate::demand::Limit;
 /// v1 shows "no limit" as the largest page-aligned `i64`, whatever the page size.
 pub(crate) const UNLIMITED_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
 
-/// The limit of so many bytes, where those that no machine has are none.
+/// Converts a number of bytes to a limit; numbers beyond the memory of any machine are [`Limit::Unlimited`].
 pub(crate) fn limit_of(bytes: u64) -> Limit {
     match bytes {
         UNLIMITED_MIN_BYTES.. => Limit::Unlimited,
@@ -16,7 +16,7 @@ pub(crate) fn limit_of(bytes: u64) -> Limit {
     }
 }
 
-/// The control files of the hard limit and of what is charged.
+/// The control files of the hard limit and of the charged memory.
 pub(crate) const fn limit_files(version: Version) -> (&'static str, &'static str) {
     match version {
         Version::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),

@@ -30,8 +30,8 @@ pub(crate) use open_files::{Anchors, Budget};
 pub(crate) use scope::restore as restore_scope;
 pub use scope::{ScopeError, task_scope};
 
-/// Makes one group; one that exists already is no error. Its parent has to be there: what was removed meanwhile is
-/// not made again, since nobody would remove it.
+/// Makes one group; an existing group is fine. The parent must exist: making a removed parent again would leave a group that
+/// nobody removes.
 fn create(dir: &std::path::Path) -> Result<(), KnobError> {
     match std::fs::create_dir(dir) {
         Ok(()) => show(dir),
@@ -69,11 +69,11 @@ pub enum Controller {
     Pids,
     /// Stopping all tasks of a group (v1; every v2 group can).
     Freezer,
-    /// Which processors and memory nodes.
+    /// The allowed processors and memory nodes.
     Cpuset,
     /// Block devices: `blkio` on v1, `io` on v2.
     Blkio,
-    /// Which device nodes may be used (v1; on v2 a program attached to the group decides).
+    /// The allowed device nodes (v1; on v2 a program attached to the group decides).
     Devices,
     Hugetlb,
     /// Counting events per group (v1; every v2 group can be counted).

@@ -1,11 +1,10 @@
-//! Where tasks live on a machine of systemd with cgroup v2: a transient scope with delegation.
+//! The place of tasks on a machine with systemd and cgroup v2: a transient scope with delegation.
 //!
-//! systemd owns the tree and hands subtrees out. A service whose own group had enabled controllers and
-//! living children could not be started again (219/CGROUP), so containers are not below the agent's
-//! service but in `<root>-tasks.scope` of `<root>.slice`, which is asked for over D-Bus by busctl(1), a part of
-//! systemd. A process in a leaf of its own keeps the scope when no task runs; scope and process
-//! outlive the agent, and one that somebody has stopped is asked for again ([`restore`]). Invariant: a scope that is
-//! there is used as it is, and a folder in its place is made by nobody but systemd.
+//! systemd owns the tree and hands subtrees out. A service whose own group had enabled controllers and living children could
+//! not be started again (219/CGROUP). Containers are therefore not below the agent's service but in `<root>-tasks.scope` of
+//! `<root>.slice`. The agent requests this scope over D-Bus through busctl(1), a part of systemd. A process in a leaf of its
+//! own keeps the scope when no task runs. Scope and process outlive the agent, and the agent requests a stopped scope again
+//! ([`restore`]). Invariant: an existing scope is used unchanged, and only systemd makes a folder in its place.
 
 use std::fs;
 use std::io;
@@ -124,7 +123,7 @@ fn is_not_loaded(said: &str) -> bool {
     said.contains(" not loaded")
 }
 
-/// Whether processes run in it beside its keeper; so it is taken to be where that cannot be told.
+/// Whether processes other than the keeper run in the scope; true if that cannot be read.
 fn has_tasks(scope: &Path) -> bool {
     let keeper = scope.join(PAUSE);
     let Ok(folders) = folders_of(scope) else {
@@ -162,7 +161,7 @@ fn remove(scope: &Path) -> io::Result<()> {
     remove_tree(scope).map_err(|(_, error)| error)
 }
 
-/// One at a time: of several launches that find the scope gone, one asks for it.
+/// Serializes requests: only one of several launches that find the scope gone requests it.
 static MAKING: Mutex<()> = Mutex::new(());
 
 fn make(slice: &str, scope: &str, dir: &Path) -> Result<(), ScopeError> {
@@ -287,7 +286,7 @@ fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
     all.into_iter().map(str::to_owned).collect()
 }
 
-/// Waits until the process is where systemd was asked to put it.
+/// Waits until systemd has moved the process to the requested group.
 fn arrival(dir: &Path, pid: i32) -> Result<(), ScopeError> {
     let began = Instant::now();
     loop {
@@ -356,7 +355,8 @@ mod tests {
         }
     }
 
-    /// Of its folder alone an agent knew nothing more, and made it itself when systemd had removed it.
+    /// Regression: from the folder alone an agent could not recognize a scope, and made the folder itself when systemd had
+    /// removed it.
     #[test]
     fn a_scope_is_known_by_its_folder() {
         let both = Some(("meseta.slice".to_owned(), "meseta-tasks.scope".to_owned()));
@@ -384,7 +384,7 @@ mod tests {
         use std::cell::RefCell;
         use std::os::unix::process::ExitStatusExt as _;
 
-        // What busctl exits with, call by call, and the methods that are called then.
+        // Takes the exit codes of busctl, call by call; returns the called methods.
         let asked = |codes: &[i32]| {
             let called = RefCell::new(Vec::new());
             let call = |call: Vec<String>| {

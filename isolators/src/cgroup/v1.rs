@@ -61,7 +61,8 @@ mod tests {
         assert_eq!(source.raw_os_error(), Some(libc::ENOTDIR));
     }
 
-    /// Found by an EIO at that call: the group of a check was left without processors, and its task told as ill.
+    /// Regression: an EIO of this read left the group of a check without processors, and the agent reported its task as
+    /// unhealthy.
     #[test]
     fn a_group_whose_processors_cannot_be_read_is_not_taken_for_one_without() {
         let dir = tempfile::tempdir().expect("a temporary folder");

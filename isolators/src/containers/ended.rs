@@ -1,10 +1,9 @@
-//! What nested containers counted that have ended: the kernel forgets it with their groups, and the container around them
-//! goes on.
+//! The counters of ended nested containers: the kernel drops them with the groups, while the outer container goes on.
 //!
-//! Kept in the runtime folder of the container around, so that an agent that is started again knows it: a line for all
-//! that are gone, and one for each whose groups are about to be removed. Invariant: what one counted is in the
-//! sum once, whenever an agent stops: until its groups are gone it has a line of its own, which counts only as far
-//! as its groups cannot be read.
+//! They are kept in the runtime folder of the outer container, so that a restarted agent knows them: one line for all removed
+//! containers, and one for each whose groups are about to be removed. Invariant: each container is in the sum once, whenever
+//! the agent stops. Until its groups are gone, it has a line of its own, which counts only as far as its groups cannot be
+//! read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,20 +20,20 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Begins the line of those that are gone; another container's begins with its folder's `+`.
 const GONE: &str = "gone";
 const ENDING: char = '+';
-/// A figure that there is none of.
+/// Placeholder of a missing figure.
 const NONE: &str = "-";
 
 /// The local figures of nested containers, as they are noted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Ended {
-    /// Of all whose groups are gone.
+    /// Counters of all containers whose groups are gone.
     pub(super) gone: ContainerUsage,
-    /// Of those whose groups are being removed, by their own names.
+    /// Counters of containers whose groups are being removed, by name.
     pub(super) ending: BTreeMap<String, ContainerUsage>,
 }
 
 impl Ended {
-    /// What is noted in a container's folder. An error says nothing of that: it could not be read.
+    /// Reads the notes in a container's folder. An error means that the folder could not be read, not that it has no notes.
     pub(super) fn read(dir: &Path) -> io::Result<Self> {
         let read = || {
             let file = fs::File::open(dir.join(FILE))?;
@@ -100,7 +99,7 @@ impl Ended {
     }
 }
 
-/// Who, the local counters in their order, and the time throttled in seconds.
+/// Writes the name, the local counters in their order, and the throttled time in seconds.
 fn write_line(text: &mut String, who: &str, usage: &ContainerUsage) {
     text.push_str(who);
     for count in usage.local_counts() {

@@ -1,7 +1,7 @@
-//! What others have done to the processes of a container that runs: a supervisor that is stopped, a task outside its groups.
+//! Interference by others with the processes of a running container: a stopped supervisor, or a task outside its groups.
 //!
-//! Reads a few files of procfs for each container, so that it can be asked for now and then. Invariant: a process that is
-//! ending, that is no child of the supervisor's any more or that cannot be looked at is not told of.
+//! Reads a few files of procfs for each container, so that occasional calls are cheap. Invariant: processes that are ending,
+//! are no longer children of the supervisor or cannot be read are not reported.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -13,18 +13,18 @@ use crate::identity::{ContainerName, ProcessIdentity, fields_of_stat};
 
 /// Children of a supervisor that are looked at; the first is the task.
 const CHILDREN_MAX: usize = 16;
-/// What is read of their list, which is as long as the task has left processes behind.
+/// The number of bytes read of the list of children, which is as long as the number of processes that the task left behind.
 const CHILDREN_BYTES_MAX: u64 = 1_024;
 
 /// The kernel's mark of a process that is ending: version 1 shows it at the root already.
 const PF_EXITING: u64 = 0x4;
 
-/// What was found of one container.
+/// The interference found for a container.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Interference {
-    /// Its supervisor is stopped (`SIGSTOP`): the end of the task is told by nobody until it is continued.
+    /// The supervisor of the container is stopped (`SIGSTOP`): nobody reports the end of the task until the supervisor continues.
     pub supervisor_stopped: bool,
-    /// A process of it that is outside its groups, whose limits and figures it escapes.
+    /// A process of the container outside its groups, which escapes their limits and accounting.
     pub outside: Option<Outside>,
 }
 
@@ -37,10 +37,10 @@ pub struct Outside {
 }
 
 impl Containers {
-    /// What others have done to the processes of a container; nothing where that cannot be told.
+    /// Detects interference with the processes of a container; empty if that cannot be read.
     pub fn interference(&self, name: &ContainerName, supervisor: &ProcessIdentity) -> Interference {
         let mut groups = self.groups(name);
-        // Nobody can be in one that was removed; the comparison of limits tells of it.
+        // No process can be in a removed group; the comparison of limits reports the removal.
         groups.dirs.retain(|group| group.dir.exists());
         let below_mount = |dir: &Path| self.layout.below_mount(dir).display().to_string();
         let expected: Vec<_> = groups
@@ -70,7 +70,7 @@ fn find(
     let outside = pids.find_map(|pid| {
         let text = fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).ok()?;
         let group = outside(&text, groups, expected)?;
-        // Read afterwards: what is ending by now may have been then.
+        // Read afterwards: a process that is ending now may have been ending at the first read.
         let stat = Stat::read(proc, pid)?;
         let is_task = stat.parent == supervisor.pid && !stat.is_ending();
         is_task.then_some(Outside { pid, group })
@@ -110,7 +110,7 @@ fn outside(text: &str, groups: &Groups, expected: &[String]) -> Option<String> {
     })
 }
 
-/// What is needed of `/proc/<pid>/stat`.
+/// The needed fields of `/proc/<pid>/stat`.
 struct Stat {
     state: u8,
     parent: i32,
@@ -217,7 +217,7 @@ mod tests {
             let told = found.outside.as_ref().map(|outside| &*outside.group);
             assert_eq!((found.supervisor_stopped, told), (stopped, outside));
         }
-        // A task that has left very many processes behind costs no more, and none of what was cut off is looked at.
+        // A task that has left very many processes behind costs no more, and processes beyond the cut are not read.
         let left: String = (0..100_000).map(|pid| format!("{pid} ")).collect();
         fs::write(dir.path().join("10/task/10/children"), left).expect("written");
         let list = first_children(&dir.path().join("10/task/10/children"));

@@ -110,7 +110,7 @@ impl Containers {
         }
         self.protection.note(&spec.name, groups);
         if let Some(inside) = &spec.inside {
-            // Without the right to make namespaces there are none to enter.
+            // Without the right to make namespaces, the container has none to enter.
             join(&mut launch, inside, self.host.privileged);
         }
         launch.mounts.extend_from_slice(&task.mounts);

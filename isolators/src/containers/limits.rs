@@ -1,8 +1,7 @@
 //! Limits in force of running containers: drift, lowering memory limits, inspection.
 //!
-//! [`Containers::verify`] compares what the kernel holds with what the demand asks for and changes
-//! nothing; [`Containers::shrink_memory`] lowers a hard limit, which an update never does, and only
-//! where nobody dies of it.
+//! [`Containers::verify`] compares the kernel's values with the demand and changes nothing. [`Containers::shrink_memory`]
+//! lowers a hard limit, which an update never does, and only where the limit kills no process.
 
 use std::fs;
 use std::io;
@@ -21,8 +20,8 @@ use crate::shortage::{again, is_device_failure, is_shortage};
 /// v1's limit on memory and swap together.
 const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
 
-/// Shared by launches that make their groups; held alone by the one that makes again what they are in, so that no other
-/// finds half of it. Agents of one process share their scope.
+/// The lock on the folders around containers. Launches that make their groups share it. The launch that restores the outer
+/// folders holds it exclusively, so that no other launch finds half of them. Agents of one process share their scope.
 static MAKING: RwLock<()> = RwLock::new(());
 
 /// Result of lowering a memory limit.
@@ -95,8 +94,8 @@ impl Containers {
         Ok(found)
     }
 
-    /// Where the limits in force differ from those that this demand asks for; empty when all is well.
-    /// For the time after a recovery, and now and then; [`Containers::update`] with the same demand mends most of it.
+    /// Returns the limits in force that differ from this demand; empty if all agree. Used after a recovery and from time to time.
+    /// [`Containers::update`] with the same demand repairs most differences.
     pub fn verify(
         &self,
         name: &ContainerName,
@@ -127,11 +126,11 @@ impl Containers {
         compared(&groups, &requested).map_err(|source| ContainerError::Limits { name, source })
     }
 
-    /// Lowers the hard memory limit to what the demand asks for, if the container fits in it.
+    /// Lowers the hard memory limit to the demanded limit, if the container fits in it.
     ///
-    /// v1 refuses a limit that it cannot reclaim down to; on v2, which would rather kill, the kernel is
-    /// asked to reclaim first (`memory.reclaim`, since 5.19), and the limit is written only if there is
-    /// room under it. A container that grows in that moment may still be killed, as by any limit.
+    /// v1 refuses a limit that it cannot reclaim down to. v2 would rather kill, so the kernel first gets a request to reclaim
+    /// (`memory.reclaim`, since 5.19), and the limit is written only if there is room under it. A container that grows in that
+    /// moment may still be killed, as by any limit.
     pub fn shrink_memory(
         &self,
         name: &ContainerName,
@@ -163,7 +162,7 @@ impl Containers {
         if group.version == Version::V2 {
             let excess = usage().saturating_sub(requested);
             if excess > 0 {
-                // It takes back less than asked with EAGAIN; what counts is what is left.
+                // The write fails with EAGAIN if the kernel reclaims less; only the remaining charge matters.
                 let reclaim = KnobWrite::optional(Controller::Memory, "memory.reclaim", excess);
                 let _ = groups.write(&reclaim);
             }
@@ -196,7 +195,7 @@ impl Containers {
         if group.version == Version::V1
             && self.hard_memory_limit(demand, &groups, SWAP_FILE).is_some()
         {
-            // Memory and swap together; what is swapped out already may be in the way, and stays.
+            // Memory and swap together. Pages in swap may prevent this write, and stay there.
             let swap = KnobWrite::optional(Controller::Memory, SWAP_FILE, requested);
             let _ = groups.write(&swap);
         }
@@ -219,22 +218,22 @@ impl Containers {
             .and_then(|write| write.value.parse().ok())
     }
 
-    /// Whether what the kernel tells of [`Containers::watch_limits`] comes after it has counted, so that one look at
-    /// [`Containers::limitation`] says all. Version 1 speaks when memory has run out, and counts a kill later.
+    /// Whether the kernel sends the events of [`Containers::watch_limits`] after it has counted, so that one call of
+    /// [`Containers::limitation`] is complete. Version 1 sends an event when memory has run out, and counts a kill later.
     pub fn counts_oom_kills_first(&self, name: &ContainerName) -> bool {
         let groups = self.groups(name);
         let memory = groups.of(Controller::Memory);
         memory.is_some_and(|group| group.version == Version::V2)
     }
 
-    /// How often the kernel killed for want of memory in the container; `None` where it does not say.
+    /// The number of out-of-memory kills in the container; `None` if the kernel does not count them.
     pub fn oom_kills(&self, name: &ContainerName) -> io::Result<Option<u64>> {
         let groups = self.groups(name);
         let group = groups.of(Controller::Memory);
         group.map_or(Ok(None), oom_kills_within)
     }
 
-    /// The kills that a container is told of which shares the limit of another around it.
+    /// The kills that count for a nested container that shares the limit of its outer container.
     pub(super) fn oom_kills_of_nested(
         &self,
         name: &ContainerName,
@@ -249,8 +248,8 @@ impl Containers {
     }
 }
 
-/// Those in it or below, or else those that the group around it counts in one look. Those beside it are the matter of
-/// that group's watch: a look at all of them at the end of each would be one look for each pair.
+/// The kills in the nested group or below, or else those that the outer group counts in one read. Kills in sibling groups
+/// belong to the watch of the outer group: reading all siblings at the end of each would take one read for each pair.
 fn oom_kills_of_nested(nested: &GroupDir, around: &GroupDir) -> io::Result<Option<u64>> {
     match oom_kills_within(nested)? {
         Some(kills) if kills > 0 => Ok(Some(kills)),
@@ -265,7 +264,7 @@ fn oom_kills_within(group: &GroupDir) -> io::Result<Option<u64>> {
     }
 }
 
-/// What one file says: on version 2 those below count as well.
+/// The kills in one file; on version 2 the count includes the groups below.
 fn oom_kills_in(group: &GroupDir) -> io::Result<Option<u64>> {
     let file = match group.version {
         Version::V1 => "memory.oom_control",
@@ -443,7 +442,8 @@ mod tests {
         assert!(scope.join("c").is_dir());
     }
 
-    /// A worker of a group's task was killed, and nobody was told before the task ended, hours later and well.
+    /// Regression: the kernel killed a worker of a task group, and nobody heard of the kill before the task ended well, hours
+    /// later.
     #[test]
     fn version_1_kills_within_count_where_the_limit_is() {
         let dir = tempfile::tempdir().expect("a temporary folder");

@@ -59,7 +59,7 @@ const CONTAINERS_DIR: &str = "containers";
 /// Folder of the pipes of sessions in the runtime directory.
 const SESSIONS_DIR: &str = "sessions";
 
-/// What is kept of containers while they run is nobody else's to read.
+/// Only the agent's user may read the saved state of running containers.
 const FOLDER_MODE: u32 = 0o700;
 
 /// Highest signal that a kill request may begin with: the classic ones.
@@ -76,9 +76,9 @@ pub struct Containers {
     isolators: Vec<Box<dyn Isolator>>,
     protection: Protection,
     launcher: Launcher,
-    /// Held alone by who changes what is noted of nested containers that end, shared by who adds it up.
+    /// The lock on the notes of ended nested containers: exclusive to change them, shared to sum them up.
     ended: RwLock<()>,
-    /// Where groups are that sockets were opened in.
+    /// The known paths of groups in which sockets were opened.
     known_groups: KnownGroups,
 }
 
@@ -90,9 +90,9 @@ impl Containers {
         Ok(opened)
     }
 
-    /// The same with the settings of further isolators, and with isolators of the caller's own, which
-    /// come after those of [`Options::isolation`]. The launcher may still be on its way: a launch waits for
-    /// it, and [`Containers::ready`] says whether it comes.
+    /// Opens like [`Containers::open`], with the settings of further isolators and with custom isolators of the caller, which
+    /// come after those of [`Options::isolation`]. The launcher may still be starting: a launch waits for it, and
+    /// [`Containers::ready`] reports its result.
     pub fn open_with(
         host: Host,
         options: Options,
@@ -205,8 +205,8 @@ impl Containers {
         self.update_without(name, demand, &[])
     }
 
-    /// The same but for these files, which [`Containers::verify`] found missing: somebody removed their group, or the
-    /// container began under other isolators. The others are set.
+    /// Updates the limits without these files, which [`Containers::verify`] found missing: their group was removed, or the
+    /// container began under other isolators. All other files are set.
     pub fn update_without(
         &self,
         name: &ContainerName,
@@ -280,15 +280,14 @@ impl Containers {
         supervisor.open()
     }
 
-    /// The exit record; `None` while there is none. Ask after the supervisor has ended: `None` then
-    /// means that nobody knows, which is a failure.
+    /// The exit record; `None` if there is no record. Call this after the supervisor has ended: `None` then means that the exit
+    /// status is lost, which is a failure.
     pub fn exit_record(&self, name: &ContainerName) -> Result<Option<ExitRecord>, StatusError> {
         status::read_record(&self.runtime_dir(name))
     }
 
-    /// Returns events which say that the container may have run into a limit while it goes on: a child
-    /// was killed for want of memory, say. Then ask [`Containers::limitation`]. Empty where
-    /// nothing can be watched; to be armed anew after a restart.
+    /// Returns events that signal a possible limit in a running container, for example an out-of-memory kill of a child. The
+    /// caller then reads [`Containers::limitation`]. Empty where nothing can be watched; must be armed again after a restart.
     pub fn watch_limits(&self, name: &ContainerName) -> io::Result<Vec<LimitEvent>> {
         let groups = self.groups(name);
         let watched = self
@@ -298,16 +297,15 @@ impl Containers {
         watched.filter_map(io::Result::transpose).collect()
     }
 
-    /// Whether the container ran into a limit, from the kernel's own counters; ask before destroy.
-    /// The limit is told from the demand where the kernel no longer tells it. An error is want of ours, or a device
-    /// that failed six times: it says nothing of the container.
+    /// Whether the container ran into a limit, from the kernel's own counters; call this before destroy. Takes the limit from the
+    /// demand where the kernel no longer shows it. An error means that the agent was short of resources or that a device failed
+    /// six times: the limitation of the container is unknown.
     pub fn limitation(
         &self,
         name: &ContainerName,
         demand: &Demand,
     ) -> io::Result<Option<Limitation>> {
-        // A nested container shares the limit of the one around it, and what becomes of it, unless it
-        // has one of its own.
+        // A nested container shares the limit and the kills of its outer container, unless it has a limit of its own.
         let limited = &self.limited_with(name)?;
         let kills = match limited == name {
             true => self.oom_kills(name)?,
@@ -379,8 +377,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Removes the container's folder in the runtime directory, exit record included; a device that fails is asked
-    /// again.
+    /// Removes the container's folder in the runtime directory, exit record included. Repeats the removal on a failing device.
     pub fn forget(&self, name: &ContainerName) -> io::Result<()> {
         let folder = self.runtime_dir(name);
         match again(|| fs::remove_dir_all(&folder)) {
@@ -415,7 +412,7 @@ fn make_containers_dir(runtime_dir: &Path) -> Result<(), OpenError> {
         })
 }
 
-/// Of a nested container only processor and memory are limited apart.
+/// Whether the isolator limits nested containers separately: only processor and memory do.
 fn limits_nested(isolator: &dyn Isolator) -> bool {
     let controllers = isolator.controllers().iter();
     let mut limiting =

@@ -26,13 +26,13 @@ use crate::shortage::{again, is_shortage};
 use crate::sys;
 use crate::usage::ContainerUsage;
 
-/// What the process is called that changes a container's mounts; nobody else's name begins with a dot.
+/// The name of the process that changes a container's mounts; no container's name begins with a dot.
 const MOUNTER: &str = ".mounts";
-/// How often a note is tried, and the pause between, while the agent is short of descriptors or memory: so long the end
-/// of a nested container may wait.
+/// The number of attempts to write a note, and the pause between them, while the agent is short of descriptors or memory. The
+/// end of a nested container may wait this long.
 const NOTE_ATTEMPTS: u32 = 10;
 const NOTE_PAUSE: Duration = Duration::from_millis(100);
-/// How long it may take to end once its work is done.
+/// The longest time that the mounter may take to end after its work.
 const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Containers {
@@ -115,8 +115,8 @@ impl Containers {
         })
     }
 
-    /// v2 counts a kill in the groups above too: where what is nested has limits of its own, a kill
-    /// may be the matter of one of them alone.
+    /// Whether an out-of-memory kill may concern only a part of the container: v2 counts a kill in the outer groups too, and
+    /// nested groups may have limits of their own.
     pub(super) fn is_partial_oom(&self, name: &ContainerName) -> io::Result<bool> {
         let groups = self.groups(name);
         let group = groups.of(Controller::Memory);
@@ -130,8 +130,8 @@ impl Containers {
         Ok(has_limits_within && flat_value(&text("memory.events.local")?, "oom") == Some(0))
     }
 
-    /// Adds what is nested in this container, or was, to those of its figures that the kernel counts for each group
-    /// alone. Whether there is or was anything. `source` is where its own figures were read.
+    /// Adds the figures of present and past nested containers to those figures of this container that the kernel counts for each
+    /// group alone. Returns whether there is or was any. `source` is the source of the container's own figures.
     pub(super) fn add_nested(
         &self,
         name: &ContainerName,
@@ -141,9 +141,9 @@ impl Containers {
         let _noted = self.ended.read().unwrap_or_else(PoisonError::into_inner);
         match self.nested_usage(name, source.groups) {
             Ok(None) => return false,
-            // Of a sum nobody sees that a part of it is missing.
+            // A sum does not show that a part of it is missing.
             Ok(Some(nested)) if source.files.take_shortage().is_none() => usage.add_local(&nested),
-            // Nobody knows what is to be added.
+            // The missing part is unknown.
             Ok(Some(_)) | Err(_) => {
                 usage.clear_local();
                 // Else they are counted in the groups around too.
@@ -228,7 +228,7 @@ impl Containers {
         }
     }
 
-    /// Counts what was noted of a nested container to those that are gone, as its groups are.
+    /// Adds the noted counters of a nested container to the removed ones, as its groups are gone.
     pub(super) fn note_gone(&self, name: &ContainerName) {
         let Some((outer, inner)) = name.nesting() else {
             return;
@@ -242,8 +242,8 @@ impl Containers {
         });
     }
 
-    /// Those of a container to be launched. Inside another they are in the trees that the other has a group in: it may have
-    /// been launched before an isolator was in use that needs one more.
+    /// The groups of a container to launch. A nested container uses only the trees in which its outer container has a group: the
+    /// outer container may have started before an isolator that needs another tree was in use.
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {
         let mut groups = self.groups(&spec.name);
         let Some((name, _)) = spec.name.nesting() else {

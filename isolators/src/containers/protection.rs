@@ -1,9 +1,9 @@
-//! What protects all containers together from reclaim: `memory.low` of the groups around them, on version 2.
+//! The protection of all containers together from reclaim: `memory.low` of the groups around them, on version 2.
 //!
-//! A group is protected no further than those around it are, so that what a container asked for has to be asked
-//! for again on each level. Invariant: our folders around containers hold the sum of what is protected in them, and so
-//! does the slice around a scope of tasks, unless the operator has given it a protection. Nothing else above the shared
-//! root is written: that is the operator's, or systemd's.
+//! The kernel protects a group no further than the groups around it, so each level must repeat the protection of its
+//! containers. Invariant: our folders around containers hold the sum of the protection in them, and so does the slice around
+//! a scope of tasks, unless the operator has given it a protection. Nothing else above the shared root is written: it belongs
+//! to the operator or to systemd.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::identity::ContainerName;
 
 const FILE: &str = "memory.low";
 
-/// The folders, and what is protected in them.
+/// The folders around containers, and the protected memory in them.
 #[derive(Debug)]
 pub(super) struct Protection {
-    /// None where there is no version 2.
+    /// `None` without a version 2 tree.
     folders: Option<Folders>,
     protected: Mutex<BTreeMap<ContainerName, Protected>>,
 }
@@ -89,7 +89,7 @@ impl Protection {
 }
 
 impl Folders {
-    /// What cannot be written protects less, and costs nothing else.
+    /// Writes the sums. A failed write reduces the protection, and has no other effect.
     fn write(&self, protected: &BTreeMap<ContainerName, Protected>) {
         let sum = |revocable_alone: bool| {
             let counted = protected
@@ -109,7 +109,7 @@ impl Folders {
         let all = instances.fold(0, u64::saturating_add);
         let before = number(&self.root, FILE).unwrap_or(0);
         set(&self.root, all);
-        // systemd writes its own, which is none, whenever it looks at the slice again.
+        // systemd writes its own value, zero, whenever it updates the slice.
         let slice = self.slice.as_ref();
         let is_ours = |slice: &&PathBuf| matches!(number(slice, FILE), Some(low) if low == 0 || low == before);
         if let Some(slice) = slice.filter(is_ours) {
@@ -168,7 +168,7 @@ mod tests {
         };
         protection.note(&name("a"), &group(instance.join("a"), 100));
         protection.note(&name("b"), &group(revocable.join("b"), 200));
-        // What is nested is within what is around it.
+        // A nested container is within its outer container.
         protection.note(&name("a+n"), &group(instance.join("a/+n"), 70));
         assert_eq!(low(&revocable), Some(200));
         assert_eq!(low(&instance), Some(300));

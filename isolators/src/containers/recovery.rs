@@ -1,4 +1,4 @@
-//! After a restart: which containers are on the machine, and what is left of those that are not.
+//! Recovery after a restart: the containers on the machine, and the leftovers of ended ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -104,8 +104,8 @@ impl Containers {
         Ok(self.recorded_supervisor(name)?.as_ref() == Some(supervisor))
     }
 
-    /// Notes who keeps a container in its folder, as the supervisor itself did: without that it could be told from its
-    /// checkpoint alone. Whether there is a folder: who wiped it took the place of the exit record as well.
+    /// Writes the supervisor of a container to its folder, as the supervisor itself does at its start; without this file only the
+    /// checkpoint names the supervisor. Returns whether the folder exists: a wiped folder also lost the place of the exit record.
     pub fn note_supervisor(
         &self,
         name: &ContainerName,
@@ -118,7 +118,7 @@ impl Containers {
         }
         fs::write(&new, format!("{}\n", supervisor.to_text()))?;
         match fs::rename(&new, &file) {
-            // An empty folder is what a damaged disk may have made of it.
+            // A damaged disk may have replaced the file by an empty folder.
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
                 fs::remove_dir(&file)?;
                 fs::rename(&new, &file)
@@ -221,7 +221,7 @@ fn has_no_supervisor(dir: &Path) -> bool {
     is_missing && dir.is_dir()
 }
 
-/// Containers are folders; what is not a container's name is not ours to look at.
+/// The names of the containers in a folder: subfolders with a valid container name. Other entries are ignored.
 pub(super) fn names_in(dir: &Path) -> io::Result<Vec<ContainerName>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

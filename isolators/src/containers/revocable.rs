@@ -78,7 +78,7 @@ pub(super) fn ceiling(groups: &Groups) -> Option<u64> {
         .min()
 }
 
-/// What the kernel cannot take back of the memory of a group (v2): all but files.
+/// The memory of a group that the kernel cannot reclaim (v2): everything but files.
 fn unreclaimable(dir: &Path) -> Option<u64> {
     let text = read_text(dir, "memory.stat")?;
     let [active, inactive] = flat_values(&text, ["active_file", "inactive_file"]);
@@ -184,7 +184,7 @@ impl Containers {
         let written = groups.write(&KnobWrite::new(Controller::Freezer, file, value));
         written.map_err(knob)?;
         if !frozen {
-            // One that stays makes the next start thaw what is thawed.
+            // A note that stays makes the next start thaw a thawed group, which is harmless.
             let _ = fs::remove_file(&note);
         }
         Ok(true)
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Found by reading: a nested container with a limit of its own could not be launched below a throttle.
+    /// Regression: a nested container with a limit of its own could not start below a throttle.
     #[test]
     fn the_ceiling_of_a_quota_is_the_lowest_above_it() {
         let root = tempfile::tempdir().expect("a temporary folder");
@@ -284,14 +284,14 @@ mod tests {
         assert_eq!(of(Version::V1, &inner), Some(50_000));
         assert_eq!(of(Version::V1, &outer), Some(50_000));
         assert_eq!(of(Version::V2, &inner), None);
-        // Lifted: what is left is that of the instance, told in our period.
+        // Lifted: the remaining quota is that of the instance, converted to our period.
         write(&revocable, &quota("-1", "100000"));
         assert_eq!(of(Version::V1, &inner), Some(200_000));
         write(&root.path().join("meseta/i"), &quota("-1", "100000"));
         assert_eq!(of(Version::V1, &inner), None);
     }
 
-    /// Found by reading: with files of tmpfs, and without swap, revocable work slept at every allocation.
+    /// Regression: with files in tmpfs and without swap, revocable work slept at every allocation.
     #[test]
     fn the_ceiling_of_memory_is_no_less_than_what_cannot_be_taken_back() {
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -302,7 +302,7 @@ mod tests {
         };
         // What cannot be read raises nothing.
         assert_eq!(ceiling(Version::V2, Some(60)), "memory.high=60");
-        // Of what is charged 30 are files, and 50 are in tmpfs.
+        // 30 of the charge are files, and 50 are in tmpfs.
         let stat = "anon 60\nfile 80\nshmem 50\ninactive_file 20\nactive_file 10\n";
         write(
             dir.path(),

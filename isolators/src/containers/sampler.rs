@@ -16,9 +16,8 @@ use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::UsageSource;
 use crate::usage::ContainerUsage;
 
-/// Sweeps from one full reading of a container to the next: `memory.stat`, pressure, block devices,
-/// limits and process counts are at most this many sweeps old, and where others are nested in it what is added
-/// up of them.
+/// Sweeps from one full reading of a container to the next: `memory.stat`, pressure, block devices, limits and process counts
+/// are at most this many sweeps old, and so are the summed figures of nested containers.
 pub const SLOW_EVERY: u32 = 5;
 
 /// Reads what containers use; see the module.
@@ -40,7 +39,7 @@ struct Watched {
     has_nested: bool,
     /// The sweep, modulo [`SLOW_EVERY`], in which all is read.
     turn: u32,
-    /// As it was read; `None` before the first time and after a failure.
+    /// The last reading; `None` before the first reading and after a failure.
     last: Option<ContainerUsage>,
     seen: u32,
 }
@@ -57,7 +56,7 @@ impl Sampler {
         }
     }
 
-    /// Begins a sweep; what was not sampled in the one before is forgotten, its descriptors closed.
+    /// Begins a sweep. Forgets containers that the previous sweep did not sample, and closes their descriptors.
     pub fn begin_sweep(&mut self) {
         let before = self.sweep;
         self.containers.retain(|_, watched| watched.seen == before);
@@ -142,7 +141,7 @@ impl Containers {
         Ok(usage)
     }
 
-    /// The same as the container's own groups tell it, with no look at what is nested in it.
+    /// Reads the usage from the container's own groups alone, without nested containers.
     pub(super) fn group_usage(
         &self,
         name: &ContainerName,
@@ -157,7 +156,7 @@ impl Containers {
         Ok(usage)
     }
 
-    /// Where all is read, once.
+    /// The source of a single complete reading.
     pub(super) fn source<'a>(
         &'a self,
         groups: &'a Groups,

@@ -1,9 +1,9 @@
-//! Whose a socket on this machine is: which container a process was in when it opened it.
+//! The owner of a socket on this machine: the container of the process that opened it.
 //!
-//! The kernel remembers the cgroup of version 2 in which a socket was opened, whoever holds it later; that
-//! is compared with the container's folder. Where there is no tree of version 2, or the kernel does not say,
-//! a process of the container must hold the socket. Invariant: a process that cannot be told to be inside a
-//! container is not taken to be.
+//! The kernel remembers the cgroup of version 2 in which a socket was opened, even after another process takes it over; this
+//! module compares the group with the container's folder. Without a tree of version 2 or an answer of the kernel, a process
+//! of the container must hold the socket. Invariant: a process that cannot be shown to be inside a container counts as
+//! outside.
 
 use std::collections::HashMap;
 use std::fs;
@@ -38,7 +38,7 @@ const KNOWN_GROUPS_MAX: usize = 1024;
 pub(super) struct KnownGroups(Mutex<HashMap<u64, PathBuf>>);
 
 impl KnownGroups {
-    /// Where the group of this number is; `None` if it is no more.
+    /// The path of the group with this number; `None` if the group is gone.
     fn find(&self, mount: &Path, number: u64) -> Option<PathBuf> {
         match sys::cgroup_path(mount, number) {
             Ok(found) => found,
@@ -62,7 +62,7 @@ impl KnownGroups {
         match &found {
             Some(path) => {
                 if groups.len() >= KNOWN_GROUPS_MAX {
-                    // Whichever: those that are asked for again are found again.
+                    // The choice does not matter: repeated lookups find their groups again.
                     groups.clear();
                 }
                 groups.insert(number, path.clone());
@@ -91,8 +91,8 @@ impl Containers {
             .is_some()
     }
 
-    /// The one of these containers that a socket was opened inside. Where the kernel tells the group, it is asked once,
-    /// however many containers there are.
+    /// The container among these that opened a socket. Where the kernel knows the group, it gets one request, however many
+    /// containers there are.
     pub fn find_opened(
         &self,
         candidates: impl IntoIterator<Item = (ContainerName, Option<ProcessIdentity>)>,

@@ -1,4 +1,4 @@
-//! What is asked of [`super::Containers`], what it answers, and how it fails.
+//! The arguments, results and errors of [`super::Containers`].
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::launcher::LaunchError;
 use crate::shortage::is_shortage;
 use crate::status::ExitRecord;
 
-/// How an agent's containers are kept.
+/// Options of an agent's containers.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Holds `containers/<name>/{supervisor,status}`; should be on tmpfs (`/run/meseta/agent`).
@@ -20,7 +20,7 @@ pub struct Options {
     pub cgroups_root: PathBuf,
     /// This agent's folder below that; a single path component that is stable over restarts.
     pub instance: ContainerName,
-    /// Which isolators are on.
+    /// The isolators that are enabled.
     pub isolation: Isolation,
     /// Whether a CPU request without a limit is also a ceiling (`--cgroups_enable_cfs`).
     pub enable_cfs: bool,
@@ -30,7 +30,7 @@ pub struct Options {
     pub limit_swap: bool,
     /// Processes and threads per container unless it asks otherwise; `None` sets no limit.
     pub pids_limit: Option<u64>,
-    /// How long a launch may take until exec. Default: 30 s.
+    /// The longest time of a launch until exec. Default: 30 s.
     pub launch_timeout: Duration,
 }
 
@@ -44,7 +44,7 @@ pub struct KillRequest {
     pub grace: Duration,
 }
 
-/// What a kill request met.
+/// The outcome of a kill request.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum KillOutcome {
     Delivered,
@@ -55,7 +55,7 @@ pub enum KillOutcome {
 /// A limit that the container ran into, with what to say about it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Limitation {
-    /// The kernel killed for want of memory (`REASON_CONTAINER_LIMITATION_MEMORY`).
+    /// The kernel killed because memory ran out (`REASON_CONTAINER_LIMITATION_MEMORY`).
     Memory {
         oom_kills: u64,
         /// Hard limit, if it could be read.
@@ -67,15 +67,15 @@ pub enum Limitation {
     },
 }
 
-/// What was found of a container after a restart.
+/// The state of a container found after a restart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Recovered {
     pub name: ContainerName,
-    /// Its supervisor, if it is the one that was recorded and still runs.
+    /// The supervisor, if it is the recorded process and still runs.
     pub supervisor: Option<ProcessIdentity>,
-    /// Its exit record, if it has one (a damaged one counts as none).
+    /// The exit record, if there is a valid one; a damaged record counts as missing.
     pub exit: Option<ExitRecord>,
-    /// Whether groups of it exist.
+    /// Whether groups of the container exist.
     pub has_groups: bool,
     /// Whether it has a folder in the runtime directory.
     pub has_runtime_dir: bool,
@@ -87,7 +87,7 @@ pub enum DestroyError {
     #[error("container {name} is not gone: {left}")]
     Left {
         name: ContainerName,
-        /// What is left: pids with their states, or folders with the reason they cannot be removed.
+        /// The remaining processes: pids with their states, or folders with the error of their removal.
         left: String,
     },
 }
@@ -113,8 +113,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether the launcher could not be started for want of descriptors or memory, which may be there a moment
-    /// later.
+    /// Whether the launcher could not start because descriptors or memory were short, which may change a moment later.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::Launcher(LaunchError::Start { source, .. }) if is_shortage(source))
@@ -125,7 +124,7 @@ impl OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContainerError {
-    /// It has no groups, or no supervisor where that is all there is.
+    /// The container has no groups, or no supervisor where groups are not in use.
     #[error("container {0} is not here")]
     Unknown(ContainerName),
     #[error("failed to resize container {name}")]
@@ -134,7 +133,7 @@ pub enum ContainerError {
         #[source]
         source: KnobError,
     },
-    /// It says nothing of the limits.
+    /// The agent cannot read the limits; they are unknown.
     #[error("failed to read the limits of container {name}")]
     Limits {
         name: ContainerName,

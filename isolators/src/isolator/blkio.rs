@@ -1,10 +1,9 @@
-//! cgroups/blkio: what the container moved to and from block devices. No limits.
+//! cgroups/blkio: the I/O of the container on block devices. No limits.
 //!
-//! v1 counts in `blkio.throttle.io_{service_bytes,serviced}`, but only on devices that are throttled in
-//! some group (seen on 6.18), else in the files of the bfq scheduler; where it counts nowhere there is no
-//! figure. v2 always counts, in `io.stat`. The sums over all devices are the same figures. v1 counts each group alone,
-//! and its files `*_recursive` forget what was counted in a group that is gone: those of nested containers are
-//! added up by us.
+//! v1 counts in `blkio.throttle.io_{service_bytes,serviced}`, but only on devices that are throttled in some group (seen on
+//! 6.18), else in the files of the bfq scheduler. Without any counter the figure is absent. v2 always counts, in `io.stat`.
+//! The sums over all devices agree. v1 counts each group alone, and its files `*_recursive` forget the counts of removed
+//! groups, so we add up those of nested containers ourselves.
 
 use super::{Isolator, UsageSource};
 use crate::cgroup::{Controller, GroupDir, Version};
@@ -75,7 +74,7 @@ fn io_v1(source: &UsageSource<'_>, group: &GroupDir) -> IoUsage {
     }
 }
 
-/// Lines of `254:0 Read 4096`, and a total that is none of ours. No line means that nobody counts.
+/// Sums lines of `254:0 Read 4096`, and ignores the total. `None` without any line: nothing counts.
 fn sum_v1(text: &str, direction: &str) -> Option<u64> {
     let mut sum = None::<u64>;
     for line in text.lines() {

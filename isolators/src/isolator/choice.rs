@@ -1,4 +1,4 @@
-//! Which isolators are on: the names, what is on by default, what excludes or needs what.
+//! The choice of isolators: names, defaults, exclusions and dependencies.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use super::{
 };
 use crate::cgroup::{CgroupTree, Controller, Host, Mode};
 
-/// Which isolators are on (`--isolation`).
+/// The enabled isolators (`--isolation`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Isolation(BTreeSet<&'static str>);
 
-/// Why an `--isolation` value is refused.
+/// Errors of an `--isolation` value.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum IsolationError {
     #[error("unknown isolator {name:?}; known are {known}")]
     Unknown {
         name: String,
-        /// What may be given.
+        /// The names that are valid.
         known: String,
     },
     #[error("isolator {0:?} is given twice")]
@@ -27,13 +27,13 @@ pub enum IsolationError {
     /// Two isolators for one resource.
     #[error("isolators {0:?} and {1:?} exclude each other")]
     Conflict(&'static str, &'static str),
-    /// It does nothing without another one.
+    /// The isolator has no effect without another isolator.
     #[error("isolator {0:?} needs {1:?} too")]
     Needs(&'static str, &'static str),
-    /// It needs rights that we do not have.
+    /// The isolator needs rights that we do not have.
     #[error("isolator {0:?} needs root with CAP_SYS_ADMIN; without, use posix/cpu,posix/mem")]
     Unprivileged(&'static str),
-    /// It needs a controller that the machine does not have.
+    /// The isolator needs a controller that the machine does not have.
     #[error("isolator {0:?} needs cgroup controller {name}, which is not mounted here", name = .1.name())]
     NoController(&'static str, Controller),
 }
@@ -80,7 +80,7 @@ const BY_DEFAULT: [&str; 9] = [
     "posix/rlimits",
 ];
 
-/// The same for others.
+/// The default isolators for other users.
 const BY_DEFAULT_UNPRIVILEGED: [&str; 4] = ["linux/nnp", "posix/cpu", "posix/mem", "posix/rlimits"];
 
 /// The isolators that [`Isolation::hardened_for`] adds.
@@ -95,7 +95,7 @@ const HARDENING: [&str; 8] = [
     "cgroups/perf_event",
 ];
 
-/// Those that need no privilege.
+/// The isolators that need no privilege.
 const UNPRIVILEGED: [&str; 7] = [
     "disk/du",
     "linux/nnp",
@@ -106,7 +106,7 @@ const UNPRIVILEGED: [&str; 7] = [
     "posix/rlimits",
 ];
 
-/// Those that do nothing without another one.
+/// The isolators that have no effect without another isolator.
 const NEEDS: [(&str, &str); 3] = [
     ("filesystem/kernel", "namespaces/mnt"),
     ("filesystem/shm", "namespaces/mnt"),
@@ -188,7 +188,7 @@ impl Isolation {
         (missing(&BY_DEFAULT), missing(&HARDENING))
     }
 
-    /// With one more, by name; names that nobody has are refused.
+    /// Adds an isolator by name; an unknown name is an error.
     pub fn and(self, name: &str) -> Result<Self, IsolationError> {
         if self.has(name) {
             return Ok(self);
@@ -198,7 +198,7 @@ impl Isolation {
         Self::parse(&names.join(","))
     }
 
-    /// With `cgroups/all` replaced by what it stands for here.
+    /// Replaces `cgroups/all` by the isolators that the host's controllers allow.
     pub fn resolved(&self, host: &Host) -> Self {
         let mut chosen = self.0.clone();
         if chosen.remove("cgroups/all") {
@@ -217,7 +217,7 @@ impl Isolation {
         self.0.iter().copied()
     }
 
-    /// Whether this host and user can give what is asked.
+    /// Checks that this host and user support the choice.
     pub fn check(&self, host: &Host) -> Result<(), IsolationError> {
         for name in self.names() {
             if !host.privileged && !UNPRIVILEGED.contains(&name) {
@@ -290,7 +290,7 @@ fn is_of_all(name: &str) -> bool {
     name.starts_with("cgroups/") && name != "cgroups/all" && NAMES.contains(&name)
 }
 
-/// Those of the names whose controllers the host has.
+/// The names whose controllers the host has.
 fn offered(names: &'static [&str], host: &Host) -> impl Iterator<Item = &'static str> {
     let is_offered = |name: &&str| controllers_of(name).iter().all(|one| host.offers(*one));
     names.iter().copied().filter(is_offered)

@@ -11,7 +11,7 @@ use crate::launcher::{Command, Credentials, Destination, LogFile, MountStep, Rli
 /// A container to be launched.
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
-    /// Its name, new in this instance.
+    /// The name, new in this instance.
     pub name: ContainerName,
     pub command: Command,
     /// The whole environment; nothing is inherited.
@@ -20,9 +20,9 @@ pub struct ContainerSpec {
     pub working_dir: PathBuf,
     /// Whom to run as; `None` stays what the agent is.
     pub credentials: Option<Credentials>,
-    /// Where standard output goes.
+    /// The destination of standard output.
     pub stdout: Destination,
-    /// Where standard error goes.
+    /// The destination of standard error.
     pub stderr: Destination,
     /// Host name inside a uts namespace; `None` keeps the host's.
     pub hostname: Option<String>,
@@ -30,16 +30,16 @@ pub struct ContainerSpec {
     pub rlimits: Vec<Rlimit>,
     /// Requests and limits of resources.
     pub demand: Demand,
-    /// What the task asks of its isolation; what the node does not allow refuses the launch.
+    /// The isolation that the task requests; a request that the node does not allow fails the launch.
     pub isolation: TaskIsolation,
     /// The container that runs in whose namespaces, mounts and host name this nested one is to be, if any.
     pub inside: Option<Inside>,
 }
 
-/// What a task asks of its isolation beyond its resources. Build it with `..Default::default()`.
+/// The isolation that a task requests beyond its resources. Build it with `..Default::default()`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TaskIsolation {
-    /// Its system call filter.
+    /// The system call filter of the task.
     pub seccomp: SeccompChoice,
     pub capabilities: CapabilityRequest,
     /// Size of its `/dev/shm` in bytes.
@@ -56,7 +56,7 @@ pub struct TaskIsolation {
     pub stdout_log: Option<LogFile>,
     /// Bounds of its standard error.
     pub stderr_log: Option<LogFile>,
-    /// What it is to see elsewhere, after everything that the isolators hide; needs `namespaces/mnt`.
+    /// Further mounts of the task, applied after everything that the isolators hide; needs `namespaces/mnt`.
     pub mounts: Vec<MountStep>,
 }
 
@@ -65,7 +65,7 @@ pub struct TaskIsolation {
 pub struct Inside {
     /// The supervisor of that container, whose namespaces are entered.
     pub supervisor: ProcessIdentity,
-    /// Where standard input is read from; `None` gives it none. A pipe's writer must be open already.
+    /// The file of standard input; with `None` the process has no standard input. A pipe's writer must be open already.
     pub stdin: Option<PathBuf>,
     /// Whether standard input is a terminal that is to rule the process.
     pub terminal: bool,

@@ -364,7 +364,7 @@ mod tests {
             cpus_revocable: true,
             ..cpus(millis)
         };
-        // What is demanded, whether there is a quota; shares on v1, weight on v2, the quota that is written.
+        // The demand and whether there is a quota; shares on v1, weight on v2, and the written quota.
         for (options, demand, quota, shares, weight, written) in [
             (none, cpus(1000), false, 1024, 100, None),
             (none, cpus(2500), false, 2560, 250, None),

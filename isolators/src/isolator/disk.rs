@@ -1,10 +1,10 @@
-//! disk/du: how much a container's folders hold, and whether that is more than they may.
+//! disk/du: the disk usage of a container's folders, compared with their quota.
 //!
-//! Walks the folder through descriptors without following links, so that a task which swaps a folder
-//! for a link while it is walked cannot lead us out of it. What lies deeper, or is more, than we walk
-//! counts as over the quota: hiding from the measure must not pay. Each entry is looked at as it is listed, and a folder
-//! walked at once: no names are kept, of which a task can make as many as it likes. Files without a name that a process
-//! still holds open count where they were. What the disk does not give is left out, and the rest is measured.
+//! Walks the folder through descriptors without following links, so that a task which swaps a folder for a link during the
+//! walk cannot lead us out of it. Folders beyond the limits of depth or number count as over the quota: hiding from the
+//! measure must not pay. Each entry is counted as it is listed, and a folder is walked at once: no names are kept, of which a
+//! task can make any number. Deleted files that a process still holds open count in their former folder. Unreadable parts of
+//! the disk are skipped, and the rest is measured.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -148,7 +148,7 @@ fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<Di
 
 struct Walk {
     device: u64,
-    /// What is not to be counted (again): excluded folders, files with several names.
+    /// Entries that must not be counted again: excluded folders, files with several names.
     seen: HashSet<(u64, u64)>,
     used_bytes: u64,
     entries: u64,
@@ -156,11 +156,11 @@ struct Walk {
 }
 
 impl Walk {
-    /// Counts an entry of a folder; what is in it, if it is to be walked.
+    /// Counts an entry of a folder; returns its folder if the entry is a folder to walk.
     fn look(&mut self, folder: &Dir, name: &CStr) -> io::Result<Option<Dir>> {
         self.entries += 1;
         let folder = folder.fd()?;
-        // What has gone since is not used.
+        // A file that was removed in the meantime uses no space.
         let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
         let Some(stat) = unless_gone(stat.map_err(io::Error::from))? else {
             return Ok(None);

@@ -86,7 +86,7 @@ const V1: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a file is instead of what it was; `None` stands for no file at all.
+/// The damaged contents of a file; `None` removes the file.
 const DAMAGE: &[Option<&[u8]>] = &[
     None,
     Some(b"\xff\xfe\x00garbage"),
@@ -133,7 +133,7 @@ fn put(dir: &Path, file: &str, bytes: &[u8]) {
     fs::write(path, bytes).expect("written");
 }
 
-/// How many figures are absent; panics when one is another number than it was.
+/// The number of absent figures; panics if another figure changed its value.
 fn absent(before: &ContainerUsage, now: &ContainerUsage, what: &str) -> usize {
     let (before, now) = (figures(before), figures(now));
     assert_eq!(before.len(), now.len(), "{what}");

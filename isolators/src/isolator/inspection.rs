@@ -1,4 +1,4 @@
-//! What a periodic look at a container is asked and answers: disks and listening ports.
+//! The request and the result of a periodic inspection of a container: disks and listening ports.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::identity::{ContainerName, ProcessIdentity};
 pub struct DiskArea {
     /// The folder: a sandbox, or a persistent volume.
     pub path: PathBuf,
-    /// What it may hold, in bytes; `None` only measures.
+    /// The quota in bytes; `None` only measures.
     pub quota_bytes: Option<u64>,
     /// Folders in it that are measured apart (volumes in a sandbox).
     pub excluded: Vec<PathBuf>,
@@ -40,9 +40,9 @@ impl fmt::Display for PortRange {
 #[derive(Debug)]
 pub struct Inspection<'a> {
     pub name: &'a ContainerName,
-    /// Its groups; filled by [`crate::Containers::inspect`].
+    /// The container's groups; filled by [`crate::Containers::inspect`].
     pub groups: &'a Groups,
-    /// Its supervisor, if known.
+    /// The container's supervisor, if known.
     pub supervisor: Option<&'a ProcessIdentity>,
     pub proc: &'a Path,
     pub disk: &'a [DiskArea],
@@ -50,7 +50,7 @@ pub struct Inspection<'a> {
     pub ports: Option<PortInspection<'a>>,
 }
 
-/// What it takes to check on which ports a container listens.
+/// The inputs of the check of a container's listening ports.
 #[derive(Copy, Clone, Debug)]
 pub struct PortInspection<'a> {
     /// The ports that it was given.
@@ -59,7 +59,7 @@ pub struct PortInspection<'a> {
     pub listeners: &'a Listeners,
 }
 
-/// What was measured of one folder.
+/// The measured usage of one folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskUsage {
     pub path: PathBuf,
@@ -73,7 +73,7 @@ pub struct DiskUsage {
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Inspected {
-    /// One entry per folder that could be measured.
+    /// The usage of each folder that could be measured.
     pub disk: Vec<DiskUsage>,
     /// TCP ports that the container listens on in the host's network, in order.
     pub listening: Vec<u16>,
@@ -87,12 +87,12 @@ pub struct Inspected {
 pub enum Breach {
     /// A folder holds too much (`REASON_CONTAINER_LIMITATION_DISK`).
     Disk {
-        /// Which, and how much.
+        /// The folder and its usage.
         usage: DiskUsage,
         /// Text for the status update, in Mesos's words.
         message: String,
     },
-    /// It listens on ports that it was not given (`REASON_CONTAINER_LIMITATION`).
+    /// The container listens on ports that were not allocated to it (`REASON_CONTAINER_LIMITATION`).
     Ports {
         ports: Vec<PortRange>,
         /// Text for the status update, in Mesos's words.

@@ -46,7 +46,7 @@ fn read(proc: &Path) -> io::Result<HashMap<u64, u16>> {
 mod tests {
     use super::*;
 
-    /// One tenant's tens of thousands of connections were read again for each container.
+    /// Regression: the tens of thousands of connections of one tenant were read again for each container.
     #[test]
     fn the_table_of_connections_is_read_once_for_all_containers() {
         let dir = tempfile::tempdir().expect("a temporary folder");

@@ -191,7 +191,7 @@ impl Isolator for Memory {
         }
     }
 
-    /// v1 counts a kill in the group of who was killed alone.
+    /// v1 counts a kill only in the group of the killed process.
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
         let group = source.groups.of(Controller::Memory);
         if let Some(group) = group.filter(|group| group.version == Version::V1) {
@@ -257,13 +257,13 @@ fn usage_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage
     pressure_v1(source, group, memory);
 }
 
-/// Events of pressure, as far as the group is there: its end is told like an event of each level.
+/// Reads the counts of pressure events while the group exists: the end of a group looks like an event of each level.
 fn pressure_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
     let events = |level| source.files.pressure_events(&group.dir, level);
     memory.low_pressure = events("low");
     memory.medium_pressure = events("medium");
     memory.critical_pressure = events("critical");
-    // Asked after them: the files of a group go before that is told.
+    // Read after the events: the files of a group disappear before the kernel signals its end.
     if source.number(group, "memory.usage_in_bytes").is_none() {
         source.files.forget_events(&group.dir);
         memory.low_pressure = None;
@@ -357,7 +357,7 @@ mod tests {
             fresh: true,
             ..Observed::default()
         };
-        // What is demanded; what is protected, in MB, and the hard limit, -1 for none.
+        // The demand, the protected memory in MB, and the hard limit (-1 for unlimited).
         for (demand, low, hard) in [
             (mem(64, None), 64, 64),
             (mem(1, None), 32, 32),

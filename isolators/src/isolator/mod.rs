@@ -63,7 +63,7 @@ pub use seccomp::{
 };
 pub use settings::{IsolatorOptions, NodeOptions};
 
-/// What an isolator needs to know of the container besides its demand when it plans.
+/// The facts about the container that an isolator needs besides the demand when it plans.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Observed {
     /// Whether the groups have just been made, so that no task can suffer from a lower limit.
@@ -81,18 +81,18 @@ pub struct Observed {
 #[derive(Debug)]
 pub struct UsageSource<'a> {
     pub groups: &'a Groups,
-    /// Its supervisor, if known and alive.
+    /// The container's supervisor, if known and alive.
     pub supervisor: Option<&'a ProcessIdentity>,
     pub proc: &'a Path,
-    /// How control files are read, so that they stay open between samples.
+    /// The reader of control files, which keeps them open between samples.
     pub files: &'a Files,
-    /// Whether all is asked for. If not, only what changes all the time and is quick to read is to be
-    /// filled in; the usage holds the other figures as of the last time that all was asked for.
+    /// Whether a complete reading is requested. If not, the isolator fills in only figures that change all the time and are quick
+    /// to read; the usage keeps the other figures of the last complete reading.
     pub all: bool,
 }
 
 impl UsageSource<'_> {
-    /// What `parse` makes of a control file of a group; `None` if it is not there or makes no sense.
+    /// The result of `parse` on a control file of a group; `None` if the file is missing or malformed.
     pub fn read<T>(
         &self,
         group: &GroupDir,
@@ -102,17 +102,17 @@ impl UsageSource<'_> {
         self.files.read(&group.dir, file, parse)
     }
 
-    /// A control file that holds one number; `max` and what is no number are `None`.
+    /// The number in a control file; `None` for `max` and for everything that is not a number.
     pub fn number(&self, group: &GroupDir, file: &'static str) -> Option<u64> {
         self.files.number(&group.dir, file)
     }
 }
 
-/// One kind of isolation.
+/// A kind of isolation.
 ///
 /// All methods may be called from several threads at once for different containers.
 pub trait Isolator: fmt::Debug + Send + Sync {
-    /// Its name in `--isolation`.
+    /// The name of the isolator in `--isolation`.
     fn name(&self) -> &'static str;
 
     /// Controllers that it must have groups of.
@@ -123,7 +123,7 @@ pub trait Isolator: fmt::Debug + Send + Sync {
     /// Notes what the kernel holds now; called before the plan of an update.
     fn observe(&self, _groups: &Groups, _observed: &mut Observed) {}
 
-    /// The writes that bring the groups from what was observed to what is demanded, in order. Pure.
+    /// The writes that bring the groups from the observed to the demanded state, in order. Pure.
     fn plan(&self, _demand: &Demand, _groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
         Vec::new()
     }
@@ -133,7 +133,7 @@ pub trait Isolator: fmt::Debug + Send + Sync {
         plan.iter().try_for_each(|write| groups.write(write))
     }
 
-    /// What it adds to the launch itself; an error refuses the launch, in the isolator's own words. Pure.
+    /// Adds the isolator's part to the launch itself; an error refuses the launch, in the isolator's own words. Pure.
     fn launch(&self, _spec: &ContainerSpec, _launch: &mut LaunchIsolation) -> Result<(), String> {
         Ok(())
     }

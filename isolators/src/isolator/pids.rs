@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// With `--cgroups_cpu_enable_pids_and_tids_count` the threads of nested containers counted twice.
+    /// Regression: with `--cgroups_cpu_enable_pids_and_tids_count` the threads of nested containers counted twice.
     #[test]
     fn threads_that_are_counted_around_are_not_added_by_another_isolator() {
         let dir = super::super::testing::folder_of(&[

@@ -1,7 +1,7 @@
-//! posix/rlimits: limits per process, as the task asked.
+//! posix/rlimits: limits per process, as requested by the task.
 //!
-//! The limits of two kinds are rights: to run before all others, and to raise one's priority. They are given
-//! to whom SYS_NICE would be, and hard limits above the agent's own to whom SYS_RESOURCE would be.
+//! Two kinds of limits are rights: scheduling before all others, and raising one's priority. A container gets them only if it
+//! could have SYS_NICE, and hard limits above the agent's own only if it could have SYS_RESOURCE.
 
 use super::{ContainerSpec, Isolator};
 use crate::isolator::capabilities::CapabilitySet;
@@ -13,7 +13,7 @@ const RTPRIO_NONE: u64 = 0;
 /// `RLIMIT_NICE` counts from 20 downwards: this is as nice as everybody.
 const NICE_USUAL: u64 = 20;
 
-/// What a limit gives that only whoever has SYS_NICE may have.
+/// The name of the limit, if its value is a right that requires SYS_NICE.
 fn priority(limit: &Rlimit) -> Option<&'static str> {
     let most = limit.soft.max(limit.hard);
     match limit.resource {
@@ -23,8 +23,8 @@ fn priority(limit: &Rlimit) -> Option<&'static str> {
     }
 }
 
-/// Why a limit is higher than its container may ask for: whoever has less than the agent itself cannot have more
-/// without a capability.
+/// The reason why a limit is higher than its container may request: a process with lower limits than the agent cannot raise
+/// them without a capability.
 fn excess(
     limit: &Rlimit,
     granted: CapabilitySet,

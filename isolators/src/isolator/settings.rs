@@ -23,8 +23,8 @@ pub struct NodeOptions {
     /// The most that any container may have, and what root's containers have unless they ask for
     /// less (`linux/capabilities`). Default: [`CapabilitySet::standard`].
     pub capabilities: CapabilitySet,
-    /// What every container begins with, whoever it runs as, unless its task asks otherwise
-    /// (`linux/capabilities`). Default: all of the above for root, none for others.
+    /// The capabilities at the start of every container of any user, unless its task requests others (`linux/capabilities`).
+    /// Default: all of the above for root, none for others.
     pub granted_capabilities: Option<CapabilitySet>,
     /// The filter of containers that bring none (`linux/seccomp`); `None`, the default, is
     /// [`SeccompProfile::standard`] for the container's capabilities.

@@ -1,4 +1,4 @@
-//! For the isolators' own tests: one of them, its plan and its readings, without a kernel.
+//! Helpers of the isolators' own tests: an isolator, its plan and its readings, without a kernel.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use crate::cgroup::{Controller, Files, GroupDir, Groups, Version};
 use crate::demand::Demand;
 use crate::usage::ContainerUsage;
 
-/// What one reading of all files gives.
+/// The usage after one reading of all files.
 pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
     read_all(groups, |source, usage| isolator.usage(source, usage))
 }
 
-/// What is added of a nested container to the one around it, by isolators in this order.
+/// The figures that these isolators, in this order, add from a nested container to its outer container.
 pub(super) fn local_usage_of(isolators: &[&dyn Isolator], groups: &Groups) -> ContainerUsage {
     read_all(groups, |source, usage| {
         for isolator in isolators {
@@ -37,12 +37,12 @@ fn read_all(
     usage
 }
 
-/// One group of one controller, nowhere.
+/// A group of one controller at a path that does not exist.
 pub(super) fn group_of(version: Version, controller: Controller) -> Groups {
     group_at(version, Path::new("/nowhere"), &[controller])
 }
 
-/// One group of these controllers.
+/// A group with these controllers.
 pub(super) fn group_at(version: Version, dir: &Path, controllers: &[Controller]) -> Groups {
     Groups {
         dirs: vec![GroupDir {

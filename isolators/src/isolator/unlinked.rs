@@ -1,8 +1,8 @@
-//! Files that a container's processes hold open and that have no name any more: they take room all the same.
+//! Deleted files that a container's processes hold open: they still take disk space.
 //!
-//! A descriptor's link tells that its file is gone, its mount tells in which folder it was. Neither asks the file
-//! system, and the size is what the kernel has of it already, so that a file system which does not answer holds
-//! nothing up. Invariant: only files that have no name are told; a file is told once for each folder.
+//! The link of a descriptor shows that its file was deleted, and the mount shows the former folder. Neither accesses the file
+//! system, and the size is the one that the kernel has in memory, so that a file system which does not answer blocks nothing.
+//! Invariant: only deleted files are listed, each file once for each folder.
 
 use std::collections::HashSet;
 use std::fs;
@@ -119,8 +119,8 @@ fn mount_of(process: &Path, descriptor: &Path) -> Option<i32> {
     line?.trim().parse().ok()
 }
 
-/// What a look gave, or nothing where there is nothing to see; that the agent is short of something says nothing of what is
-/// there.
+/// The result of a read, or `None` where the object is gone. A shortage of the agent remains an error, because it leaves the
+/// existence open.
 pub(super) fn unless_gone<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
     match looked {
         Ok(found) => Ok(Some(found)),

@@ -32,13 +32,13 @@ use crate::shortage::is_shortage;
 use crate::status::SUPERVISOR_FILE;
 use crate::sys;
 
-/// How long the launches of an agent before us may take to end. Theirs is the launch timeout too.
+/// The longest time that the launches of an earlier agent may take to end, equal to their launch timeout.
 const EARLIER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a new launcher may take to say that it is there.
+/// The longest time until a new launcher reports its start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a supervisor whose launch failed is waited for; it only has to exit.
+/// The longest wait for a supervisor whose launch failed; it only has to exit.
 const FAILED_SUPERVISOR_WAIT: Duration = Duration::from_secs(5);
 
 /// The agent's handle on its launcher process.
@@ -49,7 +49,7 @@ pub struct Launcher {
     state: Mutex<State>,
 }
 
-/// How far the launcher is; neither of the two after a first start that failed.
+/// The progress of the launcher; both fields are empty after a failed first start.
 #[derive(Debug)]
 struct State {
     starting: Option<JoinHandle<Result<Started, LaunchError>>>,
@@ -68,31 +68,31 @@ struct Process {
     child: Child,
 }
 
-/// How long a launcher may take to end when told to; after that it is killed.
+/// The longest time that a launcher may take to end on request; after that it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a request may wait for room in the launcher's socket. A launcher that takes none for so
-/// long is replaced.
+/// The longest time that a request may wait for room in the launcher's socket. A launcher that reads nothing for so long is
+/// replaced.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a launch is silent before the launcher is asked whether it still works.
+/// The longest silence of a launch before the agent pings the launcher.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How long it may take to answer, behind the requests that came before; each costs it one clone. One that
-/// does not is replaced.
+/// The longest time until the answer to a ping, behind the earlier requests; each costs the launcher one clone. A launcher
+/// without an answer is replaced.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often one launch is tried when launchers, or its supervisors, die under it: the second death in a row is
-/// somebody killing them, or a fault of ours.
+/// The number of attempts of one launch when launchers, or its supervisors, die during it. After the second death in a row
+/// somebody is killing them, or we have a bug.
 const ATTEMPTS: u32 = 3;
 
-/// How one try ended.
+/// The result of one attempt.
 enum Attempt {
     Launched(Launched),
     Unanswered { pid: u32 },
 }
 
-/// How waiting for a report ended.
+/// The result of waiting for a report.
 enum Answer {
     Report { report: Report, pid: i32 },
     Closed,
@@ -143,7 +143,7 @@ impl Launcher {
     /// Ends the launcher process. A later launch would start another.
     pub fn stop(&self) {
         let mut state = self.lock();
-        // One that has just begun would not hear of it.
+        // A launcher that is still starting would not see this end.
         let _ = state.settle();
         let process = state.started.as_mut().and_then(|it| it.process.take());
         drop(state);
@@ -179,8 +179,7 @@ impl Launcher {
         Err(lost(spec, "it or the supervisor died again and again"))
     }
 
-    /// The first report of a launch. While there is none it is made sure that the launcher works: one that was
-    /// stopped keeps its requests for ever.
+    /// The first report of a launch. Pings the launcher while there is no report: a stopped launcher keeps its requests for ever.
     fn first_report(&self, ours: &OwnedFd, pid: u32, deadline: Instant) -> Answer {
         loop {
             match wait_report(ours, deadline.min(Instant::now() + SILENCE)) {
@@ -342,7 +341,7 @@ impl State {
         Ok(())
     }
 
-    /// What there is by now; what failed before is tried again.
+    /// The running launcher; repeats a start that failed before.
     fn started(&mut self, options: &LauncherOptions) -> Result<&mut Started, LaunchError> {
         self.settle()?;
         match &mut self.started {
@@ -454,7 +453,7 @@ impl Process {
         }
     }
 
-    /// For one that is dead or useless already.
+    /// Reaps a dead or useless launcher.
     fn reap(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -479,7 +478,7 @@ fn deadline_after(distance: Duration) -> Instant {
     Instant::now() + distance.min(YEAR)
 }
 
-/// Where the launcher complains; nowhere if that is no file, or none can be made.
+/// Opens the launcher's log; the null device if the log is not a file or cannot be made.
 fn open_log(options: &LauncherOptions) -> io::Result<File> {
     let log = options.runtime_dir.join("launcher.log");
     match File::options().create(true).append(true).open(log) {
@@ -530,8 +529,8 @@ fn wait_report(ours: &OwnedFd, deadline: Instant) -> Answer {
     }
 }
 
-/// Whether this launch has had a supervisor: each notes itself, in a folder made for the launch, before it clones the
-/// task. Where that cannot be told, there was one, since a second task must not begin beside the first.
+/// Whether this launch has had a supervisor: each writes a note, in a folder made for the launch, before it clones the task.
+/// True if the note cannot be read, since a second task must not begin beside the first.
 fn was_supervised(spec: &LaunchSpec<'_>) -> bool {
     let noted = spec.status_dir.join(SUPERVISOR_FILE).symlink_metadata();
     !noted.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -646,8 +645,8 @@ mod tests {
         launched.expect_err("nothing is launched")
     }
 
-    /// What runs in a container may end a process that is put into it before its exec: it ended the launcher as
-    /// well, and with it what others were launching.
+    /// Regression: a process of a container may kill a process that enters the container, before its exec. That killed the
+    /// launcher as well, and with it the launches of other containers.
     #[test]
     fn a_task_killed_before_its_exec_costs_no_launcher_and_is_not_begun_again() {
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -666,7 +665,7 @@ mod tests {
         assert_eq!((more, launcher.pid()), (false, Some(pid)));
     }
 
-    /// A launch that ends without a word is tried again by the same launcher if that one works.
+    /// A launch without any report is repeated by the same launcher if that launcher works.
     #[test]
     fn a_launcher_that_answers_is_kept_when_a_supervisor_came_to_nothing() {
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -687,7 +686,7 @@ mod tests {
         assert_eq!(launcher.pid(), Some(pid));
     }
 
-    /// Found by damages under tasks that live: the agent did not start.
+    /// Regression, found by damaging files of running tasks: the agent did not start.
     #[test]
     fn a_folder_in_place_of_its_log_keeps_no_launcher_away() {
         let dir = tempfile::tempdir().expect("a temporary folder");

@@ -51,7 +51,7 @@ fn seal(image: &File, seals: SealFlag) -> nix::Result<()> {
     fcntl(image, FcntlArg::F_ADD_SEALS(seals)).map(drop)
 }
 
-/// Where the last loadable segment of a 64-bit little-endian ELF file ends.
+/// The end of the last loadable segment of a 64-bit little-endian ELF file.
 fn loaded_length(file: &File) -> Option<u64> {
     const HEADER_BYTES: usize = 64;
     const PROGRAM_HEADER_BYTES: u64 = 56;

@@ -1,9 +1,9 @@
-//! Whether launches of an earlier agent are still under way.
+//! Detects launches of an earlier agent that are still under way.
 //!
-//! Every launcher holds a file's lock together with others, and each supervisor until it has recorded
-//! who it is. An agent that could have the lock alone finds whatever there is, and nothing comes to it
-//! later: a launcher that outlives its agent by a moment could else start what was told to have failed. The file
-//! names the launcher and its agent: a launcher that was stopped does not see the end of its agent, and is ended.
+//! Every launcher holds a shared lock on a file, and so does each supervisor until it has recorded its identity. An agent
+//! that could take the lock exclusively sees all containers, and none appears later: otherwise a launcher that outlives its
+//! agent by a moment could start a task that was reported as failed. The file names the launcher and its agent: a stopped
+//! launcher does not see the end of its agent, and is killed.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
@@ -20,19 +20,19 @@ pub(crate) const LOCK_FILE: &str = "launcher.lock";
 /// Between two looks at a lock that somebody holds.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long a launcher may take to see that its agent has ended; it has one clone to end at most.
+/// The longest time that a launcher may take to see the end of its agent; it has one clone to end at most.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     match options.create(true).write(true).truncate(false).open(path) {
-        // What a damaged disk has made of it, which can be locked as well.
+        // A folder that a damaged disk has put in its place can be locked as well.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => File::open(path),
         opened => opened,
     }
 }
 
-/// Takes the lock for as long as the descriptor, or a copy of it, is open; by the launcher.
+/// Takes the shared lock for the launcher; the lock lasts as long as the descriptor or a copy of it is open.
 pub(super) fn share(path: &Path) -> io::Result<OwnedFd> {
     let file = open(path)?;
     file.lock_shared()?;
@@ -145,7 +145,7 @@ mod tests {
             };
             identity.to_text()
         };
-        // Whoever answers lives: a signal is seen before what was written after it.
+        // A process that answers lives: it would see a signal before any later input.
         let echo = || {
             let mut command = Command::new("cat");
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()

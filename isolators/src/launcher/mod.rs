@@ -83,7 +83,7 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
-/// Why a user name gave no [`Credentials`].
+/// Errors of looking up the [`Credentials`] of a user.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     #[error("no such user: {0:?}")]
@@ -115,12 +115,11 @@ impl Credentials {
     }
 }
 
-/// Where what a process prints goes.
+/// The destination of a process's output.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Destination {
-    /// To a file, appended to, at a path beneath a folder. Only the caller can move the folder; what is in it
-    /// may be anybody's, so that no link is followed and a file that is there already must be a plain one
-    /// of the process's user.
+    /// A file at a path beneath a folder, opened for appending. Only the caller can move the folder. The entries below may belong
+    /// to anybody, so no link is followed, and an existing file must be a plain file of the process's user.
     File {
         beneath: PathBuf,
         path: PathBuf,
@@ -152,7 +151,7 @@ impl Destination {
 /// The device that everything written to is lost in.
 const NULL: &str = "/dev/null";
 
-/// One resource limit of the task's processes.
+/// A resource limit of the task's processes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Rlimit {
     /// The number of the `RLIMIT_*` constant.
@@ -163,7 +162,7 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// One launch: what of a container is the launcher's, and what the isolators add.
+/// A single launch: the launcher's part of a container, and the additions of the isolators.
 #[derive(Clone, Debug)]
 pub struct LaunchSpec<'a> {
     /// The name of the container.
@@ -174,16 +173,16 @@ pub struct LaunchSpec<'a> {
     pub working_dir: &'a Path,
     /// Whom to run as; `None` stays what the agent is.
     pub credentials: Option<&'a Credentials>,
-    /// Where standard output goes.
+    /// The destination of standard output.
     pub stdout: &'a Destination,
-    /// Where standard error goes.
+    /// The destination of standard error.
     pub stderr: &'a Destination,
     /// Folder for the exit status and the supervisor's identity; must exist.
     pub status_dir: PathBuf,
     pub isolation: LaunchIsolation,
 }
 
-/// What isolators add to a launch.
+/// The additions of isolators to a launch.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LaunchIsolation {
     /// New pid namespace, the supervisor being its first process.
@@ -207,7 +206,7 @@ pub struct LaunchIsolation {
     pub oom_score_adj: Option<i32>,
     /// New network namespace, with the loopback interface up and nothing else.
     pub network_namespace: bool,
-    /// Changes to the mount table, in order; they need `mount_namespace`, or `join` to change that one's.
+    /// Changes to the mount table, in order; they need `mount_namespace`, or `join` to change the joined namespace.
     pub mounts: Vec<MountStep>,
     /// Capabilities that are left; `None` leaves them as exec leaves them.
     pub capabilities: Option<CapabilitySets>,
@@ -215,17 +214,17 @@ pub struct LaunchIsolation {
     pub seccomp: Vec<SeccompProgram>,
     /// A process whose namespaces are entered; then none may be new.
     pub join: Option<ProcessIdentity>,
-    /// Where standard input is read from, instead of nowhere.
+    /// The file of standard input, in place of the null device.
     pub stdin: Option<PathBuf>,
     /// Whether standard input is a terminal, to become the one that rules the task.
     pub terminal: bool,
     /// Bounds of the file for standard output; without, the task writes to it itself. Both or neither.
     pub stdout_log: Option<LogFile>,
-    /// The same for standard error.
+    /// The bounded log file of standard error.
     pub stderr_log: Option<LogFile>,
 }
 
-/// How much of a task's output is kept: a file, and older ones named `<file>.1`, `<file>.2`, ...
+/// The kept part of a task's output: a file, and older ones named `<file>.1`, `<file>.2`, ...
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct LogFile {
     /// A file that has so many bytes is renamed; a page at least.
@@ -234,23 +233,23 @@ pub struct LogFile {
     pub files: u32,
 }
 
-/// One change to the mount table of a container's own mount namespace.
+/// A single change to the mount table of a container's own mount namespace.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MountStep {
-    /// Where. What is not there is skipped, except by [`MountAction::Bind`].
+    /// The path of the change. A missing path is skipped, except by [`MountAction::Bind`].
     pub path: PathBuf,
     pub action: MountAction,
 }
 
-/// What a [`MountStep`] does.
+/// The action of a [`MountStep`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MountAction {
     /// Makes this mount and all below it read-only.
     ReadOnlyTree,
     /// Makes this folder or file read-only, whether or not it is a mount of its own.
     ReadOnlyPath,
-    /// Replaces a cgroup tree by a read-only view of it from the container's own cgroup namespace. One that the
-    /// kernel cannot show so is not there.
+    /// Replaces a cgroup tree by a read-only view of it from the container's own cgroup namespace. A tree that the kernel cannot
+    /// show this way is left out.
     CgroupTree {
         /// The controllers of a v1 hierarchy, separated by commas; `None` for the v2 tree.
         controllers: Option<String>,
@@ -261,8 +260,8 @@ pub enum MountAction {
     MaskFolder,
     /// A new tmpfs that everybody may write to, of at most so many bytes.
     Tmpfs { bytes: u64 },
-    /// What lies elsewhere is seen here, with what is mounted below it. A file on a file, a folder on a
-    /// folder, both there already; anything else fails the launch.
+    /// Shows another path here, with the mounts below it. A file covers a file, and a folder covers a folder; both must exist.
+    /// Anything else fails the launch.
     Bind {
         source: MountSource,
         /// A folder that `path` is relative to, as in [`MountSource`]. Without, no part of `path` may be a link.
@@ -270,9 +269,9 @@ pub enum MountAction {
         /// Whether it can be changed from here.
         writable: bool,
     },
-    /// What is mounted on this folder goes; nothing there is fine.
+    /// Removes the mount on this folder; a folder without a mount is fine.
     Unmount {
-        /// The same as for [`MountAction::Bind`].
+        /// The folder of the path, as for [`MountAction::Bind`].
         beneath: Option<PathBuf>,
     },
 }
@@ -291,9 +290,9 @@ pub struct MountSource {
 /// Capabilities as bit sets, bit n for capability number n.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct CapabilitySets {
-    /// What no program of the container can ever have more than.
+    /// The upper limit for every program of the container.
     pub bounding: u64,
-    /// What the task begins with: permitted, effective and, for users other than root, ambient.
+    /// The set at the start of the task: permitted, effective and, for users other than root, ambient.
     pub effective: u64,
 }
 
@@ -306,7 +305,7 @@ pub struct SeccompProgram(pub Vec<u64>);
 pub struct LauncherOptions {
     /// The agent's runtime folder; the launcher's own complaints go to `launcher.log` in it.
     pub runtime_dir: PathBuf,
-    /// How long a launch may take until exec before it is given up. Default: 30 s.
+    /// The longest time of a launch until exec, after which it fails. Default: 30 s.
     pub launch_timeout: Duration,
     /// v1 `tasks` files that the launcher writes itself into at its start, so that it and the
     /// supervisors are out of the agent's own groups.
@@ -325,7 +324,7 @@ pub struct Launched {
     pub task_pid: i32,
 }
 
-/// Why a launch failed. After any of these no process of it is left, unless the variant says so.
+/// Errors of a launch. After any of these no process of the launch is left, unless the variant documents it.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     #[error("launch of {name} failed when {}: {detail}{}", step.doing(), step.lacking(source))]
@@ -349,7 +348,7 @@ pub enum LaunchError {
         name: ContainerName,
         doing: &'static str,
     },
-    /// Something else ended the task's process: what runs in its container already, or the kernel for want of memory.
+    /// Another process of the container killed the task's process, or the kernel killed it because memory ran out.
     #[error("launch of {name} failed: its process was killed before it executed anything")]
     Killed { name: ContainerName },
     #[error("failed to prepare the cgroups of {name}")]
@@ -358,7 +357,7 @@ pub enum LaunchError {
         #[source]
         source: crate::cgroup::KnobError,
     },
-    /// Its folder in the runtime directory could not be made; it may exist already.
+    /// The container's folder in the runtime directory could not be made; it may exist already.
     #[error("failed to create {path} for {name}")]
     RuntimeDir {
         name: ContainerName,

@@ -19,8 +19,8 @@ use super::LogFile;
 use super::plan::{PlannedOutput, TaskPlan};
 use crate::beneath::{Folder, OUTPUT_MODE, Owner};
 
-/// What one container's output may be per [`PACE`]: 64 MB a second cost a few hundredths of a
-/// processor, which are nobody's share.
+/// The limit on the output of one container per [`PACE`]: 64 MB a second cost a few hundredths of a processor, which no
+/// container is charged for.
 const PACE_BYTES: u64 = 6_400_000;
 pub(super) const PACE: Duration = Duration::from_millis(100);
 
@@ -30,10 +30,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// The smallest file: a page.
 const FILE_BYTES_MIN: u64 = 4096;
 
-/// One stream of a task.
+/// A single output stream of a task.
 #[derive(Debug)]
 struct Stream {
-    /// Where the supervisor reads; `None` once every writer is gone.
+    /// The read end of the supervisor; `None` once every writer is gone.
     pipe: Option<OwnedFd>,
     dir: Folder,
     name: CString,
@@ -48,7 +48,7 @@ struct Stream {
 #[derive(Debug, Default)]
 pub(super) struct Output {
     streams: Vec<Stream>,
-    /// What may still be moved before `pause_until`, on the caller's clock.
+    /// The number of bytes that may still move before `pause_until`, on the caller's clock.
     left: u64,
     pause_until: Duration,
 }
@@ -120,7 +120,7 @@ impl Output {
         }
     }
 
-    /// What to wait for; nothing while the pace is exceeded, with the time when that ends.
+    /// The descriptors to wait for. Empty while the pace is exceeded; the time is the end of that pause.
     pub(super) fn waiting(&self, now: Duration) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
         if self.left == 0 && now < self.pause_until {
             return (Vec::new(), Some(self.pause_until));
@@ -128,7 +128,7 @@ impl Output {
         (self.pipes(), None)
     }
 
-    /// Moves what is there, as far as the pace allows.
+    /// Moves the available output, as far as the pace allows.
     pub(super) fn pump(&mut self, now: Duration) {
         if now >= self.pause_until {
             self.left = PACE_BYTES;
@@ -150,7 +150,7 @@ impl Output {
 }
 
 impl Stream {
-    /// Moves at most so many bytes; what is left of them.
+    /// Moves at most so many bytes; returns the rest of the budget.
     fn pump(&mut self, mut budget: u64) -> u64 {
         if self.file.is_none() {
             // There may be room again.
@@ -266,16 +266,16 @@ fn has_ended(pipe: BorrowedFd<'_>) -> bool {
     found && polled[0].revents().contains(PollFlags::HUP) && held_bytes(pipe) == 0
 }
 
-/// What became of some bytes.
+/// The outcome of moving some bytes.
 enum Moved {
-    /// They are in the file.
+    /// The bytes are in the file.
     Kept(usize),
     /// The file could not take them.
     Lost(usize),
 }
 
-/// Moves up to so many bytes from a pipe into a file at an offset. What the file cannot take is thrown
-/// away: the task is not to stop for want of room for its words.
+/// Moves up to so many bytes from a pipe into a file at an offset. Drops bytes that the file cannot take: a lack of disk
+/// space must not stop the task.
 fn move_some(
     pipe: &OwnedFd,
     file: Option<&OwnedFd>,

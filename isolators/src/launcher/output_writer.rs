@@ -22,8 +22,8 @@ const STACK_BYTES: usize = 128 << 10;
 /// Pause before a thread that could not be started is tried again. The output waits in its pipe meanwhile.
 const START_RETRY: Duration = Duration::from_millis(100);
 
-/// The longest wait for the last output, after the task's end. A disk that takes longer loses what is left in the pipe,
-/// 64 KB at most for each stream, instead of keeping the supervisor from its own end.
+/// The longest wait for the last output, after the task's end. A slower disk loses the rest in the pipe, at most 64 KB for
+/// each stream, instead of keeping the supervisor from its own end.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// A task's output, carried by a thread once there is any.
@@ -36,7 +36,7 @@ pub(super) struct OutputWriter {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing was printed so far.
+    /// The task has printed nothing so far.
     Idle(Output),
     Started(Arc<Shared>),
 }
@@ -44,10 +44,10 @@ enum State {
 /// The part that the thread and the supervisor share.
 #[derive(Debug)]
 struct Shared {
-    /// The supervisor tells the thread that no more output is to come.
+    /// Signal of the supervisor to the thread: no more output will come.
     wake: OwnedFd,
     finishing: AtomicBool,
-    /// The thread tells the supervisor that it has carried everything.
+    /// Signal of the thread to the supervisor: all output is written.
     done: OwnedFd,
     /// Whether a pipe is still open.
     open: AtomicBool,

@@ -26,10 +26,10 @@ pub(super) const PLAN_BYTES_MAX: usize = 4 << 20;
 /// Longest path that the kernel takes (`PATH_MAX` without its zero byte).
 const PATH_BYTES_MAX: usize = 4095;
 
-/// What a string costs in an encoded plan beside its own bytes: its length.
+/// The cost of a string in an encoded plan beside its own bytes: its length.
 const LENGTH_BYTES: usize = 8;
 
-/// Where a program without a slash is looked for when the task has no `PATH`.
+/// The search path for a program without a slash when the task has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Everything that happens between a request and an exec.
@@ -254,13 +254,13 @@ impl TaskPlan {
         Ok(plan)
     }
 
-    /// Whose what is made for the task is to be.
+    /// The owner of the files made for the task.
     pub(super) fn owner(&self) -> Owner {
         let credentials = self.credentials.as_ref();
         credentials.map(|(uid, gid, _)| (*uid, *gid))
     }
 
-    /// What a failed step was about, for its message.
+    /// The target of a failed step, for its message.
     pub(super) fn detail(&self, step: LaunchStep, index: usize) -> String {
         let text = |text: Option<&CString>| {
             text.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
@@ -318,7 +318,7 @@ fn is_already(user: &Credentials) -> bool {
     !uid.is_root() && uid.as_raw() == user.uid && nix::unistd::getegid().as_raw() == user.gid
 }
 
-/// Whose namespaces are entered.
+/// The namespaces to enter.
 fn resolve_join(isolation: &LaunchIsolation) -> Result<[u64; 2], String> {
     let Some(who) = &isolation.join else {
         return Ok([0, 0]);
@@ -373,8 +373,8 @@ fn resolve_command(spec: &LaunchSpec<'_>) -> Result<(Vec<CString>, Vec<CString>)
     }
 }
 
-/// Where the program may be, in order. A task chooses the program's name and its `PATH`, whose product must not
-/// become the agent's memory: what the kernel could not execute is left out, and the sum is bounded as it grows.
+/// The candidate paths of the program, in order. A task chooses the program's name and its `PATH`, whose product must not
+/// fill the agent's memory: paths too long for the kernel are skipped, and the sum is bounded as it grows.
 fn resolve_program(program: &OsStr, spec: &LaunchSpec<'_>) -> Result<Vec<CString>, String> {
     let program = program.as_bytes();
     if program.len() > PATH_BYTES_MAX {

@@ -14,7 +14,7 @@ use super::{CapabilitySets, SeccompProgram};
 /// A task's capabilities, looked up.
 #[derive(Debug)]
 pub(super) struct Capabilities {
-    /// Those that leave the bounding set. Those that the kernel does not know are not in it anyway.
+    /// The capabilities to remove from the bounding set. The set never holds those that the kernel does not know.
     dropped: Vec<caps::Capability>,
     effective: CapsHashSet,
     none: CapsHashSet,
@@ -36,7 +36,7 @@ impl Capabilities {
         }
     }
 
-    /// Narrows the bounding set, and has a change of user keep what may be wanted after it.
+    /// Narrows the bounding set, and makes a change of user keep the capabilities that may be needed after it.
     pub(super) fn bound(&self) -> io::Result<()> {
         for one in &self.dropped {
             caps::drop(None, CapSet::Bounding, *one).map_err(last_error)?;
@@ -47,8 +47,8 @@ impl Capabilities {
         caps::securebits::set_keepcaps(true).map_err(last_error)
     }
 
-    /// Narrows the other sets. Root regains at exec what is both permitted and in the bounding set;
-    /// others keep only what is ambient.
+    /// Narrows the other sets. At exec root regains the capabilities that are both permitted and in the bounding set; others keep
+    /// only the ambient ones.
     pub(super) fn reduce(&self, root: bool) -> io::Result<()> {
         // Refused without the ambient sets of Linux 4.3, where there is nothing to clear.
         let _ = caps::clear(None, CapSet::Ambient);

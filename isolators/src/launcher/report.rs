@@ -1,10 +1,9 @@
-//! What a new container tells the agent on its way to exec.
+//! The reports of a new container to the agent on its way to exec.
 //!
-//! Each launch has a socket pair of its own. The agent's end has SO_PASSCRED, so the kernel stamps
-//! every report with the sender's pid in the agent's numbering, whatever namespace it came from. The
-//! other end is passed to the launcher, the supervisor and the task, each of which closes it when it
-//! has no more to say; exec closes the last one. So: `Running` and then end of file is a task that has
-//! been executed.
+//! Each launch has a socket pair of its own. The agent's end has SO_PASSCRED, so the kernel stamps every report with the
+//! sender's pid in the agent's numbering, in any namespace. The other end goes to the launcher, the supervisor and the task,
+//! each of which closes it after its last report; exec closes the last one. So `Running` followed by end of file means that
+//! the task has been executed.
 
 use crate::launcher::LaunchStep;
 
@@ -14,11 +13,11 @@ pub(super) const REPORT_BYTES: usize = 32;
 const KIND_RUNNING: u8 = 1;
 const KIND_FAILED: u8 = 2;
 
-/// One message from a new process.
+/// A message of a new process.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Report {
     pub(super) outcome: Outcome,
-    /// The supervisor's pid in the launcher's numbering, 0 if there is none.
+    /// The supervisor's pid in the launcher's numbering, 0 without a supervisor.
     pub(super) supervisor_pid: i32,
     /// The start time of the supervisor, in clock ticks.
     pub(super) supervisor_start: u64,

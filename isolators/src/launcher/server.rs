@@ -23,7 +23,7 @@ use super::{INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, PING, READY, lock, supervisor};
 use crate::launch_step::LaunchStep;
 use crate::sys::{self, Cloned};
 
-/// Where the socket is: standard input, so that exec needs no other inheritable descriptor.
+/// The number of the socket: standard input, so that exec needs no other inheritable descriptor.
 const SOCKET: RawFd = 0;
 
 /// Descriptor on which a supervisor keeps its report socket.
@@ -57,7 +57,7 @@ fn serve() -> io::Result<()> {
     sys::ignore_children();
     let _ = nix::sys::prctl::set_name(c"meseta-launcher");
     let mut buffer = vec![0; INLINE_BYTES_MAX];
-    // Which files are its own is told first: the lock, the supervisors' group, what joins groups.
+    // The first message passes the launcher's own files: the lock, the supervisors' group, and files for joining groups.
     let Some((length, _)) = receive(socket, &mut buffer)? else {
         return Ok(());
     };
@@ -77,7 +77,7 @@ fn serve() -> io::Result<()> {
     sys::write_once(socket, &[READY, a, b, c, d])?;
     let (group, lock) = opened?;
     while let Some((length, fds)) = receive(socket, &mut buffer)? {
-        // What a dead agent still wanted nobody waits for, and the next one would not know of it.
+        // Nobody waits for the requests of a dead agent, and the next agent would not know of them.
         if is_orphaned(socket) {
             break;
         }

@@ -1,9 +1,8 @@
 //! The three standard streams of a task, opened while their paths mean what they mean to the agent.
 //!
-//! Entered through [`Stdio::open`] by the supervisor, before it enters or makes any namespace: in a container
-//! that runs, a task may have mounted something of its own over the folders that the paths lead through.
-//! Invariants: nothing here waits for anybody, and only what is new, or was made for this very process, is
-//! given to the task's user.
+//! The supervisor calls [`Stdio::open`] before it enters or makes any namespace: in a running container, a task may have
+//! mounted something of its own over the folders on these paths. Invariants: nothing here blocks, and the task's user becomes
+//! the owner only of new files and of files made for this very process.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,7 +15,7 @@ use super::output::{Output, folder_of};
 use super::plan::{PlannedOutput, TaskPlan};
 use crate::beneath::Owner;
 
-/// What the task reads from and writes to.
+/// The input and output streams of a task.
 #[derive(Debug)]
 pub(super) struct Stdio {
     pub(super) stdin: OwnedFd,
@@ -26,7 +25,7 @@ pub(super) struct Stdio {
 }
 
 impl Stdio {
-    /// Opens them, with what is to be carried into files of bounded size.
+    /// Opens the streams, and the output that goes to files of bounded size.
     pub(super) fn open(plan: &TaskPlan) -> io::Result<(Self, Output)> {
         let stdin = match &plan.stdin {
             Some(path) if plan.terminal => endpoint(path, OFlag::O_RDWR),

@@ -40,7 +40,7 @@ const RECORD_RETRY: Duration = Duration::from_millis(100);
 /// More than an exit record has: the least that a disk gives away.
 const RECORD_BYTES_MAX: libc::off_t = 4096;
 
-/// How long stragglers are waited for, without a pid namespace whose end would take them along.
+/// The longest wait for stragglers, without a pid namespace whose end would kill them.
 const STRAGGLERS_WAIT_MAX: Duration = Duration::from_secs(10);
 const STRAGGLERS_RETRY: Duration = Duration::from_millis(20);
 
@@ -165,14 +165,14 @@ fn record_identity(plan: &TaskPlan, who: &Report, dir: BorrowedFd<'_>) -> io::Re
 fn reserve_record(dir: BorrowedFd<'_>) -> io::Result<()> {
     let file = open_temporary(dir, STATUS_FILE)?;
     match nix::fcntl::posix_fallocate(&file, 0, RECORD_BYTES_MAX) {
-        // Where room cannot be taken before it is needed, there is some or there is none.
+        // File systems that cannot reserve space report a lack of space at the write.
         Err(nix::Error::EOPNOTSUPP | nix::Error::EINVAL | nix::Error::ENOSYS) | Ok(()) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
 fn open_temporary(dir: BorrowedFd<'_>, name: &str) -> nix::Result<OwnedFd> {
-    // What was reserved is kept: nothing is truncated before it is written over.
+    // The file keeps its reserved space: it is not truncated before it is written over.
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mode = Mode::from_bits_truncate(0o600);
     nix::fcntl::openat(dir, temporary(name).as_str(), flags, mode)
@@ -182,7 +182,7 @@ fn temporary(name: &str) -> String {
     format!("{name}.tmp")
 }
 
-/// Writes a small file in a folder: all of it or nothing of it is seen under its name.
+/// Writes a small file in a folder atomically: its name shows all of it or nothing.
 fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io::Result<()> {
     let temporary = temporary(name);
     let file = open_temporary(dir, name)?;
@@ -355,7 +355,7 @@ struct Running {
     status_dir: OwnedFd,
     signals: SignalQueue,
     failure: SharedPair,
-    /// When SIGKILL follows, on the monotonic clock, once a kill was asked for.
+    /// The time of the SIGKILL on the monotonic clock, once a kill request has arrived.
     deadline: Option<Duration>,
 }
 

@@ -1,8 +1,7 @@
 //! The last steps before exec, in the task's own process.
 //!
-//! Entered through [`become_task`] in a fresh clone of the supervisor. Invariant: from the clone to
-//! the exec only async-signal-safe calls are made; every string and array was prepared before, and a
-//! failure is told by number only.
+//! A fresh clone of the supervisor calls [`become_task`]. Invariant: from the clone to the exec only async-signal-safe calls
+//! are made; every string and array was prepared before, and a failure is reported by number only.
 
 use std::ffi::CStr;
 use std::io;
@@ -23,7 +22,7 @@ pub(super) const SHELL: &CStr = c"/bin/sh";
 /// Exit code of a task that never was executed, as shells use it.
 const NOT_EXECUTED: i32 = 127;
 
-/// What the task needs, prepared by the supervisor.
+/// The task's data, prepared by the supervisor.
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
     pub(super) plan: &'a TaskPlan,
@@ -36,7 +35,7 @@ pub(super) struct Prepared<'a> {
     /// The plan's capabilities, looked up.
     pub(super) capabilities: Option<&'a Capabilities>,
     pub(super) args: ExecArray<'a>,
-    /// For each program of the plan, the arguments with which [`SHELL`] runs it as a script.
+    /// The arguments with which [`SHELL`] runs each program of the plan as a script.
     pub(super) script_args: Vec<ExecArray<'a>>,
     pub(super) env: ExecArray<'a>,
     pub(super) stdin: BorrowedFd<'a>,
@@ -45,7 +44,7 @@ pub(super) struct Prepared<'a> {
     pub(super) report: BorrowedFd<'a>,
     /// A running report, filled in but for what a failure adds.
     pub(super) running: Report,
-    /// Where a failure is left for the supervisor.
+    /// Memory in which the supervisor reads a failure.
     pub(super) failure: &'a SharedPair,
     /// Ask for SIGKILL when this process, our parent, dies: without a pid namespace nothing else
     /// would end the task then.
@@ -141,7 +140,7 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
         reduced.map_err(|error| failed(LaunchStep::Capabilities, error, 0))?;
     }
     if let Some(parent) = prepared.die_with {
-        // After the change of user, which clears it. If the parent died before, nobody tells us.
+        // Set after the change of user, which clears it. The kernel sends no signal if the parent died before.
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
         let seen = nix::unistd::getppid().as_raw();
         // From inside another pid namespace a parent outside has no number.
@@ -173,8 +172,8 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
 /// Descriptors that a launch may have open at once.
 const LAUNCH_FILES: u64 = 1_024;
 
-/// What holds of a limit from before the change of user, which may be needed to raise it. One on descriptors that leaves
-/// a launch too few is lowered once that needs no more.
+/// The value of a limit before the change of user, which may be needed to raise it. A limit on descriptors that is too low
+/// for a launch is applied after the launch has opened its last file.
 fn while_launching([resource, soft, hard]: [u64; 3]) -> Option<[u64; 3]> {
     if resource != u64::from(libc::RLIMIT_NOFILE) {
         return Some([resource, soft, hard]);
@@ -207,7 +206,7 @@ fn cgroup_namespace(prepared: &Prepared<'_>) -> nix::Result<()> {
     }
 }
 
-/// One change to the container's mount table. What is not there needs no protection.
+/// Applies one change to the container's mount table. A missing path needs no protection.
 fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
     let path = &mount.path;
     let changed = match &mount.action {
@@ -255,8 +254,8 @@ fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
     }
 }
 
-/// Opens a place with the rights on files that the task's user has, and through no link. What is mounted
-/// is this very descriptor: whatever others do to the path from here on changes nothing.
+/// Opens a place with the file rights of the task's user, and through no link. The mount uses this very descriptor: later
+/// changes of the path have no effect.
 fn open_by_user(user: Option<&User>, beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
     let open = || match beneath {
         Some(_) => sys::open_path(beneath, path),
@@ -274,7 +273,7 @@ fn open_by_user(user: Option<&User>, beneath: Option<&CStr>, path: &CStr) -> io:
     opened
 }
 
-/// Where a step is to be taken, found without following links.
+/// The target of a mount step, found without following links.
 fn target(mount: &PlannedMount) -> io::Result<OwnedFd> {
     match &mount.beneath {
         Some(beneath) => sys::open_path(Some(beneath), &mount.path),

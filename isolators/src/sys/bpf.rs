@@ -26,7 +26,7 @@ const ACCESS_WRITE: u32 = 4;
 const TYPE_BLOCK: u32 = 1;
 const TYPE_CHARACTER: u32 = 2;
 
-/// Registers: result and scratch, context, then what is read of it.
+/// Registers: the result and scratch, the context, then the values read from it.
 const R0: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -42,7 +42,7 @@ const MOVE_REGISTER: u8 = 0xbc;
 const JUMP_IF_NOT: u8 = 0x55;
 const EXIT: u8 = 0x95;
 
-/// One instruction, as the kernel's `bpf_insn`.
+/// Encodes an instruction as the kernel's `bpf_insn`.
 fn instruction(code: u8, to: u8, from: u8, offset: i16, value: u32) -> u64 {
     let [o0, o1] = offset.to_le_bytes();
     let [v0, v1, v2, v3] = value.to_le_bytes();

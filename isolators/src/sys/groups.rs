@@ -17,8 +17,7 @@ struct FileHandle {
 const KERNFS: i32 = 0xfe;
 const NUMBER_BYTES: u32 = 8;
 
-/// Where the group of this number is below `mount`; none if there is no such group any more. Needs
-/// CAP_DAC_READ_SEARCH.
+/// The path below `mount` of the group with this number; `None` if the group is gone. Needs CAP_DAC_READ_SEARCH.
 pub(crate) fn cgroup_path(mount: &Path, number: u64) -> io::Result<Option<PathBuf>> {
     let mount = File::open(mount)?;
     let mut handle = FileHandle {
@@ -48,7 +47,7 @@ pub(crate) fn cgroup_path(mount: &Path, number: u64) -> io::Result<Option<PathBu
     // SAFETY: the kernel has just given it to us alone.
     let group = unsafe { OwnedFd::from_raw_fd(opened) };
     let path = std::fs::read_link(format!("/proc/self/fd/{}", group.as_raw_fd()))?;
-    // What is removed while it is open is called so.
+    // The kernel marks a folder this way if it was removed while open.
     let is_gone = path.to_string_lossy().ends_with(" (deleted)");
     Ok((!is_gone).then_some(path))
 }

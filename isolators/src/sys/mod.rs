@@ -36,7 +36,7 @@ pub(crate) use signals::{
     reset_signals, send_kill_request, send_signal, wait_readable,
 };
 
-/// What a call says that answers 0 or -1.
+/// Converts the return value of a call that returns 0 or -1.
 fn result(code: libc::c_long) -> io::Result<()> {
     if code == 0 {
         Ok(())
@@ -85,7 +85,7 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Which side of a clone we are on.
+/// The side of a clone on which the code runs.
 #[derive(Debug)]
 pub(crate) enum Cloned {
     Child,
@@ -326,8 +326,8 @@ pub(crate) fn set_uid(uid: u32) -> io::Result<()> {
 /// Sets whose rights on files this thread has, and nothing else of its identity. Leaving root takes the
 /// capabilities on files along, and coming back returns them. Async-signal-safe.
 pub(crate) fn set_file_user(uid: u32, gid: u32) -> io::Result<()> {
-    // They answer with the identity before and tell of no failure; asked for nobody's, they change
-    // nothing and tell what is in force.
+    // The calls return the previous identity and report no failure. With an unused id they change nothing and return the identity
+    // in force.
     let nobody = u32::MAX;
     // SAFETY: no memory is passed. The raw calls change this thread only.
     let is = unsafe {

@@ -1,7 +1,7 @@
 //! Mounts and the loopback interface, for the time between a clone and an exec.
 //!
 //! Everything here is async-signal-safe: rustix makes the system calls itself and copies no path that is a C string.
-//! `mount_setattr` (Linux 5.12) changes a whole tree in one call, where `mount` would have to be told of every mount below.
+//! `mount_setattr` (Linux 5.12) changes a whole tree in one call, where `mount` would need a call for every mount below.
 
 use std::ffi::CStr;
 use std::io;
@@ -58,7 +58,7 @@ pub(crate) fn open_path(beneath: Option<&CStr>, path: &CStr) -> io::Result<Owned
     open_place(root.as_fd(), path, confined)
 }
 
-/// The same for a path from the root of all, with no link on the way. Async-signal-safe.
+/// Opens a path from the root directory, with no link on the way. Async-signal-safe.
 pub(crate) fn open_linkless(path: &CStr) -> io::Result<OwnedFd> {
     open_place(CWD, path, ResolveFlags::NO_SYMLINKS)
 }
@@ -74,8 +74,7 @@ fn open_place(dir: BorrowedFd<'_>, path: &CStr, resolve: ResolveFlags) -> io::Re
     )?)
 }
 
-/// Lets what is at one place be seen at another too, with what is mounted below it. Files go onto files
-/// and folders onto folders. Async-signal-safe.
+/// Shows one place at another too, with the mounts below it. Files cover files and folders cover folders. Async-signal-safe.
 pub(crate) fn bind_mount_fd(
     from: BorrowedFd<'_>,
     onto: BorrowedFd<'_>,
@@ -97,14 +96,14 @@ pub(crate) fn bind_mount_fd(
     )?)
 }
 
-/// Takes away what is mounted at a folder, lazily (MNT_DETACH). Changes the working directory. Async-signal-safe.
+/// Unmounts a folder lazily (MNT_DETACH). Changes the working directory. Async-signal-safe.
 pub(crate) fn unmount_folder(place: BorrowedFd<'_>) -> io::Result<()> {
     // By the working directory, because a path could lead elsewhere by now.
     rustix::process::fchdir(place)?;
     Ok(rustix::mount::unmount(c".", UnmountFlags::DETACH)?)
 }
 
-/// What is mounted in a container gives no rights.
+/// Flags of every mount in a container: mounts give no rights.
 const POWERLESS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
@@ -118,16 +117,16 @@ pub(crate) fn mount_tmpfs(onto: &CStr, options: &CStr, writable: bool) -> io::Re
     )?)
 }
 
-/// Mounts a cgroup tree as this process's cgroup namespace shows it, read-only, in the place of the one that is
-/// there: the v1 hierarchy of these controllers, or the v2 tree if there are none. Async-signal-safe.
+/// Mounts a cgroup tree as this process's cgroup namespace shows it, read-only, in place of the existing mount: the v1
+/// hierarchy of these controllers, or the v2 tree without controllers. Async-signal-safe.
 pub(crate) fn mount_cgroup(onto: &CStr, controllers: &CStr) -> io::Result<()> {
     let (kind, options) = if controllers.is_empty() {
         (c"cgroup2", None)
     } else {
         (c"cgroup", Some(controllers))
     };
-    // The kernel mounts no filesystem on itself, and there may be several mounts on top of each other, as a unit's
-    // protection of /sys makes them. What is not a mount is none to be rid of.
+    // The kernel mounts no filesystem on itself, and several mounts may lie on top of each other, as a unit's protection of /sys
+    // makes them. A place without a mount needs no unmount.
     for _ in 0..STACKED_MAX {
         if rustix::mount::unmount(onto, UnmountFlags::DETACH).is_err() {
             break;

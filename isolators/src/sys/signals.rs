@@ -1,7 +1,7 @@
 //! Signals with a payload, signal masks that include the real-time ones, and their queue.
 //!
-//! nix's `Signal` ends at 31; the kill request is a real-time signal, because those queue and carry
-//! a value, so that one call tells a supervisor what to do without a file or a socket in between.
+//! nix's `Signal` ends at 31. The kill request is a real-time signal: these queue and carry a value, so that one call
+//! instructs a supervisor without a file or a socket in between.
 
 use std::cell::Cell;
 use std::io;
@@ -32,7 +32,7 @@ const BIT_SIGNALS: [i32; 29] = [
 ];
 const BITS_COMPLETE_SIGNAL: i32 = 64;
 
-/// Bits of the signal number in a request that is said bit by bit; those above count grace.
+/// Number of bits of the signal in a bitwise request; higher bits encode the grace period.
 const SIGNAL_BITS: u32 = 6;
 /// The unit of grace there.
 const GRACE_UNIT: Duration = Duration::from_millis(100);
@@ -40,7 +40,7 @@ const GRACE_UNIT: Duration = Duration::from_millis(100);
 /// Longest grace that a kill request can say, about 8,900 years.
 const GRACE_MILLIS_MAX: u64 = (1 << 48) - 1;
 
-/// What a kill request says, packed into a signal's 64-bit value.
+/// The contents of a kill request, packed into a signal's 64-bit value.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct KillPayload {
     /// The signal that is sent first.
@@ -89,7 +89,7 @@ impl KillPayload {
     }
 }
 
-/// What a [`SignalQueue`] delivers.
+/// An event from a [`SignalQueue`].
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum SignalEvent {
     Child,
@@ -248,7 +248,7 @@ pub(crate) fn is_readable_by(fd: &OwnedFd, deadline: Instant) -> io::Result<bool
 #[derive(Debug)]
 pub(crate) struct SignalQueue {
     fd: SignalFd,
-    /// The part of a kill request that was said bit by bit so far.
+    /// The received part of a bitwise kill request.
     bits: Cell<u32>,
 }
 

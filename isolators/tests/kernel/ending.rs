@@ -311,8 +311,8 @@ fn a_restarted_agent_finds_and_ends_its_containers(test_node: &TestNode) -> Resu
     test_node.destroy(&spec, &launched)
 }
 
-/// Found by damaging one file after the other: with its record in a log gone, and the note in its folder, a container that
-/// ran was destroyed and told as never begun.
+/// Regression, found by damaging one file after the other: the container's record in a log and the note in its folder were
+/// gone, so a running container was destroyed and reported as never begun.
 fn a_supervisor_whose_note_is_gone_is_told_by_its_tasks(
     test_node: &TestNode,
 ) -> Result<(), Failed> {
@@ -343,7 +343,7 @@ fn a_supervisor_whose_note_is_gone_is_told_by_its_tasks(
             Some(&launched.supervisor),
         )?;
     }
-    // A note of somebody else is believed, for what it is: that one is gone.
+    // A note with another process's identity is trusted: that process has ended.
     fs::write(
         &note,
         ProcessIdentity {
@@ -401,7 +401,7 @@ fn signals_to_supervisors_reach_no_task(test_node: &TestNode) -> Result<(), Fail
     }
     kill(test_node, &launched, Duration::from_secs(60))?;
     ended_as_asked(test_node, &spec, &launched, ExitCause::Exited(5))?;
-    // The kill request comes with a SIGCONT, so that a stopped task hears of it.
+    // The kill request comes with a SIGCONT, so that a stopped task receives it.
     same(
         test_node.output(&spec).replace("18\n", ""),
         "ready\nasked\n",

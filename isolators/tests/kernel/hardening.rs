@@ -1,4 +1,4 @@
-//! What keeps a hostile task in: capabilities, system call filter, devices, read-only kernel files.
+//! The barriers against a hostile task: capabilities, system call filter, devices, read-only kernel files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,8 +39,7 @@ fn harden(test_node: &TestNode, node: &NodeOptions) -> Result<(), Failed> {
     test_node.open_custom(Isolation::parse(&names.join(","))?, node, Vec::new())
 }
 
-/// What the probe found, with what it needs set up for it: the names that stayed open, and the
-/// lines of its status.
+/// The results of the probe, with the setup that it needs: the names of open ways, and the lines of its status.
 fn probed(
     test_node: &TestNode,
     mut spec: ContainerSpec,
@@ -130,7 +129,7 @@ fn a_hostile_task_of_a_user_finds_no_way_out(test_node: &TestNode) -> Result<(),
     expect_status(&status, CapabilitySet::EMPTY, CapabilitySet::EMPTY)
 }
 
-/// The probe can tell: without the isolators most of it goes through.
+/// The probe is reliable: without the isolators most attempts succeed.
 fn the_ways_out_are_open_without_isolators(test_node: &TestNode) -> Result<(), Failed> {
     let (open, status) = probed(test_node, test_node.spec("c", ""), false)?;
     same(status.get("Seccomp").map(String::as_str), Some("0"))?;
@@ -196,7 +195,7 @@ fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> 
     let kill = CapabilitySet::from_names(["KILL"])?;
     let none = CapabilitySet::EMPTY;
     let usual = ask(None, None);
-    // Who, what is asked, and then CapEff, CapBnd, CapAmb.
+    // The user, the request, and then CapEff, CapBnd, CapAmb.
     for (number, (user, task, effective, bounding, ambient)) in [
         (None, usual.clone(), allowed, allowed, none),
         (Some(nobody()), usual, none, none, none),
@@ -240,7 +239,7 @@ fn capabilities_are_what_is_allowed(test_node: &TestNode) -> Result<(), Failed> 
     Ok(())
 }
 
-/// Neither the task nor what is put into its container learns where its groups are, and both find its limits.
+/// The task and processes that enter its container do not see the place of their groups, and both see its limits.
 fn cgroups_around_a_container_are_hidden(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("namespaces/cgroup", &NodeOptions::default())?;
     let seen = "cat /proc/self/cgroup /proc/self/mountinfo; readlink /proc/self/ns/cgroup";

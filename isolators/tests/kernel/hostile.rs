@@ -1,7 +1,7 @@
-//! A machine that does not play along: full, read-only, busy, without a right, with strangers in the way.
+//! An adverse machine: full, read-only, busy, without a right, with other users' processes in the way.
 //!
-//! Every fault is a real one of the kernel. What is asked of each: an error that says what and where,
-//! nothing left of the attempt, a neighbour that goes on, and success once the fault is gone.
+//! Every fault is a real one of the kernel. Each test requires an error with the operation and its target, no leftovers of
+//! the attempt, an unharmed neighbour, and success once the fault is gone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ fn trees(test_node: &TestNode) -> Vec<PathBuf> {
     mounts.filter(used).collect()
 }
 
-/// One tree after the other can be read only, and only below our own root.
+/// Makes one tree after the other read-only, and only below our own root.
 fn a_tree_that_cannot_be_written_costs_one_launch(test_node: &TestNode) -> Result<(), Failed> {
     let (neighbour_spec, neighbour) = test_node.sleeper("neighbour")?;
     for tree in trees(test_node) {
@@ -144,7 +144,7 @@ fn a_tree_that_cannot_be_written_costs_one_launch(test_node: &TestNode) -> Resul
         )?;
         gone(test_node, &spec)?;
         check!(test_node.lives(&neighbour)?, "the neighbour ended");
-        // What runs there cannot be taken away, and that is said; it is not forgotten either.
+        // The agent cannot remove the running processes; the destroy reports that and keeps the container.
         let quick = DestroyOptions {
             freeze: Duration::from_millis(50),
             empty: Duration::from_secs(10),

@@ -1,4 +1,4 @@
-//! Launches on the real kernel: what a task finds itself in, and how failures are told.
+//! Launches on the real kernel: the environment of a task, and the reports of failures.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -436,7 +436,7 @@ fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), 
         }
     }
     same(fs::read_to_string(&theirs)?, "theirs")?;
-    // What is the user's own already is gone on with.
+    // Output appends to a file that the user owns already.
     let mut spec = test_node.spec("own", "echo written");
     spec.credentials = Some(nobody());
     fs::write(spec.stdout.path(), "before ")?;

@@ -1,4 +1,4 @@
-//! Limits on the real kernel: enforced, counted, told with numbers, also after a restart.
+//! Limits on the real kernel: enforced, counted, reported with numbers, also after a restart.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -208,7 +208,7 @@ fn usage_is_counted(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-/// Its limits held no more, or its end was waited for without end, and nobody was told.
+/// Regression: the limits of such a container no longer held, or the agent waited for its end for ever, without any report.
 fn what_others_do_to_its_processes_is_found(test_node: &TestNode) -> Result<(), Failed> {
     let (spec, launched) = test_node.sleeper("c")?;
     let look = || test_node.with(|all| all.interference(&spec.name, &launched.supervisor));

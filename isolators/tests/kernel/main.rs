@@ -41,10 +41,10 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use meseta_isolators::{Host, Mode};
 use test_node::TestNode;
 
-/// Which cgroup trees a test is run with.
+/// The cgroup trees of a test.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Trees {
-    /// None, and no namespaces either.
+    /// No cgroup trees and no namespaces.
     None,
     /// Only cgroup version 1 is mounted.
     Legacy,
@@ -148,7 +148,7 @@ fn documented_tests_exist(names: &[String]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The machine seen as one of that kind, or why it is none.
+/// The host restricted to these trees, or the reason why the machine lacks them.
 fn host_as(trees: Trees) -> Result<Result<Host, String>, Failed> {
     let mut host = Host::detect()?;
     if trees == Trees::None {

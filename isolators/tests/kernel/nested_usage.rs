@@ -64,7 +64,7 @@ fn counted(usage: &ContainerUsage) -> Result<[u64; 3], Failed> {
     }
 }
 
-/// All that was known counts, and nothing of it twice. Version 2 also counts what is written back later.
+/// Checks that each known figure counts exactly once. Version 2 also counts later writeback.
 fn counts_once(usage: &ContainerUsage, known: [u64; 3]) -> Result<(), Failed> {
     let now = counted(usage)?;
     let is_known = now[0] >= known[0] && now[0] < known[0] + 4 * MB && now[1] >= known[1];
@@ -72,7 +72,7 @@ fn counts_once(usage: &ContainerUsage, known: [u64; 3]) -> Result<(), Failed> {
     same(now[2], known[2])
 }
 
-/// Samples until all has been read again; each one says at least what was known before.
+/// Samples until a complete reading; checks that no sample is below the known figures.
 fn sampled(
     test_node: &TestNode,
     sampler: &RefCell<Sampler>,
@@ -121,7 +121,7 @@ fn nested_work_counts_for_the_outer_one(test_node: &TestNode) -> Result<(), Fail
             "{now:?} after {known:?}"
         );
         same(sample.pids.processes, sample.pids.threads)?;
-        // What is in the task is the task's too, where the kernel counts that apart.
+        // The figures of a nested container count for the task too, where the kernel counts them apart.
         let of_task = test_node.usage(&task_spec)?.io.write_bytes;
         check!(of_task.is_none_or(|bytes| bytes >= 4 * MB), "{of_task:?}");
         known = now;
@@ -259,7 +259,8 @@ impl Isolator for Counting {
     }
 }
 
-/// It was left out of the sum, and lost when its container ended; samples waited for the pauses between attempts.
+/// Regression: the sum left an unreadable figure out and lost it when its container ended, and samples waited for the pauses
+/// between attempts.
 fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
     test_node: &TestNode,
 ) -> Result<(), Failed> {
@@ -342,7 +343,7 @@ fn ended_after_a_failed_look(
     })
 }
 
-/// Without `cgroups/pids` those of the outer one alone were told.
+/// Regression: without `cgroups/pids` the usage showed only the threads of the outer container.
 fn threads_of_which_some_cannot_be_counted_are_absent(test_node: &TestNode) -> Result<(), Failed> {
     let counter = Arc::new(Counter::default());
     let node = NodeOptions {

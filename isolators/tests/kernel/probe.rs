@@ -1,7 +1,7 @@
-//! What a hostile task tries, run inside a container: one line per try, `blocked` or `open`.
+//! The attempts of a hostile task, run inside a container: one line per attempt, `blocked` or `open`.
 //!
-//! The test program executes itself with [`MARK`]. Nothing here does harm where it succeeds: files are
-//! opened and not written, calls get arguments that the kernel refuses once it has let them in.
+//! The test program executes itself with [`MARK`]. No attempt does harm where it succeeds: files are opened and not written,
+//! and calls have arguments that the kernel refuses after its access check.
 #![expect(
     unsafe_code,
     reason = "the tries are system calls that no wrapper offers"
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 pub(crate) const MARK: &str = "--probe";
 
-/// What the test tells the probe.
+/// Variables that pass values from the test to the probe.
 pub(crate) const AGENT: &str = "PROBE_AGENT";
 pub(crate) const GROUPS: &str = "PROBE_GROUPS";
 pub(crate) const ABSTRACT: &str = "PROBE_ABSTRACT";
@@ -75,7 +75,7 @@ fn say(name: &str, result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// One call by number.
+/// Makes a system call by number.
 fn call(number: libc::c_long, args: [libc::c_long; 5]) -> io::Result<()> {
     let [a, b, c, d, e] = args;
     // SAFETY: every caller passes numbers, null pointers or pointers that live over the call.
@@ -266,7 +266,7 @@ fn kernel_calls() -> io::Result<()> {
     ] {
         let raw = libc::c_long::from(libc::SOCK_RAW);
         let socket = call(libc::SYS_socket, [family.into(), raw, 0, 0, 0]);
-        // A kernel without that family says so only to those who may ask.
+        // A kernel without that family reports it only to a permitted caller.
         say(name, socket)?;
     }
     let typed = libc::c_long::try_from(libc::TIOCSTI).unwrap_or(0);
@@ -312,7 +312,7 @@ fn loopback() -> io::Result<()> {
     writeln!(io::stdout(), "through {}", names.join(","))
 }
 
-/// Listens until it is killed, on a port of the kernel's choice unless told.
+/// Listens until it is killed, on a given port or on a port of the kernel's choice.
 fn listen(port: Option<String>) -> io::Result<()> {
     let port = port.unwrap_or_else(|| "0".to_owned());
     let listener = TcpListener::bind(format!("127.0.0.1:{port}"))?;
@@ -331,7 +331,7 @@ fn listen_by_thread() -> io::Result<()> {
     listening.join().map_err(|_| io::ErrorKind::Other)?
 }
 
-/// Says what no file of procfs tells of what this process has from the agent.
+/// Prints inherited properties of this process that procfs does not show.
 fn inherited() -> io::Result<()> {
     const SESSION: libc::c_long = -3;
     const KEYRING_ID: libc::c_long = 0;

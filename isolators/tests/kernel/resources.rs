@@ -31,7 +31,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     an_isolator_of_the_callers_own_is_applied,
 ];
 
-/// Those that need the v2 tree beside or instead of v1.
+/// The tests that need the v2 tree beside or instead of v1.
 pub(crate) const V2_TESTS: &[(&str, Test)] = tests![
     devices_are_denied_by_a_program,
     huge_pages_have_a_ceiling,
@@ -78,7 +78,7 @@ fn devices_are_denied_but_for_the_list(test_node: &TestNode) -> Result<(), Faile
     test_node.prints(&spec, "read\nkept\n")
 }
 
-/// The same on a machine whose device hierarchy we do not see.
+/// Denies devices by a program on a machine whose device hierarchy is invisible to us.
 fn devices_are_denied_by_a_program(test_node: &TestNode) -> Result<(), Failed> {
     let mut host: Host = test_node.host().clone();
     host.v1
@@ -148,7 +148,7 @@ fn cgroups_all_is_all_that_is_here(test_node: &TestNode) -> Result<(), Failed> {
         !resolved.names().any(|name| name == "cgroups/all"),
         "{resolved:?}"
     );
-    // Huge pages have a test of their own, since on v2 the whole tree must be told of them.
+    // Huge pages have a test of their own, since on v2 the whole tree must enable them.
     let names: Vec<_> = resolved
         .names()
         .filter(|name| *name != "cgroups/hugetlb")
@@ -477,7 +477,7 @@ fn huge_pages_have_a_ceiling(test_node: &TestNode) -> Result<(), Failed> {
     })();
     test_node.close();
     if !before.contains("hugetlb") {
-        // Refused while somebody else uses it, who may then keep it.
+        // The write fails while another process uses the controller, which may then keep it.
         let _ = fs::write(&control, "-hugetlb");
     }
     result

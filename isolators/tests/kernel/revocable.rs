@@ -62,7 +62,7 @@ fn revocable_containers_share_a_parent(test_node: &TestNode) -> Result<(), Faile
         "{found:?}"
     );
     same(dir(test_node, &revocable, Controller::Cpu)?, below)?;
-    // What was low becomes equal again when that is asked for.
+    // A low priority becomes normal again when the options change.
     test_node.close();
     test_node.open(|options| options.revocable_cpu_low_priority = false)?;
     if shared.join("cpu.idle").exists() {
@@ -120,7 +120,7 @@ fn a_throttle_binds_containers_with_higher_limits(test_node: &TestNode) -> Resul
     test_node.destroy(&late, &late_launched)
 }
 
-/// Found by reading: between the throttle and the limit stands a container without either.
+/// Regression: between the throttle and the limit there is a container without either.
 fn a_throttle_binds_what_is_nested_with_a_limit_of_its_own(
     test_node: &TestNode,
 ) -> Result<(), Failed> {
@@ -190,7 +190,7 @@ fn a_frozen_container_stands_still_and_goes_on(test_node: &TestNode) -> Result<(
         test_node.with(|containers| containers.is_frozen(&spec.name)),
         Some(true),
     )?;
-    // What is frozen can be ended.
+    // A frozen container can be destroyed.
     freeze(true)?;
     test_node.destroy(&spec, &launched)
 }

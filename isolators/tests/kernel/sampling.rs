@@ -45,7 +45,7 @@ fn samples_are_the_kernels_figures(test_node: &TestNode) -> Result<(), Failed> {
             "{sampled:?}, then {read:?}"
         );
         check!(sampled.memory.total_bytes > Some(0), "{:?}", sampled.memory);
-        // Only a sampler watches for it, where the kernel tells.
+        // Only a sampler watches memory pressure, where the kernel reports it.
         let told = sampled.memory.low_pressure.is_some();
         let group = test_node.groups(&spec.name);
         let offers = group
@@ -102,7 +102,8 @@ fn pressure_on_memory_is_counted_by_level(test_node: &TestNode) -> Result<(), Fa
     test_node.destroy(&spec, &launched)
 }
 
-/// Somebody moved what ran in it out and removed it: version 1 tells that like an event of each level.
+/// Regression: another user moved the processes out and removed the group; version 1 signals this like an event of each
+/// level.
 fn the_end_of_a_memory_group_is_no_pressure(test_node: &TestNode) -> Result<(), Failed> {
     let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);

@@ -1,4 +1,4 @@
-//! How a task starts: its output, what it executes, and what it does not inherit from the agent.
+//! The start of a task: its output, the program, and the properties that it must not inherit from the agent.
 
 use std::fs;
 use std::io::Write as _;
@@ -39,7 +39,7 @@ fn truncated_output_continues_at_its_end(test_node: &TestNode) -> Result<(), Fai
     Ok(())
 }
 
-/// As `execvp` has it.
+/// Scripts run as with `execvp`.
 fn scripts_without_interpreter_line_run(test_node: &TestNode) -> Result<(), Failed> {
     let script = test_node.sandbox().join("script");
     fs::write(&script, "echo \"$0\" \"$#\" \"$1\" \"$2\"\n")?;

@@ -21,10 +21,10 @@ use nix::unistd::Pid;
 /// No test waits longer than this for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Between two looks at something that no descriptor tells of.
+/// The pause between two polls of a state that no descriptor signals.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What every test needs; further controllers are asked for by the tests that use them.
+/// The controllers that every test needs; a test may require further ones.
 const REQUIRED: [Controller; 5] = [
     Controller::Cpu,
     Controller::Cpuacct,
@@ -54,7 +54,7 @@ pub(crate) fn name(text: &str) -> ContainerName {
     ContainerName::new(text).expect("a test's own name is valid")
 }
 
-/// The same with what the task asks of its isolation.
+/// A copy of the specification with the isolation that the task requests.
 pub(crate) fn isolated(spec: &ContainerSpec, task: &TaskIsolation) -> ContainerSpec {
     ContainerSpec {
         isolation: task.clone(),
@@ -62,7 +62,7 @@ pub(crate) fn isolated(spec: &ContainerSpec, task: &TaskIsolation) -> ContainerS
     }
 }
 
-/// The same in the namespaces of a container that runs.
+/// A copy of the specification in the namespaces of a running container.
 pub(crate) fn entering(spec: &ContainerSpec, outer: &Launched) -> ContainerSpec {
     ContainerSpec {
         inside: Some(Inside {
@@ -101,7 +101,7 @@ impl TestNode {
         self.open_as(options, &NodeOptions::default(), Vec::new())
     }
 
-    /// With what it is opened unless a test says otherwise.
+    /// The default options of a test.
     pub(crate) fn options(&self) -> Result<Options, Failed> {
         let isolation = if self.grouped {
             Isolation::default_for(&self.host)
@@ -121,7 +121,7 @@ impl TestNode {
         })
     }
 
-    /// The same with these isolators, by name, besides the default ones.
+    /// Opens with these isolators, by name, besides the default ones.
     pub(crate) fn open_more(&self, names: &str, node: &NodeOptions) -> Result<(), Failed> {
         let usual: Vec<_> = Isolation::default_for(&self.host).names().collect();
         let isolation = Isolation::parse(&format!("{},{names}", usual.join(",")))?;
@@ -184,7 +184,7 @@ impl TestNode {
         self.launch(&isolated(spec, task))
     }
 
-    /// Why it cannot be launched, if it cannot.
+    /// The error of its launch, if the launch fails.
     pub(crate) fn refusal(&self, spec: &ContainerSpec) -> Option<LaunchError> {
         self.with(|containers| containers.launch(spec)).err()
     }
@@ -231,7 +231,7 @@ impl TestNode {
         Ok(Pid::from_raw(i32::try_from(pid.ok_or("no launcher")?)?))
     }
 
-    /// What an agent that ends leaves: the containers, without their launcher.
+    /// Leaves the state after an agent's end: the containers, without their launcher.
     pub(crate) fn close(&self) {
         if let Some(containers) = self.containers.borrow_mut().take() {
             containers.close();
@@ -285,7 +285,7 @@ impl TestNode {
             .map_err(|error| chain(&error).into())
     }
 
-    /// Launches, waits for the end, and gives the record and what was printed.
+    /// Launches, waits for the end, and returns the record and the output.
     pub(crate) fn run(&self, spec: &ContainerSpec) -> Result<(ExitRecord, String), Failed> {
         let launched = self.launch(spec)?;
         let record = self.wait_end(spec, &launched)?;
@@ -301,7 +301,7 @@ impl TestNode {
         fs::read_to_string(spec.stdout.path()).unwrap_or_default()
     }
 
-    /// What it uses now, as far as its groups tell.
+    /// The present usage, as far as the container's groups show it.
     pub(crate) fn usage(&self, spec: &ContainerSpec) -> Result<ContainerUsage, Failed> {
         Ok(self.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
     }

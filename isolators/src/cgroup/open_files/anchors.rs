@@ -1,4 +1,4 @@
-//! Where control files are opened from.
+//! Anchors: folders relative to which control files are opened.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 pub(crate) struct Anchors(Vec<(PathBuf, File)>);
 
 impl Anchors {
-    /// Those of the folders that can be opened.
+    /// Opens the folders and keeps those that can be opened.
     pub(crate) fn at(folders: Vec<PathBuf>) -> Self {
         let folders = folders.into_iter();
         Self(

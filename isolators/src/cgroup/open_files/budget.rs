@@ -1,14 +1,14 @@
-//! How many control files stay open, and which when not all can.
+//! The budget of open control files, and the choice of files when it is too small.
 //!
-//! Files that are read in every sweep go before those that are read now and then. Belongs to one
-//! thread, as its sampler does; atomic only so that it may move.
+//! Files that are read in every sweep go before rarely read ones. Belongs to one thread, as its sampler does; atomic only so
+//! that it may move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Files;
 
-/// How many more descriptors may be kept; shared by all containers of a sampler.
+/// The remaining number of descriptors that may stay open, shared by all containers of a sampler.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budget(Arc<Counts>);
 
@@ -17,11 +17,11 @@ struct Counts {
     left: AtomicUsize,
     /// Files read in every sweep that found nothing left since [`Budget::shift`].
     short: AtomicUsize,
-    /// Of those left, what no file that is seldom read may take.
+    /// The part of `left` that rarely read files may not take.
     promised: AtomicUsize,
 }
 
-/// How often a file is read.
+/// The frequency of reads of a file.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum Pace {
     /// Measured in every sweep.
@@ -98,7 +98,7 @@ mod tests {
         for name in ["often", "a", "b", "c"] {
             fs::write(dir.join(name), "1\n").expect("written");
         }
-        // Enough for what is often read of all of them, and two more.
+        // Enough for the frequently read file of every container, and two more.
         let budget = Budget::new(CONTAINERS + 2);
         let new = |_| Files::keeping(budget.clone(), Arc::default());
         let containers: Vec<_> = (0..CONTAINERS).map(new).collect();

@@ -27,7 +27,7 @@ use crate::shortage::{is_device_failure, is_shortage};
 
 /// Longest control file that is read; `io.stat` of a machine with hundreds of disks fits.
 const FILE_BYTES_MAX: usize = 256 << 10;
-/// What a buffer holds before it is found to be too small.
+/// The initial size of a buffer, which grows when it is too small.
 const BUFFER_BYTES: usize = 8 << 10;
 
 /// The control files of one container, as samples read them.
@@ -42,14 +42,15 @@ struct Inner {
     budget: Option<Budget>,
     anchors: Arc<Anchors>,
     kept: Vec<OpenFile>,
-    /// Where the next file is looked for first: they are asked for in the same order each time.
+    /// The position where the next search begins: readers ask for the files in the same order each time.
     next: usize,
     buffer: Vec<u8>,
-    /// Of what is read now.
+    /// The pace of the current reads.
     pace: Pace,
     /// Whether anything could be read since [`Files::begin`].
     any: bool,
-    /// A read since then that failed for want of ours, or because a device did: it says nothing of the file.
+    /// A read since then that failed because the agent was short of resources or a device failed: the state of the file is
+    /// unknown.
     shortage: Option<io::Error>,
 }
 
@@ -71,7 +72,7 @@ enum State {
 }
 
 impl Files {
-    /// Nothing is kept: each read opens its file.
+    /// Keeps no file open: each read opens its file.
     pub fn passing() -> Self {
         Self::default()
     }
@@ -90,7 +91,7 @@ impl Files {
     pub(crate) fn begin(&self, all: bool, buffer: Vec<u8>) {
         let mut inner = self.inner.borrow_mut();
         inner.buffer = buffer;
-        // A file that is read in every sweep is told from the others when these are not read.
+        // Frequently read files show themselves in sweeps that skip the other files.
         inner.pace = if all { Pace::Seldom } else { Pace::Often };
         inner.any = false;
         inner.shortage = None;
@@ -102,13 +103,13 @@ impl Files {
         (std::mem::take(&mut inner.buffer), inner.any)
     }
 
-    /// What kept a file from being read that may be there, if anything did since the beginning or the last such question:
-    /// descriptors or memory that there were none of.
+    /// Takes the error that prevented the read of a possibly existing file since the beginning or since the last call: a lack of
+    /// descriptors or memory, or a failed device.
     pub(crate) fn take_shortage(&self) -> Option<io::Error> {
         self.inner.borrow_mut().shortage.take()
     }
 
-    /// What `parse` makes of a control file; `None` if it is not there, cannot be read, or is no text.
+    /// The result of `parse` on a control file; `None` if the file is missing, unreadable or not text.
     pub fn read<T>(
         &self,
         dir: &Arc<Path>,
@@ -121,13 +122,13 @@ impl Files {
         parse(str::from_utf8(inner.buffer.get(..length)?).ok()?)
     }
 
-    /// A control file that holds one number; `max` and what is no number are `None`.
+    /// The number in a control file; `None` for `max` and for everything that is not a number.
     pub fn number(&self, dir: &Arc<Path>, file: &'static str) -> Option<u64> {
         self.read(dir, file, |text| text.trim_ascii_end().parse().ok())
     }
 
-    /// How often the kernel told of this level of memory pressure in the group since it was first
-    /// asked for (v1's `memory.pressure_level`); only where descriptors are kept.
+    /// The number of events of this level of memory pressure in the group since the first call (v1's `memory.pressure_level`);
+    /// only where descriptors are kept.
     pub fn pressure_events(&self, dir: &Arc<Path>, level: &'static str) -> Option<u64> {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -152,8 +153,8 @@ impl Files {
         inner.kept.last_mut().and_then(|kept| kept.state.events())
     }
 
-    /// The group is gone, and what it told with it: one that is made in its place is watched from its beginning. What
-    /// this one lacked the other may have.
+    /// Forgets a removed group and its events. A group that is made in its place is watched from its beginning, and may have
+    /// files that the old group lacked.
     pub(crate) fn forget_events(&self, dir: &Arc<Path>) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -169,7 +170,7 @@ impl Files {
         }
     }
 
-    /// How many files are open.
+    /// The number of open files.
     #[cfg(test)]
     fn open(&self) -> usize {
         let kept = &self.inner.borrow().kept;
@@ -305,7 +306,7 @@ impl State {
     }
 }
 
-/// All of it, from the beginning; the buffer grows as needed and never shrinks.
+/// Reads the whole file from its beginning; the buffer grows as needed and never shrinks.
 fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     let mut length = 0;
     loop {

@@ -15,9 +15,9 @@ use crate::launcher::{CapabilitySets, LaunchIsolation};
 
 pub use table::{CAPABILITIES, CapabilityEntry, Reach};
 
-/// What is left to root's containers unless the operator says otherwise: what starting a service as
-/// another user and handling its own files takes. Narrower than what container engines leave, because
-/// our containers see the host's files: no device nodes, no raw sockets, no file capabilities.
+/// The default capabilities of root's containers: those for starting a service as another user and handling its own files.
+/// Narrower than the default of container engines, because our containers see the host's files: no device nodes, no raw
+/// sockets, no file capabilities.
 const STANDARD: [caps::Capability; 9] = [
     caps::Capability::CAP_CHOWN,
     caps::Capability::CAP_DAC_OVERRIDE,
@@ -45,7 +45,7 @@ impl CapabilitySet {
         Self(STANDARD.iter().fold(0, |all, one| all | one.bitmask()))
     }
 
-    /// Those that reach nobody but the task that has them.
+    /// The capabilities that affect only the task that has them.
     pub fn of_the_task_alone() -> Self {
         let entries = CAPABILITIES.iter().enumerate();
         let alone = entries.filter(|(_, entry)| entry.reach == Reach::Task);
@@ -95,7 +95,7 @@ impl CapabilitySet {
         Self(bits)
     }
 
-    /// As the kernel has it: bit n for capability number n.
+    /// The kernel's format: bit n for capability number n.
     pub fn bits(self) -> u64 {
         self.0
     }
@@ -123,16 +123,16 @@ impl fmt::Display for CapabilitySet {
     }
 }
 
-/// What a task asks for. Both must be within the operator's set, and for users other than root within
-/// what reaches the task alone or was granted.
+/// The capabilities that a task requests. Both sets must be within the operator's set, and for users other than root within
+/// the capabilities that affect the task alone or were granted.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct CapabilityRequest {
     /// The most that any of its programs may get.
     pub bounding: Option<CapabilitySet>,
-    /// What it begins with.
+    /// The set at the start of the task.
     pub effective: Option<CapabilitySet>,
-    /// What the operator granted to its user or role beyond what reaches the task alone. Never a matter
-    /// of the task's.
+    /// The grant of the operator to the task's user or role beyond capabilities that affect the task alone. The task has no
+    /// influence on it.
     pub granted: CapabilitySet,
 }
 
@@ -293,7 +293,7 @@ mod tests {
                     assert!(error.contains("--granted_capabilities"), "{error}");
                 }
             }
-            // Granted, it is had when it is asked for, and in no other set than asked.
+            // A granted capability is in effect if requested, and in no other set than requested.
             let granted = isolator.sets(false, request(None, Some(one), one));
             let bits = one.bits();
             let expected = CapabilitySets {

@@ -16,9 +16,9 @@ pub enum Reach {
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct CapabilityEntry {
-    /// Its name without `CAP_`.
+    /// The name without `CAP_`.
     pub name: &'static str,
-    /// What a task can do by it.
+    /// The actions that the capability allows.
     pub grants: &'static str,
     pub reach: Reach,
 }

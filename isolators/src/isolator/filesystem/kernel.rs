@@ -1,9 +1,8 @@
-//! filesystem/kernel: the kernel's own filesystems read-only, and what tells too much of it hidden.
+//! filesystem/kernel: makes the kernel's own filesystems read-only, and hides the parts that reveal too much.
 //!
-//! `/sys` with every cgroup tree in it, cgroup trees mounted elsewhere, and the parts of `/proc` that
-//! change the machine are read-only; a task of root without any capability could write them otherwise,
-//! because files there are root's. Needs `namespaces/mnt`, and `linux/capabilities` to make it last: with
-//! CAP_SYS_ADMIN a task could mount them again.
+//! `/sys` with every cgroup tree in it, cgroup trees mounted elsewhere, and the parts of `/proc` that change the machine are
+//! read-only. Otherwise a task of root without any capability could write them, because files there are root's. Needs
+//! `namespaces/mnt`, and `linux/capabilities` to make it last: with CAP_SYS_ADMIN a task could mount them again.
 
 use std::path::Path;
 
@@ -23,7 +22,7 @@ const READ_ONLY: [&str; 5] = [
     "/proc/fs",
 ];
 
-/// What they hold is the machine's, not the container's.
+/// The contents of these files concern the machine, not the container.
 const HIDDEN_FILES: [&str; 5] = [
     "/proc/kcore",
     "/proc/keys",

@@ -7,21 +7,21 @@ use crate::launcher::LaunchIsolation;
 
 pub(super) use cgroup::Cgroup;
 
-/// What the kernel keeps of a host name, in bytes.
+/// The kernel's limit on a host name, in bytes.
 const HOSTNAME_BYTES_MAX: usize = 64;
 
-/// The namespaces that are asked of the launch and need nothing else.
+/// The namespaces that a launch creates on request and that need nothing else.
 #[derive(Debug)]
 pub(super) enum Namespace {
-    /// Its own System V objects and POSIX message queues.
+    /// A private set of System V objects and POSIX message queues.
     Ipc,
-    /// Its own mounts, that the host never sees and that die with it; with a pid namespace its own `/proc`.
+    /// Private mounts, invisible to the host, that end with the namespace; with a pid namespace also a private `/proc`.
     Mount,
-    /// Its own network, with the loopback interface and nothing else; also its own abstract sockets.
+    /// A private network with only the loopback interface; also private abstract sockets.
     Network,
-    /// Its own process numbers; the supervisor is the first process, and its end is the end of all.
+    /// Private process numbers; the supervisor is the first process, and its end kills all others.
     Pid,
-    /// Its own host name.
+    /// A private host name.
     Uts,
 }
 

@@ -68,18 +68,18 @@ pub fn syscall_number(name: &str) -> Option<i64> {
         .map(|(_, number)| *number)
 }
 
-/// What becomes of a call that is not allowed.
+/// The reaction to a system call that is not allowed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SeccompAction {
     Allow,
     Errno(u16),
     /// The process ends by SIGSYS.
     Kill,
-    /// It is allowed and noted in the kernel's log: for finding out what a program needs.
+    /// Allows the call and writes it to the kernel's log: for finding out the needs of a program.
     Log,
 }
 
-/// Why a profile cannot be made.
+/// Errors of building a profile.
 #[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
 pub enum SeccompError {
     #[error("unknown system call {0:?}")]
@@ -88,7 +88,7 @@ pub enum SeccompError {
     Compile(String),
 }
 
-/// Which system calls are allowed.
+/// The allowed system calls.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SeccompProfile {
     /// By number; the flag says whether its arguments are free too.
@@ -125,16 +125,16 @@ impl CapabilityCondition {
     }
 }
 
-/// One argument of a system call, compared: for rules of [`SeccompProfile::when`].
+/// A comparison of one argument of a system call, for rules of [`SeccompProfile::when`].
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct SeccompArgument {
-    /// Which, from 0 to 5.
+    /// The position of the argument, from 0 to 5.
     pub index: u8,
     pub comparison: SeccompComparison,
     pub value: u64,
 }
 
-/// How an argument is compared.
+/// The operator of a comparison.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SeccompComparison {
     Equal,
@@ -147,11 +147,11 @@ pub enum SeccompComparison {
     Masked(u64),
 }
 
-/// Which arguments of an allowed call are allowed.
+/// The permitted arguments of an allowed call.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Arguments {
     Any,
-    /// One of these; each is a list of conditions that must all hold.
+    /// The arguments must meet at least one of these lists of conditions; all conditions of a list must hold.
     When(Vec<Vec<SeccompArgument>>),
     NoNamespaces,
     UsualFamilies,
@@ -160,7 +160,7 @@ enum Arguments {
 }
 
 impl SeccompProfile {
-    /// What programs need, and what they can use with these capabilities.
+    /// The calls that programs need, and those that these capabilities make useful.
     pub fn standard(capabilities: CapabilitySet) -> Self {
         let mut allowed: BTreeMap<i64, Arguments> = usual()
             .map(|(name, number)| (*number, arguments_of(name)))
@@ -196,9 +196,9 @@ impl SeccompProfile {
         }
     }
 
-    /// With this for one call, whose arguments must all meet the conditions (none: whatever they are).
-    /// Several rules for one call stand beside each other; the strictest that holds is taken, except
-    /// that an allowed call is one whose arguments meet any of its rules.
+    /// Adds a rule for a call whose arguments must all meet the conditions; without conditions any arguments match. Several rules
+    /// for one call are independent. The strictest matching rule applies, except that an allowed call needs to match only one of
+    /// its rules.
     pub fn when(
         mut self,
         name: &str,
@@ -268,7 +268,7 @@ impl SeccompProfile {
         })
     }
 
-    /// With one more, whatever its arguments.
+    /// Allows a call with any arguments.
     pub fn allow(mut self, name: &str) -> Result<Self, SeccompError> {
         self.allowed.insert(number_of(name)?, Arguments::Any);
         Ok(self)
@@ -280,7 +280,7 @@ impl SeccompProfile {
         Ok(self)
     }
 
-    /// With something else for what is not allowed.
+    /// Replaces the action for calls that are not allowed.
     pub fn otherwise(self, otherwise: SeccompAction) -> Self {
         Self { otherwise, ..self }
     }
@@ -350,7 +350,7 @@ impl SeccompProfile {
         }
     }
 
-    /// One filter per action, since a filter knows one besides "allow".
+    /// Builds one filter per action, since a filter has only one action besides "allow".
     fn exceptions_by_action(&self) -> Result<Vec<(SeccompAction, Rules)>, SeccompError> {
         let mut filters: Vec<(SeccompAction, Rules)> = Vec::new();
         for (number, arguments, action) in &self.exceptions {
@@ -375,7 +375,7 @@ impl SeccompProfile {
     }
 }
 
-/// What a filter says of each call: the ways in which its arguments match; none is any arguments.
+/// The calls of a filter and their matching arguments; an empty list matches any arguments.
 type Rules = BTreeMap<i64, Vec<Rule>>;
 
 impl SeccompAction {

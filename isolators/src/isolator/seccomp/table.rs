@@ -10,7 +10,7 @@ macro_rules! calls {
     };
 }
 
-/// What programs need: files, memory, processes of their own, sockets, time, signals.
+/// The calls that programs need: files, memory, processes of their own, sockets, time, signals.
 pub(super) const USUAL: &[(&str, libc::c_long)] = calls![
     accept = SYS_accept,
     accept4 = SYS_accept4,
@@ -369,7 +369,7 @@ pub(super) const REFUSED: &[(&str, libc::c_long)] = calls![
     vhangup = SYS_vhangup,
 ];
 
-/// The same, only on x86_64.
+/// Further refused calls, only on x86_64.
 #[cfg(target_arch = "x86_64")]
 pub(super) const REFUSED_OLD: &[(&str, libc::c_long)] = calls![
     ioperm = SYS_ioperm,

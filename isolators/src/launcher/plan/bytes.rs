@@ -1,7 +1,7 @@
-//! A plan as bytes and back: what crosses from the agent to the launcher.
+//! The encoding of a plan that the agent sends to the launcher, and its decoding.
 //!
-//! Numbers are little-endian; what may be absent has a flag before it, and what there may be several of a count.
-//! Invariant: a count reserves nothing, so that a wrong one costs no more than the bytes that came.
+//! Numbers are little-endian. An optional value follows a flag, and a list follows a count. Invariant: a count reserves no
+//! memory, so that a wrong count costs no more than the received bytes.
 
 use std::ffi::CString;
 
@@ -9,7 +9,7 @@ use super::super::{CapabilitySets, LogFile, SeccompProgram};
 use super::{PlannedAction, PlannedMount, PlannedOutput, TaskPlan};
 
 impl TaskPlan {
-    /// As bytes; the namespaces come first, where [`TaskPlan::namespaces_of`] finds them.
+    /// Encodes the plan; the namespaces come first, where [`TaskPlan::namespaces_of`] finds them.
     pub(in crate::launcher) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(4096);
         self.write(&mut out);
@@ -28,7 +28,7 @@ impl TaskPlan {
     }
 }
 
-/// What can be part of a plan.
+/// A type that can be part of a plan.
 trait Field: Sized {
     fn write(&self, out: &mut Vec<u8>);
     /// Takes what [`Field::write`] wrote from the front.

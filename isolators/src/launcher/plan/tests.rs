@@ -113,7 +113,7 @@ fn plan_goes_through_bytes_whole() {
     assert_eq!(TaskPlan::decode(&bytes), Some(plan));
 }
 
-/// A name of seventy letters was told as seventy numbers.
+/// Regression: an error showed a name of seventy letters as seventy numbers.
 #[test]
 fn what_a_step_was_about_is_told_in_words() {
     let plan = resolve(&spec()).expect("resolves");
