@@ -1,4 +1,4 @@
-//! What one sample of a node with a thousand containers costs an estimator and a controller.
+//! The cost of one sample of a node with a thousand containers, for an estimator and a controller.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Parameters of modules: names and texts in, typed values out.
 //!
-//! Entered through [`Reader`], which every estimator and controller reads its parameters with.
-//! Invariant: a key that nobody asked for is an error, so is a key given twice, and no number that
-//! gets through is NaN, infinite, or outside the range that was asked for.
+//! Every estimator and controller reads its parameters with a [`Reader`]. Invariant: a key that no module reads is an error,
+//! and so is a duplicate key; every number that passes is finite and inside the requested range.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +12,7 @@ use meseta_resources::Resources;
 
 use crate::revocable::revocable;
 
-/// How many edits away a known name may be to be suggested.
+/// The maximum edit distance of a suggested name.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
 /// Keys and values as given on a command line, in order.
@@ -40,7 +39,7 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Parameters {
 /// Parameters by the name of the module that they are for.
 pub type ModuleParameters = BTreeMap<String, Parameters>;
 
-/// What is wrong with a name or a parameter.
+/// Errors in a name or a parameter.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     #[error("unknown {what} {name:?}{suggestion}; {help}")]

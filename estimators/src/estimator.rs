@@ -1,7 +1,7 @@
-//! What every resource estimator promises, and the ones that come with the agent.
+//! The contract of resource estimators, and the built-in ones.
 //!
-//! Entered through [`ResourceEstimator::estimate`], once for each sample. Invariant: an estimate is
-//! revocable resources only, finite and not negative, on top of what revocable work already holds.
+//! The agent calls [`ResourceEstimator::estimate`] once for each sample. Invariant: an estimate is revocable resources only,
+//! finite and not negative, on top of the present revocable allocations.
 
 use std::fmt;
 use std::time::Duration;
@@ -47,23 +47,23 @@ pub trait ResourceEstimator: fmt::Debug + Send + Sync {
     /// last one teaches nothing and oversubscribes no more than before.
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate;
 
-    /// Samples further apart than this teach nothing of what is used between them; none if any distance will do.
+    /// The longest distance of two samples that still show the use between them; `None` if any distance will do.
     fn stale_after(&self) -> Option<Duration> {
         None
     }
 
-    /// What was learned, to be handed to [`ResourceEstimator::restore`] after a restart; empty if
-    /// nothing is ever learned. Bounded: see each estimator.
+    /// The learned state for [`ResourceEstimator::restore`] after a restart; empty if the estimator never learns. Bounded: see
+    /// each estimator.
     fn checkpoint(&self, now: Moment) -> Vec<u8> {
         let _ = now;
         Vec::new()
     }
 
-    /// Takes back what an earlier run learned. `now` may be on another clock than the one of the
-    /// checkpoint, in which only ages are kept.
+    /// Restores the learned state of an earlier run. `now` may be on another clock than that of the checkpoint, which holds only
+    /// ages.
     ///
     /// # Errors
-    /// When the bytes are not a checkpoint of this estimator; what was learned so far is kept then.
+    /// When the bytes are not a checkpoint of this estimator, which then keeps its present state.
     fn restore(&mut self, now: Moment, bytes: &[u8]) -> Result<(), CheckpointError> {
         let _ = now;
         if bytes.is_empty() {
@@ -77,12 +77,12 @@ pub trait ResourceEstimator: fmt::Debug + Send + Sync {
 /// An answer to one sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// What more can be offered than is allocated as revocable now; none if the estimator has nothing
-    /// to say, and whatever was said before stays.
+    /// The resources that can be offered in addition to the present revocable allocations; `None` if the estimator has no answer,
+    /// and the previous one stays.
     pub oversubscribable: Option<Resources>,
-    /// How it came about, for each resource that was measured; for metrics and replays.
+    /// The derivation of the estimate, for each measured resource; for metrics and replays.
     pub forecasts: Vec<Forecast>,
-    /// Why less is offered than could be, in words; none if nothing is held back.
+    /// The reason why the estimate is lower than possible; `None` if nothing is held back.
     pub held_back: Option<String>,
 }
 
@@ -110,15 +110,15 @@ pub struct Forecast {
     pub capacity: f64,
     /// Allocated to regular work.
     pub promised: f64,
-    /// What regular work used at the last sample.
+    /// The use of regular work at the last sample.
     pub used: f64,
-    /// What regular work may use at most in the near future: the predictor, before any cap.
+    /// The maximum use of regular work expected in the near future: the predictor, before any cap.
     pub peak: f64,
-    /// All that may be oversubscribed, what is oversubscribed already included: after caps, gate, ramp and rounding.
+    /// All resources that may be oversubscribed, including those already in use: after caps, gate, ramp and rounding.
     pub total: f64,
 }
 
-/// Why a checkpoint was not taken.
+/// Errors of restoring a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     #[error("the estimator {0} keeps no state, and was given some")]

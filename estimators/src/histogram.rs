@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::numbers::{single, whole};
 
-/// From 1 % to 213 % of the limit.
+/// The number of buckets, which cover 1 % to 213 % of the limit.
 pub(crate) const BUCKETS: usize = 110;
 const LOWEST: f64 = 0.01;
 const GROWTH: f64 = 1.05;
@@ -36,7 +36,7 @@ impl DecayingHistogram {
         }
     }
 
-    /// Counts a share of the limit. What is not a number counts as beyond everything.
+    /// Counts a share of the limit. A share that is not a number counts as beyond every bucket.
     pub(crate) fn add(&mut self, share: f64) {
         if let Some(weight) = self.weights.get_mut(bucket(share)) {
             *weight += 1.0;

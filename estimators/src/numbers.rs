@@ -25,7 +25,7 @@ pub(crate) fn whole(count: f64) -> u64 {
     whole
 }
 
-/// As an `f32`, for storage; saturates at infinity, which no share or weight here comes near.
+/// Converts to `f32` for storage; saturates at infinity, which no share or weight here comes near.
 pub(crate) const fn single(value: f64) -> f32 {
     #[expect(clippy::cast_possible_truncation, reason = "fewer digits are meant")]
     let single = value as f32;
@@ -37,7 +37,7 @@ pub(crate) fn sound(value: f64) -> Option<f64> {
     (value.is_finite() && value >= 0.0).then_some(value)
 }
 
-/// What is left of a scalar that cannot be had, or is less than nothing, is nothing.
+/// Converts to a scalar; a negative or unrepresentable value becomes zero.
 pub(crate) fn amount(value: f64) -> Scalar {
     Scalar::from_f64(value)
         .unwrap_or(Scalar::ZERO)

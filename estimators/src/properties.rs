@@ -1,4 +1,4 @@
-//! What holds for every estimator and controller, whatever the samples say.
+//! The properties of every estimator and controller, for any samples.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use crate::{ControllerSpec, EstimatorSpec};
 
-/// What happens between two samples.
+/// The changes between two samples.
 #[derive(Clone, Debug)]
 struct Step {
     seconds: u64,
@@ -29,11 +29,11 @@ struct Step {
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Fault {
     None,
-    /// One container cannot be read.
+    /// A single container cannot be read.
     Container(usize),
-    /// Nor can the host.
+    /// The host cannot be read either.
     Host,
-    /// The same sample again.
+    /// A repetition of the previous sample.
     Repeated,
     /// Garbage where a number should be.
     Garbage(f64),
@@ -213,7 +213,7 @@ fn check_estimator(
             ] {
                 prop_assert!(number.is_finite() && number >= 0.0, "{:?}", forecast);
             }
-            // Offered is at most what the estimate leaves, and the estimate what is promised.
+            // The offer is at most the rest of the estimate, and the estimate is at most the promised resources.
             let free = (forecast.total - amount(&oversubscribed)).max(0.0);
             prop_assert!(
                 amount(&offered) <= free + 1e-3,
@@ -354,7 +354,7 @@ proptest! {
             }
             if is_blind(step.fault) {
                 prop_assert!(assessment.corrections.is_empty(), "{:?}", assessment.corrections);
-                // Nor does what is held back come free.
+                // Resources that were held back do not become free either.
                 prop_assert!(assessment.stop_offering.is_some() || !stopped);
             }
             stopped = assessment.stop_offering.is_some();

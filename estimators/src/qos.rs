@@ -1,7 +1,7 @@
-//! What every QoS controller promises, and the ones that come with the agent.
+//! The contract of QoS controllers, and the built-in ones.
 //!
-//! Entered through [`QosController::assess`], once for each sample. Invariant: a correction names a
-//! container that holds revocable resources in the very sample it answers, and says why.
+//! The agent calls [`QosController::assess`] once for each sample. Invariant: a correction names a container that holds
+//! revocable resources in the very sample it answers, and gives the reason.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,13 +25,13 @@ pub trait QosController: fmt::Debug + Send + Sync {
     /// To be called once for each sample, in order of time.
     fn assess(&mut self, sample: &UsageSample) -> Assessment;
 
-    /// How far apart samples may be at most while anything is oversubscribed; none if any distance will do.
+    /// The longest allowed distance of samples while anything is oversubscribed; `None` if any distance will do.
     fn interval_max(&self) -> Option<Duration> {
         None
     }
 
-    /// Samples further apart than this say nothing of what is used between them, and are no reason to act; none if any
-    /// distance will do.
+    /// The longest distance of two samples that still show the use between them; samples further apart are no reason to act.
+    /// `None` if any distance will do.
     fn stale_after(&self) -> Option<Duration> {
         None
     }
@@ -41,19 +41,19 @@ pub trait QosController: fmt::Debug + Send + Sync {
 /// carried out once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assessment {
-    /// Nothing more is to be offered as revocable, and offers of it are to be rescinded.
+    /// The reason to offer no more revocable resources and to rescind such offers, if there is one.
     pub stop_offering: Option<Explanation>,
     /// CPU limit of all revocable containers together; none if they are not throttled.
     pub throttle: Option<Throttle>,
-    /// How much memory all revocable containers together may have; none if they are not held.
+    /// The limit on the memory of all revocable containers together; `None` without a limit.
     pub memory_ceiling_bytes: Option<u64>,
     pub corrections: Vec<Correction>,
-    /// What each detector saw, for metrics.
+    /// The readings of each detector, for metrics.
     pub readings: Vec<DetectorReading>,
 }
 
 impl Assessment {
-    /// What the estimator of the same node is to be told.
+    /// The gate for the estimator of the same node.
     #[must_use]
     pub const fn gate(&self) -> Gate {
         match self.stop_offering {
@@ -70,13 +70,13 @@ pub struct Throttle {
     pub why: Explanation,
 }
 
-/// What is to be done to one revocable container.
+/// An action on one revocable container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Correction {
     pub action: Action,
     pub framework: FrameworkId,
     pub executor: ExecutorId,
-    /// None where the whole executor is meant, whatever container it is in by then.
+    /// `None` for the whole executor, in any container that it has by then.
     pub container: Option<ContainerId>,
     pub why: Explanation,
 }
@@ -89,7 +89,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// As in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Action {
     }
 }
 
-/// How far a detector has gone.
+/// The escalation level of a detector.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     #[default]
@@ -122,19 +122,19 @@ impl Level {
     }
 }
 
-/// What a detector saw in one sample.
+/// The reading of a detector in one sample.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct DetectorReading {
     pub detector: &'static str,
-    /// None if it could not be read.
+    /// The value; `None` if it could not be read.
     pub value: Option<f64>,
     pub level: Level,
 }
 
-/// What a number in an explanation counts.
+/// The unit of a number in an explanation.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Of the capacity, 1 being all of it.
+    /// A share of the capacity; 1 is all of it.
     Share,
     Percent,
     Cpus,
@@ -155,18 +155,18 @@ impl Unit {
     }
 }
 
-/// Why something was done, with the numbers that decided it.
+/// The reason for an action, with the numbers that decided it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     pub detector: &'static str,
     pub value: f64,
     pub threshold: f64,
     pub unit: Unit,
-    /// For how long the value had been over the threshold.
+    /// The time for which the value had been over the threshold.
     pub held: Duration,
-    /// How much had to be freed, where that could be computed.
+    /// The amount that had to be freed, where it could be computed.
     pub gap: Option<(f64, Unit)>,
-    /// What this victim frees, and by which rule it was chosen.
+    /// The amount that this victim frees, and the rule that chose it.
     pub victim: Option<Choice>,
     /// The words of a controller that is not ours, in the place of all that.
     pub words: Option<String>,

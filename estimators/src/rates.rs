@@ -1,8 +1,8 @@
 //! Rates of cumulative processor time, by container and for the host.
 //!
-//! Entered through [`Meter::observe`] with each sample, then asked by key. Invariant: a rate is
-//! between two readings of the same counter, never across a restart of it or a gap that is longer
-//! than readings may be old; memory is bounded by the containers in the last samples.
+//! [`Meter::observe`] takes each sample; readers then ask for a rate by key. Invariant: a rate is between two readings of the
+//! same counter, never across a restart of the counter or a gap that is longer than readings may be old; memory is bounded by
+//! the containers in the last samples.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::{ContainerUsage, ExecutorKey, UsageSample};
 /// Readings kept of one counter: ten seconds at one each second, and some to spare.
 const POINTS_MAX: usize = 16;
 
-/// What is known of a value now.
+/// The present knowledge of a value.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(crate) enum Reading {
-    /// Of this very sample.
+    /// A reading of this very sample.
     Fresh(f64),
-    /// Of an earlier one that is not too old: good enough to go on, not to oversubscribe more.
+    /// A reading of an earlier sample that is not too old: good enough to go on, not to oversubscribe more.
     Held(f64),
     Unknown,
 }
@@ -33,7 +33,7 @@ impl Reading {
     }
 }
 
-/// One counter's latest readings, oldest first.
+/// The latest readings of a counter, oldest first.
 #[derive(Clone, Debug, Default)]
 struct Counter {
     points: VecDeque<(Moment, Duration)>,
@@ -95,7 +95,7 @@ struct Tracked {
     counter: Counter,
     container: Option<ContainerId>,
     seen: Moment,
-    /// When its statistics were last read, and whether that was for the last sample.
+    /// The time of the last reading of the container's statistics, and whether it belongs to the last sample.
     read_at: Option<Moment>,
     read: bool,
     /// Whether the counter was read with it.

@@ -1,10 +1,9 @@
-//! Judges estimators on recorded usage: how much they would have oversubscribed, and how often wrongly.
+//! Rates estimators on recorded usage: the amount that they would have oversubscribed, and their errors.
 //!
-//! A [`Trace`] is cut into machines of a few tasks each ([`machines`]), every [`Predictor`] sees each
-//! machine's samples in turn, and [`evaluate`] compares what it foretold with what came. The predictors of
-//! [`lineup`] are the product's own estimators, run on the samples that an agent would have made, and
-//! the formulas of others for comparison. Invariant: a predictor sees nothing of the future, and the
-//! same trace and seeds give the same figures.
+//! A [`Trace`] is cut into machines of a few tasks each ([`machines`]), every [`Predictor`] sees each machine's samples in
+//! turn, and [`evaluate`] compares its predictions with the later use. The predictors of [`lineup`] are the product's own
+//! estimators, run on the samples that an agent would have made, and formulas from other systems for comparison. Invariant: a
+//! predictor sees nothing of the future, and the same trace and seeds give the same figures.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -21,8 +20,7 @@ pub use machine::{Machine, machines};
 pub use predictors::{Predictor, Seen, lineup};
 pub use trace::{Trace, TraceError};
 
-/// How far ahead a peak is foretold: a kill frees cpus in milliseconds, so that the first one counts
-/// most for revocable work.
+/// The horizons of predicted peaks: a kill frees cpus in milliseconds, so that the first one counts most for revocable work.
 pub const HORIZONS: [(&str, Duration); 3] = [
     ("10 min", Duration::from_secs(600)),
     ("1 h", Duration::from_secs(3600)),
@@ -32,11 +30,11 @@ pub const HORIZONS: [(&str, Duration); 3] = [
 const TOLERANCE: f64 = 1e-6;
 const DAY: f64 = 86_400.0;
 
-/// What became of one predictor.
+/// The result of one predictor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     pub name: String,
-    /// What could be oversubscribed, as a share of the capacity; the mean over all moments and machines.
+    /// The amount that could be oversubscribed, as a share of the capacity; the mean over all moments and machines.
     pub savings: f64,
     /// In which part of the moments regular work came to use more than foretold, by horizon; none if
     /// the trace is too short for it.
@@ -128,7 +126,7 @@ pub fn mean(judgements: &[Vec<Score>]) -> Vec<Score> {
     first.iter().map(of).collect()
 }
 
-/// For each moment, the highest value of the given number after it; shorter than the values by that.
+/// The highest of the next `steps` values at each moment; the result is shorter than the values by `steps`.
 fn highest_ahead(values: &[f64], steps: usize) -> Vec<f64> {
     // Indices of values that are higher than all after them in the window.
     let mut falling: VecDeque<(usize, f64)> = VecDeque::new();

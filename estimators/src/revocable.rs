@@ -2,7 +2,7 @@
 
 use meseta_resources::Resource;
 
-/// The same resource, marked as revocable.
+/// A copy of the resource, marked as revocable.
 pub(crate) fn revocable(resource: &Resource) -> Option<Resource> {
     let mut parts = resource.clone().into_parts();
     parts.revocable = true;

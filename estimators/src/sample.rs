@@ -1,21 +1,21 @@
-//! What an estimator or a controller sees of a node at one moment.
+//! The view of an estimator or a controller on a node at one moment.
 //!
-//! Filled by the agent from its monitor, or by a replay from a trace. Invariant: a value that could
-//! not be read is `None`, never a guessed zero; a counter is cumulative since the container began.
+//! The agent fills a sample from its monitor, or a replay from a trace. Invariant: an unreadable value is `None`, never a
+//! guessed zero; a counter is cumulative since the container began.
 
 use std::time::Duration;
 
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources};
 
-/// One sweep over a node.
+/// A sweep over a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSample {
-    /// When the sweep was made; the present, to whoever is asked for an answer.
+    /// The time of the sweep, which is the present for estimators and controllers.
     pub at: Moment,
-    /// All that the agent has, reservations and volumes included, without what is oversubscribed.
+    /// All resources of the agent, reservations and volumes included, without oversubscribed ones.
     pub total: Resources,
     pub host: HostUsage,
-    /// One entry for each executor that is not terminated, also when its statistics failed.
+    /// The executors that are not terminated, also those whose statistics failed.
     pub containers: Vec<ContainerUsage>,
 }
 
@@ -47,7 +47,7 @@ pub struct LoadAverage {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostMemory {
     pub total_bytes: u64,
-    /// What can be had without swapping.
+    /// The memory that is available without swapping.
     pub available_bytes: u64,
 }
 
@@ -70,9 +70,9 @@ pub struct ContainerUsage {
     pub framework: FrameworkId,
     pub executor: ExecutorId,
     pub container: Option<ContainerId>,
-    /// Of the executor and its tasks together. Any revocable part makes the whole container revocable.
+    /// The resources of the executor and its tasks together. Any revocable part makes the whole container revocable.
     pub allocated: Resources,
-    /// When its statistics were read; none if they never were.
+    /// The time of the last reading of the statistics; `None` before the first reading.
     pub at: Option<Moment>,
     /// User and system time together.
     pub cpu_time: Option<Duration>,
@@ -84,7 +84,7 @@ pub struct ContainerUsage {
     pub started: Option<Moment>,
     /// Whether the freezer holds it.
     pub frozen: bool,
-    /// From the executor's label `eviction_priority`: the lowest goes first.
+    /// The executor's label `eviction_priority`: the lowest is evicted first.
     pub eviction_priority: i64,
 }
 
@@ -132,7 +132,7 @@ impl ContainerUsage {
     }
 }
 
-/// Names an executor on a node; its history outlives a container of it.
+/// The name of an executor on a node; its history outlives a container of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExecutorKey {
     pub framework: FrameworkId,

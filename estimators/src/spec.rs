@@ -1,7 +1,7 @@
-//! From what an operator types to an estimator or a controller.
+//! Parses an operator's text into an estimator or a controller.
 //!
-//! `slack`, `max(slack,threshold)`, the names of Mesos's and Blue Yonder's modules, or the address of a
-//! process that serves one. Invariant: what is built has read all its parameters, and known every one.
+//! The text is `slack`, `max(slack,threshold)`, a module name of Mesos or Blue Yonder, or the address of a process that
+//! serves one. Invariant: a built module has read all its parameters, and has recognized every one.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::qos::{
     LoadConfig, LoadController, NoopController, PressureConfig, PressureController, QosController,
 };
 
-/// How deep `max(...)` may be nested: deeper is a mistake.
+/// The maximum nesting of `max(...)`: deeper nesting is a mistake.
 const DEPTH_MAX: usize = 4;
 const REMOTE_PREFIXES: [&str; 3] = ["unix://", "http://", "https://"];
 
@@ -174,10 +174,10 @@ impl EstimatorSpec {
         Ok(Self::Max(members.collect::<Result<_, _>>()?))
     }
 
-    /// Builds what runs in this process.
+    /// Builds a module that runs in this process.
     ///
     /// # Errors
-    /// When a parameter is wrong, or a part of it is served by another process.
+    /// When a parameter is wrong, or a part of the module is served by another process.
     pub fn build(
         &self,
         modules: &ModuleParameters,

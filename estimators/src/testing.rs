@@ -38,7 +38,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// With one regular container for each number of cpus.
+    /// A node with one regular container for each number of cpus.
     pub(crate) fn new(cpus: u32, regular: &[f64]) -> Self {
         let mut sample = UsageSample {
             at: Moment::from_nanos(1),

@@ -1,8 +1,7 @@
-//! One resource of a node, reckoned from a sample: what there is, what was promised, what is used.
+//! The account of one resource of a node, computed from a sample: capacity, promised and used.
 //!
-//! The same for cpus and for memory, so that the predictors do not know which one they are for.
-//! Invariant: regular work that cannot be read is taken at its limit, and what cannot be read of the
-//! host forbids to oversubscribe more.
+//! The code is the same for cpus and for memory, so that the predictors do not depend on the resource. Invariant: unreadable
+//! regular work counts at its limit, and an unreadable host forbids to oversubscribe more.
 
 use meseta_resources::{Moment, Resource, Resources, Scalar};
 
@@ -13,7 +12,7 @@ use crate::{ContainerUsage, ExecutorKey, Gate, UsageSample};
 use super::Forecast;
 use super::shaper::{ShapeRequest, Shaper};
 
-/// What is measured, and in what it is counted.
+/// The measured resource and its unit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The amount, in processors.
@@ -106,18 +105,18 @@ fn is_reserved(resource: &Resource) -> bool {
     is_regular(resource) && resource.is_reserved()
 }
 
-/// One executor that holds nothing revocable.
+/// An executor without revocable resources.
 #[derive(Clone, Debug)]
 pub(super) struct Regular {
     pub(super) key: ExecutorKey,
-    /// At least what was promised to it.
+    /// The limit, at least the promised amount.
     pub(super) limit: f64,
     pub(super) used: Reading,
     pub(super) started: Option<Moment>,
 }
 
 impl Regular {
-    /// What it uses, or all it may use if that is not known.
+    /// The use, or the limit if the use is unknown.
     pub(super) fn used_or_limit(&self) -> f64 {
         self.used.value().unwrap_or(self.limit)
     }
@@ -129,7 +128,7 @@ pub(super) struct Account {
     pub(super) promised: f64,
     pub(super) used: f64,
     pub(super) regular: Vec<Regular>,
-    /// What the system takes beside the containers.
+    /// The use of the system outside the containers.
     system: f64,
     /// The regular part of containers that are revocable as a whole: kept free, never oversubscribed again.
     mixed: f64,
@@ -139,7 +138,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// None where the capacity is not known.
+    /// The account of a resource; `None` if the capacity is unknown.
     pub(super) fn of(
         kind: Kind,
         sample: &UsageSample,
@@ -248,7 +247,7 @@ impl Account {
         }
     }
 
-    /// Why nothing more can be oversubscribed than before, if so.
+    /// The reason why no more can be oversubscribed than before, if there is one.
     pub(super) const fn blind(&self) -> Option<&'static str> {
         match (self.host_known, self.all_fresh) {
             (false, _) => Some("the use of the host cannot be read"),
@@ -258,7 +257,7 @@ impl Account {
     }
 }
 
-/// What is allocated as revocable.
+/// The revocable allocations of the resource.
 pub(super) fn oversubscribed(kind: Kind, sample: &UsageSample) -> f64 {
     sample
         .containers

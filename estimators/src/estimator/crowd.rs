@@ -1,9 +1,8 @@
-//! What executors use together, learned as one: not all of them peak at the same time.
+//! The joint use of executors, learned as one value: not all of them peak at the same time.
 //!
-//! A histogram of the sum over a fixed set of executors, a generation. When others have come, the next
-//! generation learns beside the present one and replaces it once it has seen a day. Invariant: only
-//! executors that are in the generation are covered by its bound, and those that have gone still count
-//! in it, so that coming and going never makes the bound too low.
+//! Each generation is a histogram of the sum over a fixed set of executors. When others arrive, the next generation learns
+//! beside the present one and replaces it once it has seen a day. Invariant: only executors in the generation are covered by
+//! its bound, and executors that have gone still count in it, so that arrivals and departures never make the bound too low.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::forecaster::HISTORIES_MAX;
 use crate::histogram::DecayingHistogram;
 use crate::{CheckpointError, ExecutorKey};
 
-/// A next generation that covers less of what is known than this begins anew.
+/// The minimum share of the known use that a next generation must cover; below it the generation starts again.
 const COVERAGE_MIN: f64 = 0.9;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -24,18 +23,18 @@ pub(super) struct CrowdConfig {
     pub(super) margin: f64,
     pub(super) half_life: Duration,
     pub(super) fold: Duration,
-    /// How many folds a generation must have seen before it counts.
+    /// The number of folds that a generation must have seen before it counts.
     pub(super) min_folds: u32,
 }
 
-/// One executor in the aggregate.
+/// An executor in the aggregate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'a> {
     pub(super) key: &'a ExecutorKey,
     pub(super) limit: f64,
-    /// None if it cannot be read now.
+    /// The present use; `None` if unreadable.
     pub(super) used: Option<f64>,
-    /// Its learned peak alone; none if too little is known of it.
+    /// The executor's own learned peak; `None` if too little is known of the executor.
     pub(super) learned_peak: Option<f64>,
 }
 

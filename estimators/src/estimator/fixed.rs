@@ -1,7 +1,7 @@
-//! Mesos's fixed estimator: a constant total, whatever is measured.
+//! Mesos's fixed estimator: a constant total, independent of the measurements.
 //!
-//! What it answers is the configured resources less what is allocated as revocable, so that the total
-//! which the agent reports (allocated and free) stays the same.
+//! The estimate is the configured resources minus the revocable allocations, so that the total which the agent reports
+//! (allocated and free) stays the same.
 
 use meseta_resources::Resources;
 
@@ -34,7 +34,7 @@ impl Fixed {
     }
 }
 
-/// What is left of a constant total. An allocation to a role takes as much as one to none.
+/// The rest of a constant total. Allocations count alike with and without a role.
 pub(super) fn rest(total: &Resources, sample: &UsageSample) -> Resources {
     total - &sample.allocated_revocable()
 }
@@ -62,7 +62,7 @@ mod tests {
         Fixed::new(&[("resources", text)].into_iter().collect())
     }
 
-    /// As in Mesos: OversubscriptionTest.FixedResourceEstimator.
+    /// Corresponds to Mesos's OversubscriptionTest.FixedResourceEstimator.
     #[test]
     fn the_total_stays_the_same_while_part_of_it_is_in_use() {
         let mut estimator = fixed("cpus(*):2").unwrap();

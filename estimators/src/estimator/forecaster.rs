@@ -1,8 +1,7 @@
-//! What each executor may use at most soon, learned from what it used: a decaying histogram each.
+//! The expected peak of each executor, learned from its past use: a decaying histogram each.
 //!
-//! Entered through [`Forecaster::observe`] with readings and [`Forecaster::learned_peak`] for the answer.
-//! Invariant: of an executor that is new, or of which little is known, nothing is answered; memory is
-//! bounded by [`HISTORIES_MAX`], whatever comes and goes.
+//! [`Forecaster::observe`] takes the readings, and [`Forecaster::learned_peak`] returns the peak. Invariant: a new or little
+//! known executor has no peak; memory is bounded by [`HISTORIES_MAX`], whatever executors come and go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use crate::{CheckpointError, ExecutorKey};
 /// Executors that are remembered, of one resource: some 600 bytes each. Those beyond count at their
 /// limit until others are forgotten.
 pub(super) const HISTORIES_MAX: usize = 4096;
-/// For how long an executor that is gone is remembered: it may be restarted under the same name.
+/// The time that the history of a removed executor is kept: it may restart under the same name.
 const RETENTION: Duration = Duration::from_secs(3600);
 /// A limit that changed by more than this makes the shares learned so far meaningless.
 const RESCALE_MAX: f64 = 2.0;
@@ -109,7 +108,7 @@ impl Forecaster {
         true
     }
 
-    /// What an executor seldom exceeds; none if too little is known of it.
+    /// The use that an executor seldom exceeds; `None` if too little is known of the executor.
     pub(super) fn learned_peak(
         &self,
         now: Moment,
@@ -147,7 +146,7 @@ impl Forecaster {
         }
     }
 
-    /// What was encoded, its ages reckoned from `now`. What executors did meanwhile is not known.
+    /// Decodes histories; their ages count from `now`. The use of executors in between is unknown.
     pub(super) fn decode(
         &self,
         now: Moment,

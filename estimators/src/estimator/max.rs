@@ -13,7 +13,7 @@ use crate::{CheckpointError, Estimate, Forecast, Gate, ResourceEstimator, UsageS
 const VERSION: u8 = 1;
 /// More members than there are built-in estimators is a mistake.
 pub const MEMBERS_MAX: usize = 8;
-/// As much as the members themselves bound their checkpoints to.
+/// The members' own bound on their checkpoints.
 const MEMBER_BYTES_MAX: usize = 32 << 20;
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Max {
     }
 }
 
-/// Of each resource in both, the lesser amount.
+/// The lesser amount of each resource that is in both.
 fn lesser(one: &Resources, other: &Resources) -> Resources {
     let least = |resource: &Resource| match resource.value() {
         Value::Scalar(amount) => {

@@ -27,11 +27,11 @@ const HISTORY_MAX: u32 = 2016;
 /// Each field is a parameter of the same name, those of `caps` as well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NSigmaConfig {
-    /// How many deviations above the mean. Default: 5.
+    /// The number of deviations above the mean. Default: 5.
     pub n: f64,
-    /// How many periods are remembered. Default: 120, which is ten hours.
+    /// The number of remembered periods. Default: 120, which is ten hours.
     pub history: u32,
-    /// How many must be known before anything is oversubscribed. Default: 24, which is two hours.
+    /// The number of periods that must be known before anything is oversubscribed. Default: 24, which is two hours.
     pub warm_up: u32,
     /// The highest use of each such period is remembered. Default: 5 min.
     pub fold: Duration,
@@ -89,7 +89,7 @@ impl NSigmaConfig {
     }
 }
 
-/// Its checkpoint is at most 16 kB.
+/// The n-sigma estimator. A checkpoint is at most 16 kB.
 #[derive(Clone, Debug)]
 pub struct NSigma {
     config: NSigmaConfig,
@@ -186,7 +186,7 @@ impl ResourceEstimator for NSigma {
         let Some(account) = Account::of(Kind::Cpus, sample, &self.meter, reserved) else {
             return Estimate::nothing("the capacity of cpus is not known");
         };
-        // What is known well enough to be part of the statistics, and what counts at its limit.
+        // The executors known well enough for the statistics, and those that count at their limit.
         let (mut known, mut used, mut at_limit) = (0.0, 0.0, 0.0);
         for regular in &account.regular {
             let age = regular

@@ -1,7 +1,7 @@
 //! Rate limiter of the reported total: down at once, up slowly, in coarse steps, behind a gate.
 //!
-//! Invariant: what is reported is never more than what was wanted in the same sample, and never grows
-//! in a sample that forbids it.
+//! Invariant: the reported total is never more than the request of the same sample, and never grows in a sample that forbids
+//! growth.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use meseta_resources::Moment;
 use crate::Gate;
 use crate::config::{ConfigError, Reader};
 
-/// What the caps and the ramp are, in shares of the capacity.
+/// The caps and the ramp, in shares of the capacity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShaperConfig {
     /// `utilization_cap`: regular, system and revocable work together stay below. Default: 0.90.
@@ -103,7 +103,7 @@ impl Shaper {
         shut
     }
 
-    /// What to report, the gate being open.
+    /// The total to report while the gate is open.
     pub(super) fn shape(&mut self, request: ShapeRequest) -> f64 {
         let elapsed = self
             .last

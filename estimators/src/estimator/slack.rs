@@ -1,10 +1,9 @@
-//! The estimator to use: oversubscribes what regular work was promised and, by its learned profile, will not use.
+//! The recommended estimator: oversubscribes resources that were promised to regular work and that, by its learned profile,
+//! stay unused.
 //!
-//! The peak of regular work is the greater of two guesses: what executors seldom exceed (each alone,
-//! or all together if that is less), and what all use now plus a margin. The first knows the past, the
-//! second knows now.
-//! Invariant: a peak is never below what was used at the last sample plus the margin, and what is new
-//! or unreadable counts at its limit.
+//! The peak of regular work is the greater of two guesses: the use that executors seldom exceed (each alone, or all together
+//! if that is less), and the present use of all plus a margin. The first knows the past, the second knows now. Invariant: a
+//! peak is never below the use at the last sample plus the margin, and new or unreadable executors count at their limit.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 pub struct SlackConfig {
     /// Oversubscribe memory too. Default: false, for memory cannot be taken back without killing.
     pub mem: bool,
-    /// What an executor exceeds in the rest of its five minutes counts as seldom. Default: 0.98.
+    /// The percentile of the use in five minutes that an executor seldom exceeds. Default: 0.98.
     pub cpu_percentile: f64,
     /// On top of that. Default: 1.0, the floor margin being enough (see `docs/estimators.md`).
     pub cpu_margin: f64,
@@ -50,7 +49,7 @@ pub struct SlackConfig {
     pub crowd_margin: f64,
     pub crowd_half_life: Duration,
     pub crowd_min_age: Duration,
-    /// Kept free above what is used now, as a share of the capacity. Default: 0.09.
+    /// The margin kept free above the present use, as a share of the capacity. Default: 0.09.
     pub floor_margin: f64,
     /// Use is averaged over this. Default: 10 s.
     pub rate_window: Duration,
@@ -65,7 +64,7 @@ pub struct SlackConfig {
     /// Kept for the system even when it uses less. Defaults: 0 cpus, 0 MB.
     pub reserved_cpus: f64,
     pub reserved_mem: f64,
-    /// Oversubscribe what is reserved and not allocated too. Default: false.
+    /// Whether to oversubscribe reserved, unallocated resources too. Default: false.
     pub unused_reservations: bool,
     pub caps: ShaperConfig,
 }
@@ -174,7 +173,7 @@ impl SlackConfig {
     }
 }
 
-/// What is learned and reported of one resource.
+/// The learned and reported state of one resource.
 #[derive(Clone, Debug)]
 struct Model {
     kind: Kind,
@@ -206,8 +205,8 @@ impl Model {
     }
 }
 
-/// Its checkpoint is at most some 9 MB for each resource, with the longest names there can be; as a
-/// rule, some 300 bytes for each executor.
+/// The slack estimator. A checkpoint is at most some 9 MB for each resource, with the longest possible names; usually some
+/// 300 bytes for each executor.
 #[derive(Clone, Debug)]
 pub struct Slack {
     config: SlackConfig,
@@ -234,7 +233,7 @@ impl Slack {
         }
     }
 
-    /// Learns from a sample and forecasts one resource; none if there is none of it.
+    /// Learns from a sample and forecasts one resource; `None` if the node has none of this resource.
     fn forecast(
         &mut self,
         index: usize,
@@ -293,7 +292,7 @@ struct ModelForecast {
     unlearned: usize,
 }
 
-/// What of a total is not oversubscribed yet.
+/// The part of a total that is not oversubscribed yet.
 pub(super) fn headroom(kind: Kind, sample: &UsageSample, total: f64) -> Option<Resource> {
     let free = amount(total - oversubscribed(kind, sample));
     let resource = match kind {

@@ -15,7 +15,7 @@ const MEGABYTE: f64 = 1024.0 * 1024.0;
 /// All optional; a threshold that is not given is never reached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThresholdConfig {
-    /// What to offer, such as `cpus:16;mem:98304`. Default: nothing.
+    /// The resources to offer, such as `cpus:16;mem:98304`. Default: nothing.
     pub resources: Resources,
     pub load_threshold_1min: Option<f64>,
     pub load_threshold_5min: Option<f64>,
@@ -55,7 +55,7 @@ impl Threshold {
         Self { config }
     }
 
-    /// Why nothing may be offered now, if so.
+    /// The reason why nothing may be offered now, if there is one.
     fn overloaded(&self, sample: &UsageSample) -> Option<String> {
         let config = &self.config;
         let loads = [

@@ -77,7 +77,7 @@ impl LoadController {
             )
         });
         let read = |(detector, value, threshold, counts): (&'static str, f64, f64, bool)| {
-            // What is not a number is not greater than anything.
+            // NaN is not greater than any threshold.
             let over = value > threshold && counts;
             let level = if over { Level::Kill } else { Level::Clear };
             let why = over.then(|| Explanation::over(detector, value, threshold, Unit::Load));
@@ -154,7 +154,7 @@ mod tests {
             .collect()
     }
 
-    /// As in Mesos: OversubscriptionTest.LoadQoSController.
+    /// Corresponds to Mesos's OversubscriptionTest.LoadQoSController.
     #[test]
     fn kills_every_revocable_executor_when_a_threshold_is_exceeded() {
         let mut controller = load(&[("load_threshold_5min", "7"), ("load_threshold_15min", "6")]);

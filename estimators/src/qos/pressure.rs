@@ -31,15 +31,15 @@ use detector::{Detector, Need};
 use satisfaction::Satisfaction;
 use victims::{Candidate, by_cpu, by_memory, choose};
 
-/// What the revocable containers use, and all others with the system.
+/// The use of revocable containers, and that of all others with the system.
 #[derive(Clone, Copy, Debug)]
 struct CpuUse {
     capacity: f64,
     revocable: f64,
     /// Regular work and the system: the host's use less that of revocable work.
     rest: f64,
-    /// Whether all revocable work could be read. If not, `rest` holds some of it: good enough to hold
-    /// revocable work back, not to kill.
+    /// Whether all revocable work could be read. If not, `rest` contains a part of it: good enough to hold revocable work back,
+    /// not to kill.
     certain: bool,
 }
 
@@ -111,7 +111,7 @@ impl PressureController {
                 Reading::Fresh(used) => revocable += used,
                 // It has only just begun, and used nothing to speak of.
                 _ if self.meter.is_first_reading(&key) => {}
-                // It has not begun yet, or nothing was left of it to be read for long: fetched for, or destroyed.
+                // The container has not begun yet, or has been unreadable for long: the agent fetches its files, or destroys it.
                 Reading::Unknown if container.at.is_none() => {}
                 Reading::Held(_) | Reading::Unknown => certain = false,
             }
@@ -141,7 +141,7 @@ impl PressureController {
         let psi_cpu = match host.regular_cpu_pressure {
             Some(pressure) => Some(pressure),
             None if self.config.psi_cpu_host => host.cpu_pressure,
-            // There is no regular work any more that could wait: what was held back for it is let go.
+            // No regular work remains that could wait, so the work held back for it may go on.
             None if sample.containers.iter().all(ContainerUsage::is_revocable) => {
                 Some(Pressure::default())
             }
@@ -240,7 +240,7 @@ impl PressureController {
         }
     }
 
-    /// What has to be freed now, most urgent first, of those whose time has come.
+    /// The needs whose time has come, most urgent first.
     fn needs(&self, sample: &UsageSample, used: Option<CpuUse>) -> Vec<Need> {
         let at = sample.at;
         let mut needs = Vec::new();
@@ -368,7 +368,8 @@ impl PressureController {
         Some(Correction::of(container, Action::Kill, why))
     }
 
-    /// Adopts what is frozen already, after a restart, and forgets what is gone, or was thawed to hear of its end.
+    /// Adopts frozen containers after a restart. Forgets those that are gone, and those that the agent thawed so that they can
+    /// end.
     fn reconcile_frozen(&mut self, sample: &UsageSample) {
         let mut frozen = BTreeMap::new();
         for container in sample.revocable() {

@@ -1,4 +1,4 @@
-//! What one machine used, and what was foretold of it, step by step: for a picture.
+//! The use of one machine and its predictions, step by step, for a chart.
 
 use super::machine::Machine;
 use super::predictors::Predictor;
@@ -8,9 +8,9 @@ use super::trace::Trace;
 pub struct Course {
     /// The amount, in processors.
     pub capacity: f64,
-    /// By all tasks, at each step.
+    /// The use of all tasks at each step.
     pub used: Vec<f64>,
-    /// The peak that each predictor foretold there, by its name.
+    /// The predicted peaks of each predictor at each step, by name.
     pub peaks: Vec<(String, Vec<f64>)>,
 }
 

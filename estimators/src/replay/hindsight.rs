@@ -1,14 +1,14 @@
-//! How well one could have done, knowing afterwards what came: bounds to hold predictors against.
+//! The best possible results with knowledge of the future: bounds for comparison with predictors.
 //!
-//! Fitted to the very machine that they are judged on. Invariant: none of these is a predictor; a predictor cannot be
+//! They are fitted to the very machine on which they are rated. Invariant: these are not predictors, and no predictor can be
 //! expected to do better.
 
 use super::{HORIZONS, count};
 use crate::numbers;
 
-/// What is allowed within an hour to the predictor that is to be used.
+/// The allowed share of violations within an hour, for the recommended predictor.
 const HOUR_VIOLATIONS_MAX: f64 = 0.005;
-/// And within ten minutes.
+/// The allowed share of violations within ten minutes.
 const SOON_VIOLATIONS_MAX: f64 = 0.001;
 /// Shares of the capacity that count as one state of a machine.
 const BANDS: usize = 20;
@@ -26,9 +26,8 @@ pub(super) fn constant(ahead: &[Vec<f64>; HORIZONS.len()], moments: usize) -> Ve
     vec![peak.unwrap_or_default(); moments]
 }
 
-/// The lowest peaks, on average, that are a margin of their own for each band of use above what is
-/// used now, and are exceeded within ten minutes no oftener than is allowed: the misses that are
-/// allowed are spent on the bands where they save most.
+/// The lowest peaks, on average, that consist of the present use plus one margin for each band of use, and are exceeded
+/// within ten minutes no more often than allowed. The allowed misses go to the bands where they save most.
 pub(super) fn by_use(used: &[f64], ahead: &[Vec<f64>; HORIZONS.len()], capacity: f64) -> Vec<f64> {
     let soon = ahead.first().map(Vec::as_slice).unwrap_or_default();
     let misses = numbers::whole(SOON_VIOLATIONS_MAX * count(soon.len()));
@@ -55,8 +54,8 @@ fn band(used: f64, capacity: f64) -> usize {
     usize::try_from(numbers::whole(share)).map_or(BANDS - 1, |band| band.min(BANDS - 1))
 }
 
-/// One margin for each band, by the rises in it from the highest: exactly the cheapest with so many
-/// misses in all. `cheapest[n]` is what the bands so far cost with n misses.
+/// Chooses a margin for each band from its rises, which are sorted from the highest: exactly the cheapest margins with so
+/// many misses in all. `cheapest[n]` is the cost of the bands so far with n misses.
 fn spend(bands: &[Vec<f64>], misses: usize) -> Vec<f64> {
     let mut cheapest = vec![0.0; misses + 1];
     let mut choices: Vec<Vec<usize>> = Vec::with_capacity(bands.len());

@@ -42,7 +42,7 @@ impl SplitMix {
     }
 }
 
-/// Its capacity is the sum of its tasks' limits, as if each had been promised all it may use.
+/// A machine whose capacity is the sum of its tasks' limits, as if each task had been promised its limit.
 #[derive(Debug)]
 pub struct Machine<'a> {
     step: Duration,
@@ -104,7 +104,7 @@ impl<'a> Machine<'a> {
         self.capacity
     }
 
-    /// What is seen after the next step; none when there is no more.
+    /// The observations after the next step; `None` after the last step.
     pub fn step(&mut self) -> Option<Seen<'_>> {
         if self.next >= self.steps {
             return None;

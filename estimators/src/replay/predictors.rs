@@ -1,4 +1,4 @@
-//! Who is judged: the product's estimators, and what others use, by their published formulas.
+//! The rated predictors: the product's estimators, and those of other systems by their published formulas.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,14 +12,14 @@ use crate::{ExecutorKey, Gate, ResourceEstimator, UsageSample};
 const WINDOW: Duration = Duration::from_secs(10 * 3600);
 const WARM_UP: Duration = Duration::from_secs(2 * 3600);
 
-/// What there is to see of a machine at one step.
+/// The observations of a machine at one step.
 #[derive(Copy, Clone, Debug)]
 pub struct Seen<'a> {
     pub sample: &'a UsageSample,
     pub capacity: f64,
-    /// What all tasks use together.
+    /// The joint use of all tasks.
     pub used: f64,
-    /// What each task that runs uses, and its limit, in the order of the sample's containers.
+    /// The use and the limit of each running task, in the order of the sample's containers.
     pub by_task: &'a [(f64, f64)],
 }
 
@@ -85,7 +85,7 @@ pub fn lineup(trace: &Trace) -> Vec<Box<dyn Predictor>> {
     ]
 }
 
-/// Without memory: a weighted sum of what is known now.
+/// A predictor without memory: a weighted sum of present values.
 #[derive(Debug)]
 struct Formula {
     name: &'static str,
@@ -106,7 +106,7 @@ impl Predictor for Formula {
     }
 }
 
-/// Resource Central's way: the sum over tasks of a percentile of each one's recent use.
+/// The method of Resource Central: the sum over tasks of a percentile of each one's recent use.
 #[derive(Debug)]
 struct RcLike {
     percentile: f64,
@@ -198,7 +198,7 @@ impl Predictor for MaxPredictor {
 struct EstimatorPredictor {
     name: String,
     estimator: Box<dyn ResourceEstimator>,
-    /// Judge what is offered in the end, instead of the peak that it is reckoned from.
+    /// Whether to rate the final offer instead of the predicted peak.
     offered: bool,
 }
 

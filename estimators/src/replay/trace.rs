@@ -27,7 +27,7 @@ pub(super) struct Task {
     pub(super) used: Vec<Option<f64>>,
 }
 
-/// Why a text is not a trace.
+/// Errors of parsing a trace.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TraceError {
     #[error("the trace is empty")]
@@ -143,7 +143,7 @@ impl Trace {
         self.step
     }
 
-    /// How many steps there are.
+    /// The number of steps in the trace.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.steps
@@ -155,7 +155,7 @@ impl Trace {
         self.steps == 0
     }
 
-    /// How many tasks there are.
+    /// The number of tasks in the trace.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.tasks.len()
@@ -165,7 +165,7 @@ impl Trace {
         self.tasks.get(index)
     }
 
-    /// How many steps a horizon has; at least one.
+    /// The number of steps of a horizon; at least one.
     pub(super) fn steps_in(&self, horizon: Duration) -> usize {
         let steps = horizon.as_nanos() / self.step.as_nanos().max(1);
         usize::try_from(steps).unwrap_or(usize::MAX).max(1)
@@ -193,7 +193,7 @@ fn step_of(times: &[(usize, f64)]) -> Result<Duration, TraceError> {
 /// A table of limits by task.
 struct Limits<'a> {
     rows: Vec<(&'a str, f64)>,
-    /// What one unit of the limits is in processors.
+    /// The value of one unit of the limits, in processors.
     scale: f64,
 }
 

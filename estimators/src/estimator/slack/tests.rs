@@ -236,7 +236,7 @@ fn the_gate_closes_at_once_and_opens_slowly() {
     assert_eq!(cpus(&run(&mut node, &mut slack, 300, &[0.5])), before);
 }
 
-/// What was killed is not offered again at once, so that killing and launching do not alternate.
+/// The capacity of a killed executor is not offered again at once, so that killing and launching do not alternate.
 #[test]
 fn the_controller_closes_the_gate() {
     use crate::ControllerSpec;
@@ -283,7 +283,8 @@ fn an_executor_that_cannot_be_read_for_long_counts_at_its_limit() {
     assert_eq!(cpus(&run(&mut node, &mut slack, 10, &[0.5])), 0.0);
 }
 
-/// Found by reading: while one executor was fetched for, nothing more was oversubscribed, though it counts at its limit.
+/// Regression: while the agent fetched files for one executor, nothing more was oversubscribed, though the executor counts at
+/// its limit.
 #[test]
 fn one_that_has_not_begun_counts_at_its_limit_and_holds_nothing_else_back() {
     let mut node = Node::new(12, &[4.0]);

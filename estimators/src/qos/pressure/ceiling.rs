@@ -1,8 +1,8 @@
-//! How much memory all revocable work together is to stay below while memory is short.
+//! The memory ceiling of all revocable work together while memory is short.
 //!
-//! What was there when it became short is held to the least that it held since, so that what the kernel reclaims is not
-//! taken again. What begins later has its allocation on top: it holds next to nothing in its first sample, and would
-//! be held to that. Invariant: nothing that could not be read moves the ceiling, and there is none over nobody.
+//! Containers from before the shortage are limited to the least that they have held since, so that reclaimed memory is not
+//! taken again. Containers that begin later add their allocation: a limit from their first sample would be next to nothing.
+//! Invariant: unreadable values do not move the ceiling, and without containers there is no ceiling.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use meseta_resources::{ContainerId, Scalar};
 use crate::numbers::MEGABYTE;
 use crate::{ContainerUsage, ExecutorKey, UsageSample};
 
-/// One container of an executor: another one of the same executor is not held to what this one had.
+/// A container of an executor: a later container of the same executor does not inherit its limit.
 type Name = (ExecutorKey, Option<ContainerId>);
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Ceiling {
 
 #[derive(Clone, Debug)]
 struct Held {
-    /// Those that had begun when memory became short.
+    /// The containers that had begun when memory became short.
     containers: BTreeSet<Name>,
     /// The least that these held together since.
     least_bytes: Option<u64>,
@@ -74,7 +74,8 @@ fn name(container: &ContainerUsage) -> Name {
     (container.key(), container.container.clone())
 }
 
-/// What one that began while memory was short may have: what it was given, or what it holds if it was given none.
+/// The allowance of a container that began while memory was short: its allocation, or its present memory if it has no
+/// allocation.
 fn allowance_bytes(container: &ContainerUsage) -> u64 {
     let given = container.allocated.mem().map(Scalar::to_f64);
     #[expect(

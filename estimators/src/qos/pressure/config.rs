@@ -25,8 +25,7 @@ pub struct PressureConfig {
     /// Take the whole host's stall where that of regular work alone is not known. Default: false, for
     /// revocable work of low weight waits by design.
     pub psi_cpu_host: bool,
-    /// The same of memory: some task waited, or all did. Defaults: some 5 and 20, full 1 and 5; kill
-    /// after 5 s.
+    /// The memory pressure thresholds: some tasks waited, or all did. Defaults: some 5 and 20, full 1 and 5; kill after 5 s.
     pub psi_mem_some_stop: f64,
     pub psi_mem_some_kill: f64,
     pub psi_mem_full_stop: f64,
@@ -40,9 +39,8 @@ pub struct PressureConfig {
     pub mem_target: f64,
     pub mem_clear: f64,
     pub mem_hold: Duration,
-    /// Best-effort satisfaction, the throttled quota by what was requested: killing down to `upper` if
-    /// it is below `lower` over the window and now, while that much of the quota is used. Defaults:
-    /// 0.40, 0.60, 0.90, 60 s.
+    /// Best-effort satisfaction, the ratio of the throttled quota to the requests: kills down to `upper` if the ratio is below
+    /// `lower` over the window and now, while that much of the quota is used. Defaults: 0.40, 0.60, 0.90, 60 s.
     pub satisfaction_lower: f64,
     pub satisfaction_upper: f64,
     pub satisfaction_use: f64,
@@ -113,7 +111,7 @@ impl Default for PressureConfig {
     }
 }
 
-/// Reads parameters that are called as the fields that they set, in the order in which errors list them.
+/// Reads parameters with the names of the fields that they set, in the order in which errors list them.
 macro_rules! read_fields {
     ($reader:ident, $config:ident; $($kind:ident $within:tt: $($field:ident),+;)+) => {
         $($(read_fields!(@$reader $config $kind $within $field);)+)+

@@ -1,7 +1,7 @@
-//! One measured value with its thresholds: how far it has gone, with hysteresis, and for how long.
+//! A measured value with its thresholds: its level, with hysteresis, and the time for which it has been over.
 //!
-//! Invariant: a value that cannot be read leaves the level as it is and ends the time that it has been
-//! held, so that it neither oversubscribes more nor kills.
+//! Invariant: an unreadable value leaves the level unchanged and ends the hold time, so that it neither oversubscribes more
+//! nor kills.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ pub(super) struct Thresholds {
     pub(super) throttle: Option<f64>,
     pub(super) kill: f64,
     pub(super) clear: Clear,
-    /// For how long a value must be over before it kills; it stops and throttles at once.
+    /// The time for which a value must be over the threshold before it kills; it stops and throttles at once.
     pub(super) hold: Duration,
     /// Longer than this between two values, and the first says nothing of the time between.
     pub(super) gap_max: Duration,
 }
 
-/// How far below a threshold a value must fall to leave its level.
+/// The distance below a threshold at which a value leaves its level.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clear {
     Below(f64),
@@ -146,7 +146,7 @@ impl Detector {
         self.level = self.level.max(reached);
     }
 
-    /// Why to kill now, if the value has been over for long enough.
+    /// The reason to kill now, if the value has been over for long enough.
     pub(super) fn kill(&self, at: Moment) -> Option<Explanation> {
         let held = at.saturating_since(self.over_since?);
         let why = Explanation {
@@ -172,10 +172,10 @@ impl Detector {
 #[derive(Clone, Debug)]
 pub(super) struct Need {
     pub(super) why: Explanation,
-    /// How much; none where one victim is all that can be said.
+    /// The amount to free; `None` where a single victim is the only possible answer.
     pub(super) gap: Option<f64>,
     pub(super) memory: bool,
-    /// What counts is what was requested, not what is used.
+    /// Whether victims count by their requests instead of by their use.
     pub(super) requests: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Best-effort satisfaction: how much of what revocable work was given the throttle lets it have.
+//! Best-effort satisfaction: the share of its allocation that the throttle leaves to revocable work.
 //!
-//! Work that is held far below what it asked for is better killed than starved, so that what remains
-//! makes progress. Invariant: only what was starved over the whole window, and still is, kills.
+//! Killing work far below its request is better than starving it, so that the rest makes progress. Invariant: only work that
+//! was starved over the whole window, and still is, can be killed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// What has to be freed after these seconds, in which revocable work that requested four cpus used all of its quota.
+    /// The need after these seconds, in which revocable work with a request of four cpus used all of its quota.
     fn starved(satisfaction: &mut Satisfaction, seconds: Range<u64>, quota: f64) -> Option<Need> {
         let mut need = None;
         for second in seconds {
@@ -142,7 +142,7 @@ mod tests {
         let mut satisfaction = Satisfaction::new(&PressureConfig::default());
         assert!(starved(&mut satisfaction, 0..60, 1.0).is_none());
         let need = starved(&mut satisfaction, 60..61, 1.0).unwrap();
-        // From a quarter of what was requested up to 0.6 of it.
+        // The gap from a quarter of the request up to 0.6 of it.
         assert!((need.gap.unwrap() - 1.4).abs() < 1e-9, "{need:?}");
         // A half is above the 0.4 that kills, and below the 0.6 that ends the minute.
         assert!(starved(&mut satisfaction, 61..62, 2.0).is_none());

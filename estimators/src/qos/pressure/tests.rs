@@ -21,7 +21,7 @@ fn node() -> Node {
     node
 }
 
-/// As [`node`], after a few quiet seconds.
+/// Returns [`node`] after a few quiet seconds.
 fn settled(controller: &mut PressureController) -> Node {
     let mut node = node();
     for _ in 0..3 {
@@ -179,7 +179,7 @@ fn stops_offering_and_throttles_on_the_first_sample_over() {
     );
 }
 
-/// Use that rises halfway between two samples shows half of the rise in the second of them, and all of it in the next.
+/// If the use rises halfway between two samples, the second sample shows half of the rise, and the next one all of it.
 #[test]
 fn relief_comes_within_a_second_at_the_interval_that_is_asked_for() {
     let mut controller = controller(&[]);
@@ -358,7 +358,7 @@ fn processor_stall_counts_for_regular_work_only() {
     );
 }
 
-/// Found by reading: what was frozen for regular work that has ended was killed on an idle machine.
+/// Regression: an executor frozen for regular work that had ended was killed on an idle machine.
 #[test]
 fn a_stall_is_over_when_the_last_regular_container_has_ended() {
     let mut controller = controller(&[]);
@@ -475,8 +475,8 @@ fn what_was_frozen_before_a_restart_is_not_forgotten() {
     assert_eq!(log, [(2, Action::Thaw, "b0".to_owned())]);
 }
 
-/// Found by reading: while one executor was fetched for, or destroyed, nobody was frozen, killed or told that it was
-/// frozen for too long.
+/// Regression: while the agent fetched files for one executor, or destroyed it, no executor was frozen, killed, or reported
+/// as frozen for too long.
 #[test]
 fn one_that_has_not_begun_keeps_nobody_from_being_corrected() {
     let mut controller = controller(&[]);
@@ -508,7 +508,7 @@ fn one_that_has_not_begun_keeps_nobody_from_being_corrected() {
     assert_eq!(log, [(6, freeze), (6, freeze), (66, kill), (86, kill)]);
 }
 
-/// Found by reading: one that the agent thawed, so that it hears of its end, was killed as one that stood still for a minute.
+/// Regression: an executor that the agent thawed so that it could end was killed as if it had been frozen for a minute.
 #[test]
 fn what_the_agent_thawed_is_not_taken_for_frozen() {
     let mut controller = controller(&[]);

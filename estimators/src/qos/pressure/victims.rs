@@ -1,9 +1,8 @@
-//! Who goes first among the revocable containers, and how many.
+//! The order and the number of victims among the revocable containers.
 //!
-//! In order: the lowest eviction priority; who uses more than its own allocation; not the framework of
-//! the last victim, if another qualifies; who frees most; the youngest. Invariant: only containers that
-//! hold revocable resources are candidates, and without its last member a choice would not close the
-//! gap.
+//! The order is: the lowest eviction priority; containers above their own allocation; a framework other than that of the last
+//! victim, if another qualifies; the largest freed amount; the youngest. Invariant: only containers that hold revocable
+//! resources are candidates, and without its last member a choice would not close the gap.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(chosen(all(), None, None), ["a"]);
     }
 
-    /// It ran for a part of the time since the sample before, and to kill it frees nothing.
+    /// The container ran for a part of the time since the previous sample, and killing it frees nothing.
     #[test]
     fn what_is_frozen_by_now_frees_no_processors() {
         let second = Duration::from_secs(1);

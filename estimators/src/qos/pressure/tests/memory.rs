@@ -1,4 +1,4 @@
-//! What the pressure controller does, and does not, while memory is short.
+//! The actions of the pressure controller while memory is short, and their limits.
 
 use super::*;
 
@@ -27,12 +27,12 @@ fn memory_kills_the_largest_and_never_freezes() {
     assert_eq!(log, [(4, Action::Kill, "b0".to_owned())]);
 }
 
-/// What the kernel is asked to keep all revocable work below follows what that gives back, and not what it takes.
+/// The memory ceiling follows the memory that revocable work gives back, and not the memory that it takes.
 #[test]
 fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
-    // In quarters of a gigabyte: what is used of the forty, what revocable work has of it, and the ceiling.
+    // In quarters of a gigabyte: the used part of the forty, the part of revocable work, and the ceiling.
     for (used, revocable, ceiling) in [
         (33, 6, Some(6)),
         (33, 8, Some(6)),
@@ -53,8 +53,8 @@ fn the_ceiling_of_memory_only_falls_while_memory_is_short() {
     }
 }
 
-/// Found by reading: what began while memory was short was held to what it had in its first sample, next to nothing, and
-/// hung in reclaim for as long as memory was short.
+/// Regression: a container that began while memory was short was limited to its first sample, next to nothing, and hung in
+/// reclaim as long as memory was short.
 #[test]
 fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
     let quarters = |count: u64| Some(count << 28);
@@ -105,7 +105,7 @@ fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
     assert_eq!(ceiling(&mut ours, &mut node), None);
 }
 
-/// Found by reading: the kernel was asked to keep all revocable work below what the other containers held.
+/// Regression: the ceiling of all revocable work was the memory of the readable containers alone.
 #[test]
 fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
     let mut controller = controller(&[]);
@@ -157,8 +157,8 @@ fn memory_stall_kills_one() {
     }
 }
 
-/// Found by reading: one container that read more than its own memory limit holds had all others killed, one every four
-/// seconds, on a machine that had nothing but free memory.
+/// Regression: one container that read more than its own memory limit caused the kill of all others, one every four seconds,
+/// on a machine with plenty of free memory.
 #[test]
 fn a_stall_of_the_machine_kills_nobody_while_it_has_memory() {
     for has_regular in [false, true] {
