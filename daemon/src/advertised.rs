@@ -76,8 +76,8 @@ fn interface_addresses() -> Vec<IpAddr> {
     addresses.filter(|ip| is_reachable(*ip)).collect()
 }
 
-/// Whether an address can be one that another machine reaches. An address of one link is useless without the name of the
-/// interface, which is another one on each machine.
+/// Whether another machine may reach an address. An address of one link is useless without the name of the interface, which
+/// differs on each machine.
 fn is_reachable(ip: IpAddr) -> bool {
     let is_of_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     !is_of_link && !ip.is_loopback() && !ip.is_unspecified()
@@ -123,7 +123,7 @@ pub fn usual_loopback() -> IpAddr {
     }
 }
 
-/// Returns where a master on this machine listens unless its flags say otherwise, as `host:port`.
+/// Returns the default address of a master on this machine, as `host:port`.
 #[must_use]
 pub fn usual_master() -> &'static str {
     static ADDRESS: OnceLock<String> = OnceLock::new();

@@ -78,9 +78,9 @@ pub struct Caller {
     pub address: Option<SocketAddr>,
     /// The connection of the call; `None` in tests of routes.
     pub connection: Option<Connection>,
-    /// The container of the executor that it is, whose nested containers are its own.
+    /// The container of the executor; containers nested in it are its own.
     pub container: Option<String>,
-    /// The user of this machine that a scheduler runs as which says no name; none of one on another machine.
+    /// The local user of a scheduler without a principal; `None` for a remote scheduler.
     pub user: Option<LocalUser>,
     /// The local user who opened the connection, if the kernel knows it.
     pub uid: Option<u32>,
@@ -114,8 +114,8 @@ impl Caller {
         self.approver.principal()
     }
 
-    /// The group whose quota this caller uses: its principal, else its user of this machine, else its network. No
-    /// principal has a name of the other two forms.
+    /// Returns the group whose quota this caller uses: its principal, else its local user, else its network. No principal
+    /// has a name of the other two forms.
     #[must_use]
     pub fn group(&self) -> String {
         self.owned_principal().unwrap_or_else(|| self.origin())
@@ -147,8 +147,8 @@ impl Caller {
         self.approver.check(action, object)
     }
 
-    /// Writes one line of the audit log: principal, call, object and result of a change. `name` is the call's,
-    /// `object` what it was about, `result` an answer's first words.
+    /// Writes one line of the audit log: principal, call, object and result of a change. `name` is the call, `object` its
+    /// object, `result` the first words of the answer.
     pub fn audit(&self, name: &str, object: &str, result: &str) {
         tracing::info!(
             target: "audit",
@@ -279,7 +279,7 @@ impl Authentication {
         Approvers(Arc::clone(&self.rules))
     }
 
-    /// Without any requirement: Mesos's defaults, for loopback and tests.
+    /// Returns an authentication without any requirement: Mesos's defaults, for loopback and tests.
     #[must_use]
     pub fn not_required(daemon: &'static str) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! Work that gives way to everything else in the daemon: large answers, passwords, looks through `/proc`.
+//! Work that gives way to everything else in the daemon: large answers, passwords, searches through `/proc`.
 //!
-//! Entered through [`spawn`]. Each thread does such work at a lower priority (`nice(2)`, here 10) and other work as
-//! before, so that on few processors neither launches nor offers wait for those who read. Where a thread could not
-//! raise its priority again (`RLIMIT_NICE` below 20, not root) it is left as it is.
+//! Entered through [`spawn`]. Each thread does such work at a lower priority (`nice(2)`, here 10) and other work as before,
+//! so that on few processors neither launches nor offers wait for readers. A thread that could not raise its priority again
+//! (`RLIMIT_NICE` below 20, not root) keeps its priority.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ static MAY_RAISE: LazyLock<bool> = LazyLock::new(|| {
     tried.is_ok_and(|thread| matches!(thread.join(), Ok(Ok(()))))
 });
 
-/// Does work that may block on a thread of lower priority. As [`tokio::task::spawn_blocking`] otherwise.
+/// Runs blocking work on a thread of lower priority, like [`tokio::task::spawn_blocking`] otherwise.
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     tokio::task::spawn_blocking(|| {
         let _lowered = Lowered::new();

@@ -1,8 +1,8 @@
-//! Request bodies: read whole, up to a limit, from clients that keep sending, and fast enough; inflated where they were
+//! Request bodies: read whole, up to a limit, from clients that keep sending, and fast enough; inflated if they are
 //! compressed ([`Encoding`]).
 //!
-//! Invariant: no request waits for a body for ever, however its bytes are spread over time. Streams of messages may
-//! rest as long as they like between two messages, and not within one: see [`super::messages`].
+//! Invariant: no request waits for a body for ever, however its bytes are spread over time. Streams of messages may pause
+//! without limit between two messages, but not within one: see [`super::messages`].
 
 mod encoding;
 
@@ -39,7 +39,7 @@ const BYTES_PER_SECOND_MIN: u64 = 32 * 1024;
 pub struct MinRate {
     begun: Instant,
     bytes: u64,
-    /// Since when nothing more is waited for.
+    /// The time since when the reader does not wait for more.
     paused_since: Option<Instant>,
 }
 
@@ -58,7 +58,7 @@ impl MinRate {
         self.paused_since.get_or_insert(now);
     }
 
-    /// More is waited for.
+    /// Records that the reader waits for more.
     pub fn resume(&mut self, now: Instant) {
         if let Some(since) = self.paused_since.take() {
             self.begun += now.saturating_duration_since(since);
@@ -136,7 +136,7 @@ impl BodyError {
     #[must_use]
     pub fn response(self) -> Response {
         let mut response = (self.status(), self.to_string()).into_response();
-        // The same may be asked again, or what it says in the encoding that is taken.
+        // The client may repeat the request, or send it in the supported encoding.
         let more = match self {
             Self::Exhausted(_) => Some((header::RETRY_AFTER, "1")),
             Self::Encoding => Some((header::ACCEPT_ENCODING, "gzip")),
@@ -187,7 +187,7 @@ struct Charged {
     budget: Budget,
     body_read: Option<BodyRead>,
     revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// Once all has come.
+    /// The charge, once the whole body has arrived.
     charge: Option<Charge>,
 }
 
@@ -301,7 +301,7 @@ pub fn guarded<T: Unpin + Send + 'static>(
 ///
 /// When the body is too large, incomplete or too slow; a body whose announced size is too large fails at once.
 pub async fn read(headers: &HeaderMap, body: Body, max: usize) -> Result<Bytes, BodyError> {
-    // The compressed body, and what it inflates to.
+    // The budget covers the compressed body and the inflated one.
     let budget = Budget::new(max.saturating_mul(2));
     let read = read_charged(headers, body, max, &budget).await;
     read.map(|(whole, _charge)| whole)
@@ -471,7 +471,7 @@ mod tests {
         let response = refused.response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
-        // What could never pass is not to be tried again.
+        // A request that could never pass must not be tried again.
         let tiny = budget.share(50, 0);
         let refused = read_charged(&plain(), body(), 1_000, &tiny)
             .await

@@ -15,7 +15,7 @@ const BUILD_USER: &str = "meseta";
 /// Version, commit and date of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
-    /// The version of Meseta, not that of Mesos whose interface it has.
+    /// The version of Meseta, not that of the Mesos interface.
     pub version: &'static str,
     /// The whole hash of the commit.
     pub commit: Option<&'static str>,

@@ -2,7 +2,7 @@
 
 /// A time in seconds since 1970, as `2026-11-22T13:05:06Z`.
 pub fn utc(seconds: f64) -> String {
-    // What no clock says: before 1970, or nothing at all.
+    // A time before 1970 or an invalid one counts as 1970.
     let whole = std::time::Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_secs());
     let (day, time) = day_and_time(whole);
     format!("{day}T{time}Z")
@@ -20,8 +20,8 @@ pub fn day_and_time(seconds: u64) -> (String, String) {
     )
 }
 
-/// Year, month and day of a day after 1970-01-01. Years are counted from March, so that the odd day ends one;
-/// 400 of them have 146,097 days.
+/// Returns year, month and day of a day after 1970-01-01. Years are counted from March, so that the leap day ends one; 400
+/// years have 146,097 days.
 fn date(days: u64) -> (u64, u64, u64) {
     /// The days from 0000-03-01 to 1970-01-01.
     const EPOCH: u64 = 719_468;

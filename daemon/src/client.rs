@@ -1,4 +1,4 @@
-//! A small HTTP client, in the clear or over TLS: one request and its answer, or a stream of records.
+//! A small HTTP client, with or without TLS: one request and its answer, or a stream of records.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use meseta_proto::schema::WireMessage;
 #[derive(Copy, Clone, Debug)]
 pub struct Options {
     pub connect_timeout: Duration,
-    /// To the end of a whole answer, or to the header of a stream.
+    /// The time limit for a whole answer, or for the header of a stream.
     pub timeout: Duration,
     /// The maximum size of a whole answer, or of one record.
     pub body_max_bytes: usize,
@@ -80,7 +80,7 @@ pub enum Error {
     },
 }
 
-/// A whole answer, whatever its status.
+/// A whole answer, with any status.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: StatusCode,
@@ -170,7 +170,7 @@ impl Client {
         self.in_time(&url, whole).await
     }
 
-    /// A request whose answer is a stream of records. Any status but 200 is an error.
+    /// Sends a request whose answer is a stream of records. Any status but 200 is an error.
     pub async fn stream(&self, call: Call) -> Result<RecordStream, Error> {
         let url = call.url.clone();
         let opened = async {

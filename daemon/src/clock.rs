@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use meseta_resources::time::{Moment, Now};
 use tokio::time::Instant;
 
-/// Both clocks. The monotonic one is the runtime's, so that tests may turn it.
+/// The clocks of a daemon. The monotonic one is the runtime's, so that tests may control it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Both, as they are.
+    /// Returns the present time of both clocks.
     #[must_use]
     pub fn now(&self) -> Now {
         let elapsed = self.origin.elapsed();

@@ -22,7 +22,7 @@ const HEADER_BYTES: usize = 320;
 /// The reason why a file cannot be used.
 #[derive(Debug)]
 pub enum Fault {
-    /// Another process has it open.
+    /// Another process has opened the file.
     InUse,
     /// The system cannot open, read or write the file, which says nothing about its contents: [`cure`] has the remedy.
     File(io::Error),
@@ -45,7 +45,7 @@ impl From<redb::Error> for Fault {
     fn from(error: redb::Error) -> Self {
         match error {
             redb::Error::DatabaseAlreadyOpen => Self::InUse,
-            // What the database itself finds wrong with a file has no number of the system.
+            // Errors that the database itself finds have no system error number.
             redb::Error::Io(error)
                 if error.raw_os_error().is_some() || error.kind() == ErrorKind::WriteZero =>
             {
@@ -132,10 +132,11 @@ pub fn inspect<T, E>(
     })
 }
 
-/// Opens or makes the file, which nobody but its owner reads from now on. One that [`is_blank`] is made anew: whoever knows
-/// that there was something in it asks before.
+/// Opens or creates the file, which only its owner may read from now on. A file that [`is_blank`] is created anew: callers
+/// that know of earlier contents check before.
 ///
 /// # Errors
+///
 /// Every [`Fault`] but [`Fault::Unreadable`].
 pub fn open(path: &Path, cache_bytes: usize) -> Result<Database, Fault> {
     let file = work_dir::create_file(path).map_err(Fault::File)?;
@@ -169,7 +170,7 @@ pub fn unless_damaged<T, E>(
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(failed(Fault::Unreadable)))
 }
 
-/// All of a file that no other process has open.
+/// Returns all bytes of a file that no other process has open.
 fn bytes(path: &Path) -> Result<Vec<u8>, Fault> {
     let mut file = File::open(path).map_err(Fault::File)?;
     locked(file.try_lock_shared())?;

@@ -14,7 +14,7 @@ pub fn open() -> Option<usize> {
 #[must_use]
 pub fn open_in(process: &Path) -> Option<usize> {
     let entries = std::fs::read_dir(process.join("fd")).ok()?;
-    // One of them is the folder's own, while it is read.
+    // One descriptor belongs to the folder itself, while it is read.
     Some(entries.count().saturating_sub(1))
 }
 

@@ -92,7 +92,7 @@ pub struct DiskSilence {
 }
 
 impl DiskSilence {
-    /// Notes what a [`SilenceWatch`] has found.
+    /// Stores the result of a [`SilenceWatch`].
     pub fn set(&self, silence: Duration) {
         let millis = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         self.millis.store(millis, Ordering::Relaxed);
@@ -137,7 +137,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Looks once a second, so many times; the silence that the last look found.
+    /// Looks once a second for this many seconds; returns the silence at the last look.
     fn look_for(watch: &mut SilenceWatch, now: &mut Instant, seconds: u32) -> Duration {
         let looks = (0..seconds).map(|_| {
             *now += SECOND;

@@ -1,6 +1,6 @@
 //! The format of an error on one line: the failed operation, then each cause.
 
-/// An error with its causes, on one line.
+/// Returns an error with its causes, on one line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -1,8 +1,8 @@
 //! A fair semaphore: groups of callers share a capacity of bytes, slots or permits, and wait for it.
 //!
-//! Entered through [`FairSemaphore::take`]. Decisions are made in [`Table`], with time as a parameter. Invariants: the next
-//! waiter is one of the group with the fewest permits and waiters; no group starves another; a stalled permit is revoked
-//! when others wait, if the rules say so; the number of waiters is bounded.
+//! Entered through [`FairSemaphore::take`]. [`Table`] decides, with time as a parameter. Invariants: the next waiter
+//! belongs to the group with the fewest permits and waiters; no group starves another; a stalled permit is revoked when
+//! others wait, if the rules say so; the number of waiters is bounded.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -20,8 +20,8 @@ pub type Group = Arc<str>;
 const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The fraction of a permit's units that has to move to count as progress: a sixteenth.
 const PROGRESS_PARTS: usize = 16;
-/// A permit for more than half of the capacity is revoked after this many stall timeouts while others wait, whatever
-/// progress it makes.
+/// The number of stall timeouts after which a permit for more than half of the capacity is revoked while others wait,
+/// whatever its progress.
 const LARGE_STALL_FACTOR: u32 = 2;
 
 /// The rules for the division of the capacity.
@@ -41,12 +41,12 @@ pub struct Rules {
     pub waiting_max: usize,
 }
 
-/// Too many wait: to be asked again.
+/// Too many callers wait; the caller should retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Too many requests wait for memory; try again")]
 pub struct QueueFull;
 
-/// See the module. Cheap to clone.
+/// The semaphore, see the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FairSemaphore(Arc<Mutex<Table>>);
 
@@ -76,7 +76,7 @@ struct Waiter {
     granted: oneshot::Sender<CancellationToken>,
 }
 
-/// The order of those who wait: what its group had and awaited, and the order of coming.
+/// The order of waiters: the permits and waiters of the group, and the order of arrival.
 type QueuePosition = (usize, u64);
 
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Table {
         position
     }
 
-    /// Takes one that waits out of the order.
+    /// Removes a waiter from the queue.
     fn remove_waiter(&mut self, position: QueuePosition) -> Option<Waiter> {
         let waiter = self.waiters.remove(&position)?;
         self.count_down(&waiter.group, |usage| {
@@ -206,8 +206,8 @@ impl Table {
                 && now.saturating_duration_since(holder.since) >= allowed * LARGE_STALL_FACTOR
     }
 
-    /// Takes its room from the one that has stood still the longest in the group that has most, unless the group that
-    /// needs it has more.
+    /// Revokes the permit that has been stalled longest in the group with the most, unless the group that needs the room
+    /// has more.
     fn revoke_most_stalled(&mut self, group: &Group, now: Instant) -> bool {
         let Some(allowed) = self.rules.stall_timeout else {
             return false;

@@ -27,7 +27,7 @@ use super::server::Connection;
 use crate::authentication::Caller;
 use crate::background;
 
-/// Threads that read at a time. More would not make one disk faster.
+/// Threads that read at a time. More would not make a disk faster.
 const READS_AT_ONCE: usize = 8;
 /// The longest wait of a read for its turn.
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub enum ReadsError {
     NoAnswer,
 }
 
-/// See the module. Cheap to clone.
+/// The file reads of a daemon, see the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FileReads(Arc<Inner>);
 
@@ -130,7 +130,7 @@ impl FileReads {
         }))
     }
 
-    /// Does work that may block on one of the readers' threads.
+    /// Runs blocking work on one of the readers' threads.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -138,8 +138,8 @@ impl FileReads {
         self.run_at("", work).await
     }
 
-    /// Does work that may block on one of the readers' threads. Fails at once if too many reads at this place are
-    /// stuck, so that a file system which does not answer takes no threads from readers of others.
+    /// Runs blocking work on one of the readers' threads. Fails at once if too many reads at this place are stuck, so that
+    /// a file system without an answer takes no threads from readers of others.
     pub async fn run_at<T: Send + 'static>(
         &self,
         place: &str,
@@ -262,7 +262,8 @@ struct Downloads {
 }
 
 impl Downloads {
-    /// The one that has stood still for long enough, or else the oldest of those who have more than the newcomer will have.
+    /// Returns the download that has been stalled for long enough, or else the oldest of the callers that have more than
+    /// the newcomer will have.
     fn revocable(&self, newcomer: &Download) -> Option<u64> {
         let (id, longest) = self.under_way.iter().min_by_key(|(_, one)| one.last)?;
         let still = newcomer.last.saturating_duration_since(longest.last);
@@ -281,7 +282,7 @@ impl Downloads {
         oldest.map(|(id, _)| *id)
     }
 
-    /// Counts one more, if need be in the place of another.
+    /// Counts a download, if necessary in place of another.
     fn begin(&mut self, download: Download, downloads_max: usize) -> Option<u64> {
         if self.under_way.len() >= downloads_max {
             let id = self.revocable(&download)?;
@@ -438,7 +439,7 @@ mod tests {
         file
     }
 
-    /// All of a body, as a connection takes it: no piece is kept.
+    /// Returns a whole body, read as a connection does: no piece is kept.
     async fn taken(mut body: Body) -> Result<Vec<u8>, axum::Error> {
         let mut whole = Vec::new();
         while let Some(frame) = body.frame().await {
@@ -475,7 +476,7 @@ mod tests {
             .body(file(&large), length, &Caller::default())
             .unwrap();
         let first = stalled.frame().await.unwrap().unwrap();
-        // More is not read than fits, however long one waits.
+        // The download reads only what fits, however long the reader waits.
         tokio::time::sleep(STALL_MAX / 2).await;
         let second = stalled.frame().await.unwrap().unwrap();
         let third = tokio::time::timeout(STALL_MAX / 4, stalled.frame()).await;
@@ -567,7 +568,7 @@ mod tests {
         for _ in 0..READS_AT_ONCE {
             at_work.recv().await.unwrap();
         }
-        // Other work that may block goes on meanwhile.
+        // Other blocking work continues meanwhile.
         tokio::task::spawn_blocking(|| ()).await.unwrap();
         assert!(at_work.try_recv().is_err());
         drop(release);

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-/// The name of a daemon that was given none: on loopback the address, which no other machine reaches; else the machine's
-/// name, or the address if that is no text.
+/// Returns the default name of a daemon: on loopback the address, which no other machine reaches; else the machine's name,
+/// or the address if the name is no text.
 #[must_use]
 pub fn of(advertised: IpAddr) -> String {
     let advertised = advertised.to_canonical();

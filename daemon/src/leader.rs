@@ -10,19 +10,19 @@ use tokio::task::JoinSet;
 use super::client::{Client, Options};
 use super::tls;
 
-/// The longest that a master is waited for: one that is cut off must not hold up the others' answers.
+/// The time limit for a master's answer: an isolated master must not delay the answers of the others.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The silence of the present master after which an agent with several masters looks for another leader: longer than a
 /// master's own pauses between two pings or heartbeats.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Between two such questions.
+/// The pause between two such questions.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The masters, while a client is with one of them.
+/// The masters of a client that is connected to one of them.
 #[derive(Debug)]
 pub struct Others {
-    /// The one that the client is with.
+    /// The address of the master that the client is connected to.
     pub address: String,
     pub masters: Vec<String>,
     pub encryption: Option<tls::ClientConfig>,
@@ -61,7 +61,7 @@ enum Found {
     /// The master was elected but does not act, not yet or not any more: another master may lead by now.
     DoesNotAct,
     Follows(String),
-    /// Nobody leads, as far as it knows, or it does not answer; and why.
+    /// No master leads, as far as this one knows, or it does not answer; with the reason.
     Nobody(String),
 }
 
@@ -99,7 +99,7 @@ pub async fn find(
     found.ok_or_else(|| NoLeader(reasons.join("; ")))
 }
 
-/// The one of `masters` that says itself that it leads.
+/// Returns the one of `masters` that itself claims to lead.
 pub async fn leading(masters: &[String], encryption: Option<tls::ClientConfig>) -> Option<String> {
     let mut answers = ask_all(masters, encryption);
     while let Some(answer) = answers.join_next().await {
@@ -173,7 +173,7 @@ mod tests {
         for nobody in [r#"{"role": "following", "leader": null}"#, "<html>"] {
             assert!(matches!(of(nobody), Found::Nobody(_)), "{nobody}");
         }
-        // Older than the endpoint, so there is one master.
+        // A master without the endpoint is an old version, which is the only master.
         assert_eq!(judge(StatusCode::NOT_FOUND, b""), Found::Leads);
     }
 

@@ -15,8 +15,8 @@ use tonic::Status;
 use super::body::{BodyError, MinRate, PolledBody, PolledFrame};
 use crate::fair_semaphore::{FairSemaphore, Group, Permit, QueueFull};
 
-/// The body of a gRPC call, each of whose messages has to come in time once it has begun; the first, if
-/// `is_awaited`, from now on.
+/// Limits the body of a gRPC call: each message has to arrive in time once it has begun; the first, if `is_awaited`, from
+/// now on.
 pub fn messages(body: Body, is_awaited: bool) -> Body {
     Messages::new(is_awaited, None).of(body)
 }
@@ -38,7 +38,7 @@ pub fn limited_messages(
     Messages::new(false, Some(semaphore)).of(body)
 }
 
-/// Before each message of a gRPC body: whether it is compressed, and its length.
+/// The prefix of each message of a gRPC body: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
 /// The semaphore for large messages, and the permit of the current one.
@@ -59,7 +59,7 @@ enum State {
 }
 
 impl LargeMessageLimit {
-    /// A message of so many bytes has begun.
+    /// Requests the permit of a message of this size.
     fn begin(&mut self, bytes: u32) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (semaphore, group) = (self.semaphore.clone(), self.group.clone());
@@ -155,7 +155,7 @@ impl Messages {
         }
     }
 
-    /// Ready when more may be read: that of a message that is complete and was taken is free now.
+    /// Returns ready when more may be read, and frees the permit of a complete message that was taken.
     fn poll_permit(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let is_between = self.left == 0;
         let Some(semaphore) = &mut self.semaphore else {
@@ -237,7 +237,8 @@ mod tests {
         let (sender, body) = sent();
         let mut body = messages(body, false);
         let rest = Duration::from_secs(3600);
-        // One message, an empty one, and one in pieces with the beginning of the next: four bytes of its prefix.
+        // The stream has a message, an empty one, and one in pieces with the beginning of the next: four bytes of its
+        // prefix.
         let bytes = [message(3), message(0), message(200), message(1)].concat();
         let cuts = [0, 8, 13, 30, bytes.len() - 2];
         for (index, cut) in cuts.windows(2).enumerate() {
@@ -303,7 +304,7 @@ mod tests {
         begun.into()
     }
 
-    /// A body in room, whose first large message has begun.
+    /// Returns a body whose first large message has begun.
     async fn begun_body(
         semaphore: &FairSemaphore,
         group: &str,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A position in the log; 0 is before everything, so what depends on nothing waits for 0.
+/// A position in the log; 0 is before everything, so independent messages use 0.
 pub type Lsn = u64;
 
 /// The size of a message in the queue.
@@ -21,7 +21,7 @@ pub struct Limits {
     pub per_destination: usize,
     /// Messages that may wait altogether.
     pub total: usize,
-    /// Bytes that may wait for one destination. A message for which none waits yet may be larger.
+    /// Bytes that may wait for one destination. The first waiting message may be larger.
     pub bytes_per_destination: usize,
     /// Bytes that may wait altogether.
     pub bytes_total: usize,
@@ -158,8 +158,8 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
         Ok(())
     }
 
-    /// Whether a message may go at once, or would leave half of the room to others, for its destination and
-    /// altogether. One that may be lost need not wait otherwise.
+    /// Whether a message may leave at once, or would leave half of the room to others, for its destination and in total. A
+    /// message that may be lost need not wait otherwise.
     pub fn leaves_half(&self, destination: &Dest, after: Lsn, message: &Msg) -> bool {
         let queue = self.queues.get(destination);
         if after <= self.durable && queue.is_none() {
@@ -382,7 +382,7 @@ mod tests {
             Err(Overflow::DestinationBytes { queued: 6 })
         );
         outbox.push("a", 2, 4).unwrap();
-        // One alone may be larger than its destination's part.
+        // A single message may be larger than its destination's part.
         outbox.push("b", 1, 12).unwrap();
         assert_eq!(
             outbox.push("c", 0, 4),

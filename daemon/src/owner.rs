@@ -19,12 +19,12 @@ pub struct SocketOwner {
     /// The user that opened it.
     pub uid: u32,
     pub inode: u32,
-    /// The cgroup of version 2 in which it was opened, whoever holds it now.
+    /// The cgroup of version 2 in which the socket was opened, whoever has it now.
     pub cgroup: Option<u64>,
 }
 
-/// `TCP_ESTABLISHED`, and `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2` of an end that sends no more and still reads; one that was
-/// closed is in these, too, without an inode.
+/// The states `TCP_ESTABLISHED`, and `TCP_FIN_WAIT1` and `TCP_FIN_WAIT2` of an end that sends no more and still reads; a
+/// closed socket is in these, too, without an inode.
 const CONNECTED: [u8; 3] = [1, 4, 5];
 
 impl SocketOwner {
@@ -85,7 +85,7 @@ fn known_users() -> KnownUsers {
     })
 }
 
-/// IPv4 in the form of IPv6 is one connection with the same addresses in the form of IPv4.
+/// Converts IPv4 in the form of IPv6 to plain IPv4: both are the same connection.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -99,7 +99,7 @@ mod request {
     pub(super) const AF_INET6: u8 = 10;
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2`, for one socket.
+/// Returns `struct nlmsghdr` and `struct inet_diag_req_v2`, for one socket.
 fn asked(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     use request::{AF_INET, AF_INET6, IPPROTO_TCP, LENGTH, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY};
     let mut bytes = Vec::with_capacity(LENGTH);
@@ -110,7 +110,7 @@ fn asked(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     bytes.extend([0; 8]);
     let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
     bytes.extend([family, IPPROTO_TCP, 0, 0]);
-    // Whatever its state.
+    // The mask permits any state.
     bytes.extend(u32::MAX.to_ne_bytes());
     bytes.extend(peer.port().to_be_bytes());
     bytes.extend(local.port().to_be_bytes());
@@ -165,7 +165,7 @@ fn parse(message: &[u8]) -> io::Result<Option<SocketOwner>> {
     if u16::from_ne_bytes(kind) == ERROR {
         let code = i32::from_ne_bytes(word(HEADER).ok_or_else(short)?);
         let error = Errno::from_raw_os_error(code.saturating_neg());
-        // There is no such socket: the other end is elsewhere, or gone.
+        // There is no such socket: the other end is on another machine, or gone.
         return if error == Errno::NOENT {
             Ok(None)
         } else {
@@ -343,7 +343,7 @@ mod tests {
         }
         whole[17] = 1;
         assert_eq!(parse(&whole).unwrap().unwrap().cgroup, None);
-        // An attribute that says it is longer than the message, and one of no length.
+        // The attributes claim a length beyond the message, and no length.
         for length in [200_u16, 0] {
             let mut odd = whole.clone();
             odd.extend(length.to_ne_bytes());

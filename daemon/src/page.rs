@@ -1,8 +1,8 @@
-//! The page for people: its files, which are part of the binary, and how they are answered.
+//! The page for people: its files, which are part of the binary, and their answers.
 //!
-//! Entered through [`answer`], for paths that no route has. The files are the same for everybody and tell nothing of a
-//! cluster: what the page shows it asks of the daemon's routes, as whoever looks at it. Invariant: a browser runs
-//! nothing in the page but these files, and the page asks nobody but the daemon that it came from.
+//! Entered through [`answer`], for paths outside the routes. The files are the same for everybody and reveal nothing about
+//! a cluster: the page queries the daemon's routes, with the rights of its reader. Invariant: a browser runs only these
+//! files in the page, and the page queries only the daemon that it came from.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -90,7 +90,7 @@ struct File {
     content_type: HeaderValue,
     plain: Bytes,
     gzipped: Bytes,
-    /// Weak: the same for both encodings.
+    /// The version of the file; weak, since it is the same for both encodings.
     version: HeaderValue,
 }
 
@@ -107,7 +107,7 @@ static BY_NAME: LazyLock<HashMap<&str, File>> = LazyLock::new(|| {
         };
         let file = File {
             content_type: HeaderValue::from_static(kind),
-            // Without a compressed form the plain one is sent to everybody.
+            // Without a compressed form everybody gets the plain one.
             gzipped: gzipped(&plain).unwrap_or_default().into(),
             plain,
             version: HeaderValue::from_str(&version).unwrap_or(HeaderValue::from_static("W/\"\"")),
@@ -117,8 +117,8 @@ static BY_NAME: LazyLock<HashMap<&str, File>> = LazyLock::new(|| {
     FILES.iter().map(file).collect()
 });
 
-/// A module without its comments, which have lines of their own. Each stays a line, so that the numbers in a browser's
-/// errors are those of the file.
+/// Returns a module without its comments, which have lines of their own. Each comment stays an empty line, so that the line
+/// numbers in a browser's errors match the file.
 fn without_comments(content: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(content.len());
     let mut is_comment = false;
@@ -185,7 +185,7 @@ pub fn answer<B>(page: Page, request: &Request<B>) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// The items of a header that is a list; those that are no text are left out.
+/// Returns the items of a header that is a list, without items that are no text.
 fn header_items<'a>(
     headers: &'a HeaderMap,
     name: &header::HeaderName,
@@ -195,7 +195,7 @@ fn header_items<'a>(
     texts.flat_map(|text| text.split(',')).map(str::trim)
 }
 
-/// Whether an item of `Accept-Encoding` takes gzip: `gzip;q=0` says that it does not.
+/// Whether an item of `Accept-Encoding` permits gzip: `gzip;q=0` forbids it.
 fn is_gzip(item: &str) -> bool {
     let mut parts = item.split(';').map(str::trim);
     let is_named = parts

@@ -29,7 +29,7 @@ impl Query {
         Self::parse(uri.query().unwrap_or_default())
     }
 
-    /// The value of a parameter; of a repeated one the first.
+    /// Returns the value of a parameter; of a repeated one the first.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut pairs = self.0.iter();

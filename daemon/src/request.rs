@@ -27,10 +27,11 @@ pub fn callback_too_long() -> Invalid {
     invalid!("The 'jsonp' callback is longer than {CALLBACK_BYTES_MAX} bytes")
 }
 
-/// A `timeout` that a reader gives.
+/// Parses a reader's `timeout`.
 ///
 /// # Errors
-/// When it is no duration, in words.
+///
+/// The text is no duration.
 pub fn timeout(text: &str) -> Result<Duration, Invalid> {
     parse_duration(text)
         .map_err(|error| invalid!("Invalid timeout '{}': {error}", text.escape_debug()))

@@ -43,7 +43,7 @@ pub struct Route<H> {
     pub need: Need,
     /// The permission for GET and HEAD, where it is another.
     pub need_of_reads: Option<Need>,
-    /// A parameter by which a request changes something, whatever its method.
+    /// A parameter that makes a request change something, with any method.
     pub changed_by: Option<&'static str>,
     /// The type of the bodies, where a page's form could send another.
     pub body_type: Option<BodyType>,
@@ -53,7 +53,7 @@ pub struct Route<H> {
     pub takes_paths_below: bool,
     /// Whether a master that does not lead answers it too.
     pub by_followers: bool,
-    /// Whether what it shows has a number (`ETag`) that stays while it does.
+    /// Whether the answer has a number (`ETag`) that changes with its contents.
     pub has_etag: bool,
     pub handler: H,
     /// The description in the row of `docs/endpoints.md`.
@@ -88,7 +88,7 @@ impl<H: Copy> Route<H> {
         Self::read(path, need, handler, text)
     }
 
-    /// A route that changes what its requests name.
+    /// Returns a route that changes the objects of its requests.
     #[must_use]
     pub const fn change(
         path: &'static str,
@@ -119,7 +119,7 @@ impl<H: Copy> Route<H> {
         Self { methods, ..self }
     }
 
-    /// GET shows what the caller may see.
+    /// Filters the answer of GET by the caller's permissions.
     #[must_use]
     pub const fn filters_reads(self) -> Self {
         Self {
@@ -280,7 +280,8 @@ impl<H: Copy> Routes<H> {
         below.unwrap_or(path)
     }
 
-    /// Firewall rules name a route with the process or without; a path below one is the route's too.
+    /// Whether firewall rules disable the path: they name a route with or without the process, and paths below it belong to
+    /// the route.
     #[must_use]
     pub fn is_disabled(&self, authentication: &Authentication, path: &str) -> bool {
         authentication.is_disabled(path)

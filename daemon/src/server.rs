@@ -98,18 +98,18 @@ const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// memory may wait per agent, and more would not be faster within a cluster.
 const HTTP2_STREAM_BYTES: u32 = 128 * 1024;
 const HTTP2_CONNECTION_BYTES: u32 = 256 * 1024;
-/// Requests of one connection at a time: agents, schedulers and operators have a handful, and each takes memory.
+/// Requests of one connection at a time: agents, schedulers and operators have a handful, and each needs memory.
 const HTTP2_STREAMS_MAX: u32 = 16;
 /// Bytes that may wait to be sent on one stream.
 const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
 /// The pause after accept fails for lack of descriptors, so that the loop does not spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows. After a failover thousands of agents
-/// connect at once, and one that finds no room tries again only after a second.
+/// Connections that may wait to be accepted, as far as `net.core.somaxconn` permits. After a failover thousands of agents
+/// connect at once, and an agent without room retries only after a second.
 const BACKLOG: u32 = 16 << 10;
 
-/// Listens at an address, port 0 for a free one.
+/// Listens at an address; port 0 selects a free port.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -160,7 +160,7 @@ pub async fn serve_with(
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "failed to accept a connection");
-                // Most often there are no descriptors left.
+                // Most often the descriptors have run out.
                 admission.evict_idle(Instant::now());
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
@@ -275,7 +275,7 @@ impl Accepted {
         peer.encrypted = true;
         peer.certificate = PeerCertificate::of(stream.get_ref().1).map(Arc::new);
         if let Some(certificate) = &peer.certificate {
-            // Others without a name are one.
+            // All clients without a principal share one.
             peer.set_principal(&certificate.principal().unwrap_or_default());
         }
         serve_connection(stream, peer, router, options, watcher).await;
@@ -368,7 +368,7 @@ async fn call(
         in_use.start();
         coming = None;
     }
-    // The streams of gRPC have no end to be waited for, and its clients know what a reset after an answer is.
+    // The streams of gRPC have no end to wait for, and its clients understand a reset after an answer.
     let reads_on = request.version() == Version::HTTP_2 && !is_grpc;
     let request = request.map(|body| {
         let body = ReadOn::new(body, reads_on);
@@ -380,7 +380,7 @@ async fn call(
         add_browser_headers(&mut response);
     }
     if let Some(exchange) = &exchange {
-        // Of those whose length is not known from the beginning, streams of events never are compressed.
+        // Streams of events, whose length is unknown at the beginning, are never compressed.
         let is_marked = response.extensions().get::<Compressible>().is_some();
         exchange.answer(is_marked || response.body().size_hint().exact().is_some());
     }
@@ -414,8 +414,8 @@ fn started_when_read(body: ReadOn, in_use: Weak<InUse>, mut coming: Option<Reque
     Body::new(PolledBody::new(body, poll))
 }
 
-/// A body that is what `records` yields until its sender is dropped or `shutdown` is cancelled.
-/// Every item is one HTTP chunk, which clients rely on.
+/// Returns a body of the items of `records`, until its sender is dropped or `shutdown` is cancelled. Every item is one HTTP
+/// chunk, which clients rely on.
 pub fn stream_body(records: mpsc::Receiver<Bytes>, shutdown: CancellationToken) -> Body {
     Body::new(StreamBody {
         records,

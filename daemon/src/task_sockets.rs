@@ -11,8 +11,8 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The recorded sockets by inode; open descriptors bound them. An inode is there twice only while one of two that had the
-/// same number is being removed.
+/// The recorded sockets by inode; the number of open descriptors bounds them. An inode is there twice only while the
+/// earlier of two sockets with the same number is being removed.
 static RECORDED: Mutex<Option<HashMap<u64, u32>>> = Mutex::new(None);
 
 fn recorded() -> MutexGuard<'static, Option<HashMap<u64, u32>>> {

@@ -71,7 +71,7 @@ impl Running {
     }
 }
 
-/// Everything the connection says until it ends.
+/// Returns all bytes from the connection until it ends.
 async fn talk(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -132,7 +132,7 @@ async fn an_answer_beyond_the_limit_is_refused() {
     server.stop().await;
 }
 
-/// A route that streams what the test sends, whatever the request.
+/// Returns a route that streams the records of the test for any request.
 fn streaming(records: mpsc::Receiver<Bytes>) -> impl FnOnce(CancellationToken) -> Router {
     let records = std::sync::Arc::new(std::sync::Mutex::new(Some(records)));
     move |shutdown| {
@@ -217,7 +217,7 @@ async fn a_connection_that_says_nothing_in_time_is_closed() {
     server.stop().await;
 }
 
-/// A route that answers when the test says so, and where it says that a request has come.
+/// Returns a route that reports a request, and answers when the test permits it.
 fn blocked(
     arrived: mpsc::Sender<()>,
     release: CancellationToken,
@@ -270,7 +270,7 @@ async fn silent_connections_are_evicted_and_those_being_answered_are_not() {
         assert_eq!(reply.status, StatusCode::OK);
     }
     assert_eq!(silent.read(&mut [0; 1]).await.unwrap(), 0, "the oldest");
-    // With all in use the newcomer is the one that goes.
+    // With all connections in use the newcomer is refused.
     let other = server.asking("/held");
     arrivals.recv().await.unwrap();
     let mut third = TcpStream::connect(server.address).await.unwrap();
@@ -519,7 +519,7 @@ async fn half_closed(address: SocketAddr, request: &str) -> String {
     out
 }
 
-/// Routes whose answers take longer than the end of what a client sends.
+/// Returns routes whose answers take longer than the client's data.
 fn slow(shutdown: CancellationToken) -> Router {
     const TOOK: Duration = Duration::from_secs(1);
     let large = || async {
@@ -579,7 +579,7 @@ async fn who_closes_its_sending_half_is_answered() {
     let answer = half_closed(server.address, &format!("GET /large {head}\r\n")).await;
     let body = answer.bytes().filter(|byte| *byte == b'x').count();
     assert_eq!(body, 64 * 64 * 1024);
-    // What lacks something is not waited for.
+    // The server does not wait for an incomplete body.
     let begun = Instant::now();
     let cut = format!("POST /late-echo {head}Content-Length: 6\r\n\r\nhello");
     let answer = half_closed(server.address, &cut).await;

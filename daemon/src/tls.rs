@@ -1,7 +1,6 @@
-//! TLS for both ends of a connection: rustls, certificates from PEM files, exchanged while running.
+//! TLS for both ends of a connection: rustls, with certificates from PEM files that are replaced at run time.
 //!
-//! Invariant: a certificate that cannot be used never replaces one that can; a key that others than its
-//! owner may read is refused.
+//! Invariant: an invalid certificate never replaces a valid one; a key that others than its owner may read is refused.
 
 use std::io::{self, Read as _};
 use std::net::IpAddr;
@@ -58,7 +57,7 @@ pub struct Files {
     pub certificate: PathBuf,
     /// The private key; nobody but its owner may read it.
     pub key: PathBuf,
-    /// Authorities whose certificates are taken from the other side.
+    /// The authorities whose client certificates are accepted.
     pub authorities: Option<PathBuf>,
 }
 
@@ -315,7 +314,7 @@ pub fn client_of_either(
     client_with(trusted, identity, judgement)
 }
 
-/// A client as [`client_of`] gives it, and which certificate it was shown last, believed or not.
+/// Returns a client like [`client_of`], and the certificate that the last server has shown, trusted or not.
 pub fn client_that_records(
     kind: DaemonKind,
     named: &[String],
@@ -332,7 +331,7 @@ pub fn client_that_records(
     Ok((config, shown))
 }
 
-/// A client that takes another name of a server too, and keeps what it is shown.
+/// Returns a client that accepts a second name of a server, and keeps the shown certificate.
 fn client_with(
     trusted: Option<&Path>,
     identity: Option<(&Path, &Path)>,
@@ -393,7 +392,7 @@ pub fn ends_of(path: &Path) -> Result<Vec<Option<Duration>>, TlsError> {
     Ok(chain.iter().map(|one| validity::end(one)).collect())
 }
 
-/// Whether the certificate that a file shows is one for this host, by name or by address.
+/// Whether the certificate of a file is valid for this host, by name or by address.
 pub fn is_for(path: &Path, host: &str) -> Result<bool, TlsError> {
     let (_, bytes) = read(path)?;
     let first = CertificateDer::pem_slice_iter(&bytes).next();
@@ -459,7 +458,7 @@ impl Served {
         Arc::clone(&self.current().hosts)
     }
 
-    /// The file of the authorities whose certificates are believed; none where the system's are.
+    /// Returns the file of the trusted authorities; `None` for those of the system.
     fn authorities(&self) -> Option<&Path> {
         self.files.authorities.as_deref()
     }
@@ -484,7 +483,7 @@ impl Served {
                 tracing::info!(certificate = %self.files.certificate.display(), "certificate exchanged");
                 true
             }
-            // Perhaps only one of the files is new yet: the next look will tell.
+            // Perhaps only one of the files is new yet: the next look will show.
             Err(error) => {
                 tracing::warn!(
                     error = %chain(&error),
@@ -523,7 +522,7 @@ impl PeerCertificate {
         Some(Self(first.clone().into_owned()))
     }
 
-    /// Whether it is one for this host, by name or by address.
+    /// Whether the certificate is valid for this host, by name or by address.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         let Ok(certificate) = webpki::EndEntityCert::try_from(&self.0) else {
@@ -539,7 +538,8 @@ impl PeerCertificate {
         certificate.verify_is_valid_for_subject_name(&name).is_ok()
     }
 
-    /// The principal whose own it is, if it names one; see [`principal_uri`]. Such a certificate is no machine's.
+    /// Returns the principal that the certificate names, if any; see [`principal_uri`]. Such a certificate belongs to no
+    /// machine.
     #[must_use]
     pub fn named_principal(&self) -> Option<String> {
         let certificate = webpki::EndEntityCert::try_from(&self.0).ok()?;
@@ -547,7 +547,7 @@ impl PeerCertificate {
         uris.find_map(principal_uri::principal_of)
     }
 
-    /// Whom it stands for: the principal that it names, else its first DNS name that is no pattern.
+    /// Returns the principal of the certificate: the one that it names, else its first DNS name that is no pattern.
     #[must_use]
     pub fn principal(&self) -> Option<String> {
         if let Some(named) = self.named_principal() {

@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 /// The longest text of others in a line of the log, in bytes. A name or a message is recognised by less.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Bytes that stay at the end of a text that is cut: the cause stands at the end of an error.
+/// Bytes that stay at the end of a cut text: the cause stands at the end of an error.
 const TAIL_BYTES: usize = 64;
 
 /// Whether a terminal shows this character in its place, and as itself alone. Control characters (C0, DEL and C1) are not;
@@ -72,7 +72,7 @@ pub fn escaped_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// A text of others on one line: escaped, and cut to [`TEXT_BYTES_MAX`].
+/// A foreign text on one line: escaped, and cut to [`TEXT_BYTES_MAX`].
 #[derive(Clone, Copy, Debug)]
 pub struct Untrusted<'a>(pub &'a str);
 
@@ -91,7 +91,7 @@ pub struct Excerpt {
     head: String,
     is_head_full: bool,
     tail: String,
-    /// Bytes between head and tail that were not kept.
+    /// The number of omitted bytes between head and tail.
     left_out: usize,
 }
 

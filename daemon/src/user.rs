@@ -3,8 +3,8 @@
 //! Entered through [`name`]. Invariant: the kernel's answer takes precedence over the environment, which often names the
 //! user that started a shell or a service, and is inherited by programs that change their user.
 
-/// The name of the user that this process runs as; where the machine has none for it, as in many containers, what `USER`
-/// says.
+/// Returns the name of the user of this process; if the machine has no name for the user, as in many containers, the value
+/// of `USER`.
 #[must_use]
 pub fn name() -> Option<String> {
     let known = nix::unistd::User::from_uid(nix::unistd::geteuid());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The lines that the log of this process left out because too many of one cause came at once.
+/// The lines that the log of this process omitted because too many of one cause came at once.
 static LINES_LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a line that the log leaves out.
@@ -48,7 +48,7 @@ impl fmt::Debug for Verbosity {
 }
 
 impl Verbosity {
-    /// Level 0 is what the log was set up with, and in force.
+    /// Returns the state at level 0, the configured one.
     #[must_use]
     pub fn new(apply: Apply) -> Self {
         Self {

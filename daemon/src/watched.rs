@@ -1,17 +1,17 @@
-//! Files that are looked at again and again: what changed is taken over while the daemon runs.
+//! Files that are checked repeatedly for changes, which apply while the daemon runs.
 //!
-//! Invariant: a change is offered until it was taken, so that a file that is bad at one look, perhaps half
-//! written, is read again at the next.
+//! Invariant: a change is offered until it is accepted, so that a file that is invalid at one look, perhaps half written,
+//! is read again at the next.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// Inode, time of the last change, length; `None` where there is no file.
+/// The inode, the time of the last change, and the length; `None` if there is no file.
 type Stamp = Option<(u64, i64, i64, u64)>;
 
-/// Some files, and which version of them was taken.
+/// Some files, and their accepted versions.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     files: Vec<PathBuf>,
@@ -26,7 +26,7 @@ impl Watched {
         Self { files, taken }
     }
 
-    /// Offers each change until `shutdown`; `take` says whether it could be used.
+    /// Offers each change until `shutdown`; `take` returns whether the files were usable.
     pub(super) async fn follow(
         mut self,
         interval: Duration,

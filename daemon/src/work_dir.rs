@@ -1,8 +1,7 @@
-//! The work directory of a daemon that keeps secrets: made, tightened and written to so that nobody but its own user
-//! reads it.
+//! The work directory of a daemon that keeps secrets: created, restricted and written so that only its own user reads it.
 //!
-//! Invariant: files are 0600 and the directory is 0700 whatever the umask was and whatever they were before; a
-//! directory that holds anything that is not the daemon's keeps its mode.
+//! Invariant: files are 0600 and the directory is 0700 under any umask and with any earlier modes; a directory with foreign
+//! files keeps its mode.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -23,11 +22,12 @@ const PROBE: &str = ".probe";
 /// The files that each daemon keeps here, besides its own.
 const COMMON: [&str; 3] = [ENDPOINT, FRESH_ENDPOINT, PROBE];
 
-/// Makes the directory, or tightens the one that is there, and finds out now whether it can be written. `own` are the
-/// names of the files that the daemon keeps in it.
+/// Creates the directory, or restricts the existing one, and checks that it is writable. `own` are the names of the files
+/// that the daemon keeps in it.
 ///
 /// # Errors
-/// It cannot be made or written.
+///
+/// The directory cannot be created or written.
 pub fn prepare(path: &Path, own: &[&str]) -> io::Result<()> {
     match DirBuilder::new()
         .recursive(false)
@@ -128,10 +128,11 @@ pub fn local_address(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Says in the work directory where the daemon listens, as `http://10.0.0.1:5050`; the file is whole or not there.
+/// Writes the daemon's address into the work directory, as `http://10.0.0.1:5050`; the file is complete or absent.
 ///
 /// # Errors
-/// It cannot be written.
+///
+/// The file cannot be written.
 pub fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io::Result<()> {
     let fresh = work_dir.join(FRESH_ENDPOINT);
     let mut file = create_file(&fresh)?;

@@ -1,9 +1,9 @@
 //! Rate limits of secrets tried, at a time and per second, by source.
 //!
-//! A claim is granted before its secret is looked at ([`AttemptLimiter::take`]), and only right ones are given back
-//! ([`AttemptLimiter::settle`]). Counted by source and by the principal that is claimed, so that guesses at one principal
-//! leave room for the others of an address. Invariants: no more wrong secrets are tried than there are grants,
-//! however many come at once; memory is bounded.
+//! A claim needs a grant before the check of its secret ([`AttemptLimiter::take`]), and only right claims return the grant
+//! ([`AttemptLimiter::settle`]). Claims are counted by source and by claimed principal, so that guesses at one principal
+//! leave room for the other principals of an address. Invariants: wrong secrets never exceed the grants, however many come
+//! at once; memory is bounded.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::server::Network;
 
-/// Wrong secrets of one source per second, and how many may come at once.
+/// The rate of wrong secrets of one source, and the burst.
 const OF_SOURCE: Rate = Rate {
     per_second: 10.0,
     burst: 20.0,
@@ -24,13 +24,13 @@ const OF_PRINCIPAL: Rate = Rate {
     burst: 3.0,
     waiting_max: 4,
 };
-/// Sources that are counted; above it those that are not being looked at are forgotten.
+/// Sources that are counted; above it, sources without claims in progress are forgotten.
 const SOURCES_MAX: usize = 16_384;
 /// The time for which the limiter remembers the claims of a source.
 const TRIED_KEPT: Duration = Duration::from_secs(600);
 /// Remembered claims of a source: more make no difference.
 const TRIED_MAX: usize = 64;
-/// Principals of one source that are counted: more than can be wanting at that rate.
+/// Principals of one source that are counted: more than can lack attempts at that rate.
 const PRINCIPALS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +133,7 @@ pub(super) struct AttemptLimiter {
 }
 
 impl AttemptLimiter {
-    /// Grants one claim for a principal, which is named by a hash, or not.
+    /// Grants a claim for a principal, which is given by a hash, or refuses it.
     pub(super) fn take(
         &mut self,
         source: &Source,
@@ -257,7 +257,7 @@ mod tests {
         Source::Network(Network::of(IpAddr::from(number.to_be_bytes())))
     }
 
-    /// Wrong claims, one after another; how many were granted.
+    /// Makes wrong claims, one after another; returns the number of grants.
     fn wrong(
         attempt_limiter: &mut AttemptLimiter,
         source: &Source,

@@ -18,7 +18,7 @@ use super::attempt_limiter::{AttemptDecision, AttemptLimiter, Source};
 use crate::background;
 use crate::fair_semaphore::{FairSemaphore, Group, Rules};
 
-/// Right answers that are remembered; above it all are forgotten and checked anew.
+/// Right answers that are remembered; above this number all are forgotten and checked again.
 const REMEMBERED_MAX: usize = 65_536;
 /// Wrong answers that are remembered, with the same rule.
 const WRONG_MAX: usize = 4_096;
@@ -26,7 +26,7 @@ const WRONG_MAX: usize = 4_096;
 const HASHES_AT_ONCE: usize = 2;
 /// Hashes at once for clients with a certificate, which have a lane of their own.
 const CERTIFIED_AT_ONCE: usize = 1;
-/// Claims of each lane that wait for their turn, of one source and all together.
+/// Claims of each lane that wait for their turn, of one source and of all together.
 const WAITING_OF_SOURCE_MAX: usize = 64;
 const WAITING_MAX: usize = 256;
 /// Claims that wait for others of their source to be settled.
@@ -101,7 +101,7 @@ struct Inner {
     attempt_limiter: Mutex<AttemptLimiter>,
     /// Notifies waiters whenever a claim is settled.
     settled: Notify,
-    /// Claims that are looked at, for those who make the same.
+    /// The claims being checked, for callers with the same claim.
     pending: Mutex<HashMap<Fingerprint, watch::Receiver<Option<CheckOutcome>>>>,
     /// The sources from which principals have shown the right secret.
     pairs: Mutex<HashSet<(Source, u64)>>,
@@ -180,7 +180,7 @@ impl Authenticator {
         if let Some(found) = pending.get(&fingerprint) {
             return Ok(found.clone());
         }
-        // One that was pending a moment ago is remembered by now.
+        // A claim that was pending a moment ago is remembered now.
         if let Some(outcome) = lock(&self.0.cache).cached_outcome(&fingerprint) {
             return Err(outcome);
         }
@@ -210,7 +210,7 @@ impl Authenticator {
             inner: inner.clone(),
             fingerprint,
         };
-        // Goes on when the one who asked has left: others may wait for it too.
+        // The check continues when its caller has left: others may wait for it too.
         tokio::spawn(async move {
             let outcome = inner.decide(&attempt, undecided).await;
             drop(pending_check);
@@ -220,7 +220,7 @@ impl Authenticator {
     }
 }
 
-/// A claim that is being looked at: those who make the same wait for it, until this is dropped.
+/// A claim being checked: callers with the same claim wait for it, until this is dropped.
 struct PendingCheck {
     inner: Arc<Inner>,
     fingerprint: Fingerprint,
@@ -289,8 +289,8 @@ impl Inner {
         }
     }
 
-    /// Behind whom a claim waits: the lowest rank is that of a source which has shown the principal's secret before
-    /// and tried nothing else since.
+    /// Returns the rank of a claim in the queue: lowest is a source that has shown the principal's secret before and tried
+    /// nothing else since.
     fn rank_of(&self, attempt: &Attempt) -> usize {
         let Some(source) = &attempt.source else {
             return 0;
@@ -332,7 +332,7 @@ impl Inner {
             .hash_queue_of(attempt)
             .take_after(attempt.group(), 1, rank);
         let Ok(_hashing) = hashing.await else {
-            // It was not looked at.
+            // The claim was not checked.
             attempt.settle(self, true);
             return CheckOutcome::Busy;
         };
@@ -365,7 +365,7 @@ impl Inner {
         pairs.insert((source.clone(), attempt.principal));
     }
 
-    /// Until a claim is granted, or denied.
+    /// Waits until a claim is granted, or denied.
     async fn wait(&self, attempt: &Attempt) -> bool {
         loop {
             let settled = self.settled.notified();
@@ -379,7 +379,7 @@ impl Inner {
         }
     }
 
-    /// Unless the credentials that it was checked by are gone meanwhile.
+    /// Remembers an outcome, unless the credentials of its check have been replaced meanwhile.
     fn remember(&self, checked_by: &Arc<Credentials>, attempt: &Attempt, is_right: bool) {
         let mut cache = lock(&self.cache);
         if !Arc::ptr_eq(&cache.credentials, checked_by) {

@@ -16,7 +16,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The `Host` names and origins that a daemon accepts.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// `--hostname`, or what stands in for it.
+    /// The value of `--hostname`, or its default.
     pub hostname: Option<String>,
     /// `--allowed_hosts`: names with commas between.
     pub allowed_hosts: Option<String>,
@@ -94,8 +94,8 @@ fn names_of(hostname: &str, hosts: &str, resolver: &str) -> Vec<String> {
 }
 
 impl Authentication {
-    /// Rejects a request that a browser sent for a page of a foreign origin. `changes_by_get` says that the route
-    /// changes state whatever the method.
+    /// Rejects a request that a browser sent for a page of a foreign origin. `changes_by_get` means that the route changes
+    /// state with any method.
     pub fn check_browser_request<B>(
         &self,
         request: &Request<B>,
@@ -145,7 +145,8 @@ fn text(value: &HeaderValue) -> Cow<'_, str> {
     String::from_utf8_lossy(value.as_bytes())
 }
 
-/// A header that comes once. No browser sends one of these twice: what does is taken for nobody's page.
+/// Returns the value of a header that comes once. No browser sends one of these twice, so a repeated header belongs to no
+/// page.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(text);

@@ -69,7 +69,7 @@ impl ClientIdentity {
         let Some(credential) = self.read_credential()? else {
             return Ok(None);
         };
-        // Basic authentication is plain ASCII whatever the secret is.
+        // Basic authentication is plain ASCII for any secret.
         Ok(HeaderValue::from_str(&credential.header()).ok())
     }
 

@@ -1,4 +1,4 @@
-//! Flags that both daemons have: which requests are refused whoever makes them.
+//! The common flags of the daemons about refused requests of any client.
 
 use clap::Args;
 

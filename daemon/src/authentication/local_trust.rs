@@ -27,7 +27,7 @@ static LOOKUPS: Semaphore = Semaphore::const_new(8);
 
 /// Knows which sockets were opened in containers.
 pub trait ContainerSockets: Send + Sync {
-    /// Whether this one was. May block for some milliseconds.
+    /// Whether the socket was opened in a container. May block for some milliseconds.
     fn is_inside(&self, socket: &SocketOwner) -> bool;
 }
 

@@ -1,7 +1,7 @@
 //! Credentials and ACLs, which are reloaded while the daemon runs.
 //!
-//! Read from files, and taken over when these change. Invariant: a file that cannot be used never replaces
-//! one that can, and the log says so.
+//! The files are read, and read again when they change. Invariant: an invalid file never replaces a valid one, and the log
+//! reports it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// No credentials and no ACLs.
+    /// Returns rules without credentials and ACLs.
     pub(super) fn none() -> Self {
         Self {
             sources: Sources::default(),
@@ -149,7 +149,7 @@ impl Rules {
     }
 }
 
-/// Says what became of a changed file.
+/// Logs the outcome of a changed file.
 fn taken(what: &'static str, outcome: Result<(), SettingsError>) -> bool {
     match &outcome {
         Ok(()) => tracing::info!(what, "exchanged"),

@@ -32,9 +32,9 @@ pub struct Settings {
     pub ssl_ca_file: Option<PathBuf>,
     /// The names of the daemon, and the pages that may use it.
     pub names: Names,
-    /// The realms there are, with the flag of each and what it was set to.
+    /// The existing realms, with the flag of each and its value.
     pub realms: Vec<(Realm, &'static str, Option<bool>)>,
-    /// See the description of [`fresh_key`].
+    /// The secret key, see [`fresh_key`].
     pub key: [u8; 32],
 }
 
@@ -173,7 +173,7 @@ impl Settings {
     }
 }
 
-/// Reads the credential that a client says who it is by.
+/// Reads the credential of a client.
 pub fn client_credential(
     flag: &'static str,
     path: &Path,

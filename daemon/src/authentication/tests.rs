@@ -60,7 +60,7 @@ fn asking() -> Authentication {
     settings.build().unwrap().0
 }
 
-/// Somebody who says nothing of who it is.
+/// Sends a request without credentials.
 async fn unasked(
     authentication: &Authentication,
     realm: Realm,

@@ -193,7 +193,7 @@ mod tests {
             let whole = read(&headers, Body::from("as it is"), 8).await.unwrap();
             assert_eq!(whole, "as it is", "{names:?}");
         }
-        // A header of more than one part.
+        // The header comes in more than one part.
         let header = GzBuilder::new().extra(vec![1; 3_000]);
         let header = header
             .filename(vec![b'x'; 5_000])

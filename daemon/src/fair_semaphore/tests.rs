@@ -6,7 +6,7 @@ use super::*;
 
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Room for so many units, of which each group leaves half.
+/// Returns a semaphore of this capacity, of which each group leaves half.
 pub(crate) fn semaphore_of(units_max: usize) -> FairSemaphore {
     FairSemaphore::new(Rules {
         units_max,
@@ -82,7 +82,7 @@ async fn stalled_permits_are_revoked_and_active_ones_are_not() {
     assert_eq!(revoked(&permits), 1);
     assert!(permits[0].revoked().is_cancelled());
     assert!(at_once(&semaphore, "f", 1).await.is_none());
-    // Whoever waits is not forgotten: it gets room as soon as something has stood still for long enough.
+    // A waiter gets room as soon as a permit has been stalled for long enough.
     let begun = Instant::now();
     let waited = semaphore.take(Group::from("f"), 1).await.unwrap();
     assert!(begun.elapsed() <= STALL_TIMEOUT + STALL_CHECK_INTERVAL);
@@ -143,7 +143,7 @@ async fn a_request_larger_than_the_capacity_is_not_overtaken() {
     next.await.unwrap();
 }
 
-/// A semaphore of one unit, and that unit.
+/// Returns a semaphore of one unit, and that unit.
 async fn one_at_a_time(newest_first: bool, waiting_max: usize) -> (FairSemaphore, Permit) {
     let semaphore = FairSemaphore::new(Rules {
         units_max: 1,
@@ -188,7 +188,7 @@ async fn the_next_is_of_a_group_that_awaits_the_least() {
     let mut order = in_turn(&semaphore, &waiting).await;
     let third = order.recv().await;
     assert_eq!(third, Some((3, false)), "three of a group wait");
-    // One more than may wait: whoever has the last turn is sent away.
+    // The queue is full: the waiter with the last turn is refused.
     let late = tokio::spawn({
         let semaphore = semaphore.clone();
         async move { semaphore.take(Group::from("d"), 1).await.is_ok() }

@@ -57,7 +57,7 @@ enum Tenant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source {
     tenant: Tenant,
-    /// The cgroup that it was opened in, of a user's.
+    /// The cgroup in which a local user opened the connection.
     group: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl Entry {
         self.closed.cancel();
     }
 
-    /// Whether it is no longer among those that are counted.
+    /// Whether the connection no longer counts.
     pub(super) fn is_over(&self) -> bool {
         !self.is_counted.load(Ordering::Relaxed)
     }
@@ -171,7 +171,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connections_max: usize,
-    /// Unauthenticated connections of one network; loopback and local users have no such limit.
+    /// The limit of unauthenticated connections of one network; loopback and local users have no such limit.
     pub(super) unauthenticated_max: usize,
 }
 
@@ -187,8 +187,8 @@ impl UnauthenticatedConnections {
         self.groups.get(&group).map_or(0, BTreeMap::len)
     }
 
-    /// The groups that may lose an idle one, largest first: those that have half of what the largest has, as far as
-    /// that is more than the newcomer's has, and the newcomer's own.
+    /// Returns the groups that may lose an idle connection, largest first: the newcomer's group, and every larger group at
+    /// least half the size of the largest.
     fn eviction_candidates(
         &self,
         newcomer: Option<Option<u64>>,
@@ -206,7 +206,7 @@ impl UnauthenticatedConnections {
         groups
     }
 
-    /// The idle one that goes first: the oldest that has said nothing in its time, or else the oldest.
+    /// Returns the first idle connection to evict: the oldest that stayed silent too long, or else the oldest.
     fn idle(&self, newcomer: Option<Option<u64>>, now: Instant) -> Option<Arc<Entry>> {
         self.eviction_candidates(newcomer)
             .into_iter()
@@ -217,8 +217,8 @@ impl UnauthenticatedConnections {
             })
     }
 
-    /// The oldest that has been answered for long. Of those that are to last only the newest, where they are more than
-    /// half of what there may be.
+    /// Returns the oldest connection whose request has been in progress for long. Among long-lived streams it returns only
+    /// the newest, and only if they are more than half of the limit.
     fn answered_for_long(&self, unauthenticated_max: usize, now: Instant) -> Option<Arc<Entry>> {
         let all = self.groups.values().flat_map(BTreeMap::values);
         let answered = all.filter(|one| one.is_answered_for_long(now));
@@ -326,21 +326,21 @@ impl Table {
         true
     }
 
-    /// Ends an idle one of its own sharer's.
+    /// Evicts an idle connection of the newcomer's own tenant.
     fn evict_own(&mut self, source: Source, now: Instant) -> bool {
         let all = self.unauthenticated.get(&source.tenant);
         let victim = all.and_then(|all| all.idle(Some(source.group), now));
         self.end(victim)
     }
 
-    /// Ends one of its own sharer's that has been answered for long.
+    /// Evicts a connection of the newcomer's own tenant whose request has been in progress for long.
     fn evict_answered(&mut self, source: Source, unauthenticated_max: usize, now: Instant) -> bool {
         let all = self.unauthenticated.get(&source.tenant);
         let victim = all.and_then(|all| all.answered_for_long(unauthenticated_max, now));
         self.end(victim)
     }
 
-    /// Ends an idle one, where there are the most.
+    /// Evicts an idle connection of the tenant with the most.
     fn evict_any(&mut self, now: Instant) -> bool {
         let mut largest = self.sizes.iter().rev();
         let victim =
@@ -348,8 +348,8 @@ impl Table {
         self.end(victim)
     }
 
-    /// Ends one of the principal that has more than half of so many: the oldest idle one that is not meant to last, or
-    /// else, if one in use may go, the newest.
+    /// Evicts a connection of the principal that has more than half of the limit: the oldest idle one that is not
+    /// long-lived, or else, if permitted, the newest one in use.
     fn evict_authenticated(&mut self, connections_max: usize, may_be_in_use: bool) -> bool {
         let all = self.authenticated.values();
         let most = all.max_by_key(|of_principal| of_principal.len());
@@ -364,7 +364,7 @@ impl Table {
         self.end(victim)
     }
 
-    /// Ends one of those who have more than the newcomer's sharer or group, or of its own.
+    /// Evicts a connection of a tenant or group with more than the newcomer's, or of its own.
     fn evict_for(&mut self, source: Source, now: Instant) -> bool {
         let own = self.count(source.tenant);
         let most = self.sizes.last().map_or(0, |(count, _)| *count);
@@ -398,7 +398,7 @@ impl Table {
     }
 }
 
-/// See the module. Cheap to clone.
+/// The admission of connections, see the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
     table: Arc<Mutex<Table>>,
@@ -417,7 +417,7 @@ impl Admission {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection, evicting another one at a limit; none if no other may be evicted.
+    /// Admits a connection, evicting another one at a limit; returns `None` if no other may be evicted.
     pub(super) fn admit(
         &self,
         address: IpAddr,
@@ -463,7 +463,7 @@ impl Admission {
         })
     }
 
-    /// Ends one idle connection, if there is one: descriptors have run out.
+    /// Evicts one idle connection, if there is one: descriptors have run out.
     pub(super) fn evict_idle(&self, now: Instant) -> bool {
         let mut table = self.table();
         let connections = table.connections;
@@ -507,7 +507,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Marks the connection as authenticated, and as one whose like are bounded elsewhere: it is never evicted.
+    /// Marks the connection as authenticated; another limit bounds such connections, and admission never evicts it for
+    /// others.
     pub(super) fn set_authenticated(&self) {
         if self.entry.is_unauthenticated.swap(false, Ordering::Relaxed)
             && let Some(admission) = &self.admission
@@ -628,7 +629,7 @@ mod tests {
 
     #[test]
     fn a_task_that_takes_all_connections_keeps_out_nobody_but_itself() {
-        // Its address is the node's own, of which no number is too many, or that of loopback.
+        // The address is the node's own, which has no limit of its own users, or loopback.
         for address in ["10.0.0.7", "127.0.0.1"] {
             let admission = admission(600, 512);
             let (here, now) = (ip(address), Instant::now());
@@ -696,7 +697,7 @@ mod tests {
         others.push(answer(&two));
         let none = admission.admit(here, None, later);
         assert!(none.is_none(), "the others have been answered only now");
-        // More than half of what there may be: the newest makes room.
+        // They are more than half of the limit: the newest makes room.
         two.entry.set_long_lived();
         let much_later = Instant::now() + 2 * ANSWER_ALLOWED;
         let three = admission.admit(here, None, much_later).unwrap();
@@ -835,7 +836,7 @@ mod tests {
         drop(answering);
         assert!(admission.evict_idle(now));
         assert!(is_closed(&asking) && !is_closed(&known));
-        // One that is closed for another reason is counted until it is gone.
+        // A connection closed for another reason counts until it is gone.
         let third = admission.admit(loopback, None, now).unwrap();
         third.entry.close();
         drop((third, asking));

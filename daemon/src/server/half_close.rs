@@ -1,9 +1,9 @@
 //! Clients of HTTP/1 that close their sending half behind a request, as `nc -N` and `socat` do, and wait for its answer.
 //!
-//! Entered through [`HalfClose`] and the [`Exchange`] of each request. The end of what a client sends looks the same
-//! whether it still reads or has gone, and hyper drops the request for it; so the end is kept from hyper while a
-//! request that has come whole is being answered. Invariants: an answer that is a stream of events ends with the end of
-//! what its client sends, at once; no answer that has not begun is waited for longer than [`ANSWER_MAX`] after that.
+//! Entered through [`HalfClose`] and the [`Exchange`] of each request. The end of a client's data looks the same whether
+//! the client still reads or has gone, and hyper drops the request at that end; so [`HalfClose`] hides the end from hyper
+//! while a complete request is being answered. Invariants: an answer that is a stream of events ends as soon as its
+//! client's data ends; an answer that has not begun is awaited for [`ANSWER_MAX`] at most after that.
 
 use std::io;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ enum Stage {
     Awaited,
     /// An answer that has an end is being sent.
     Answering,
-    /// An answer is being sent that ends with what the client sends.
+    /// An answer is being sent that ends with the client's data.
     Streaming,
     /// The answer has ended, and its last bytes may wait to be written: hyper takes an end in the middle of that for a
     /// failure.
@@ -95,7 +95,7 @@ impl Exchange {
     /// Records the start of the answer, which has an end of its own or lasts until its client leaves.
     pub(super) fn answer(&self, has_end: bool) {
         let mut state = self.0.state();
-        // An answer beside whose beginning the body is still read may depend on that.
+        // An answer that begins while the body is still read may depend on the body.
         let is_whole = state.stage == Stage::Awaited;
         state.set(if has_end && is_whole {
             Stage::Answering
@@ -144,7 +144,7 @@ pub(super) struct HalfClose<S> {
     stream: S,
     exchanges: Exchanges,
     has_ended: bool,
-    /// Until its answer must have begun.
+    /// The time until which the answer must have begun.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

@@ -73,8 +73,8 @@ impl Peer {
         *self.found.owner.get_or_init(find)
     }
 
-    /// Whether the owner still has the socket that it was found by: one that was closed before its owner was looked
-    /// for is nobody's. Always so for one without a connection.
+    /// Whether the owner still has the socket that identified it: a socket closed before the lookup belongs to no one. True
+    /// for a peer without a connection.
     pub(crate) fn is_open(&self) -> bool {
         let Some(local) = self.local else {
             return true;
@@ -103,8 +103,8 @@ impl Peer {
         self.slot.set_principal(name);
     }
 
-    /// Marks the connection as authenticated, so that it no longer counts towards the limit of unauthenticated ones. Whoever
-    /// calls this bounds such connections itself.
+    /// Marks the connection as authenticated, so that it no longer counts towards the limit of unauthenticated ones. The
+    /// caller bounds such connections itself.
     pub fn set_authenticated(&self) {
         self.slot.set_authenticated();
     }
@@ -127,12 +127,12 @@ impl Peer {
     }
 }
 
-/// A connection, for those who have to end it. Cheap to clone.
+/// A connection, for code that has to end it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Connection(Arc<Entry>);
 
 impl Connection {
-    /// Ends it at once, with whatever is under way on it.
+    /// Ends the connection at once, including requests in progress.
     pub fn close(&self) {
         self.0.close();
     }

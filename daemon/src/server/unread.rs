@@ -14,14 +14,14 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
 
-/// More than most of what operators send, and no more than a connection may send without being asked for it.
+/// More than most requests of operators, and no more than a connection may send unrequested.
 const BYTES_MAX: usize = 256 * 1024;
 /// Clients send such a body at once.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A body that, if requested, is read on for a while when it is dropped.
 pub(super) struct ReadOn {
-    /// Until its end, or an error.
+    /// The body, until its end or an error.
     body: Option<Incoming>,
     is_asked: bool,
 }

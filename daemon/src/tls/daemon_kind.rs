@@ -1,9 +1,10 @@
-//! The mark by which a certificate says of which daemon it is: the URI `meseta:daemon:master`, `meseta:daemon:agent` or
+//! The mark of a daemon's kind in its certificate: the URI `meseta:daemon:master`, `meseta:daemon:agent` or
 //! `meseta:daemon:scheduler` among its names.
 //!
-//! Any machine of a fleet has a certificate that the fleet's authority signed. The mark keeps a stolen certificate of an agent
-//! from being a master's. Invariant: a certificate with marks is a server of these kinds alone; one without marks, as older
-//! versions and other authorities sign them, is the server that the user named, and no server that another server named.
+//! Any machine of a fleet has a certificate signed by the fleet's authority. The mark prevents the use of a stolen agent's
+//! certificate for a master. Invariant: a certificate with marks is valid for servers of these kinds alone. A certificate
+//! without marks, as older versions and other authorities sign them, is valid for the server that the user named, and for
+//! no server that another server named.
 
 use std::fmt;
 
@@ -178,7 +179,7 @@ mod tests {
             Ok(()),
             "it says what it is"
         );
-        // Also where the user has named its host: a node on the machine of a master is no master.
+        // The rule also holds if the user has named its host: a node on the machine of a master is no master.
         for uris in [
             &["meseta:daemon:agent"][..],
             &["meseta:daemon:scheduler"],

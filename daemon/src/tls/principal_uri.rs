@@ -1,5 +1,5 @@
-//! The URI by which a certificate says that it is a principal's and no machine's: `meseta:principal:NAME`, with all
-//! but ASCII letters, digits, `-`, `.`, `_` and `~` of the name percent-encoded (RFC 3986, section 2.3).
+//! The URI that marks a certificate as a principal's and not a machine's: `meseta:principal:NAME`, with all characters of
+//! the name but ASCII letters, digits, `-`, `.`, `_` and `~` percent-encoded (RFC 3986, section 2.3).
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
@@ -16,11 +16,11 @@ pub fn principal_uri(name: &str) -> String {
     format!("{PREFIX}{}", utf8_percent_encode(name, ENCODED))
 }
 
-/// The principal that a URI names, if it names one.
+/// Returns the principal that a URI names, if any.
 pub(super) fn principal_of(uri: &str) -> Option<String> {
     let encoded = uri.strip_prefix(PREFIX)?;
     let name = percent_decode_str(encoded).decode_utf8().ok()?;
-    // One name has one spelling.
+    // Each name has a single spelling.
     (!name.is_empty() && principal_uri(&name) == uri).then(|| name.into_owned())
 }
 

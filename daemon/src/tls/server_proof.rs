@@ -18,7 +18,7 @@ use crate::error_chain::chain;
 /// The longest time for a connection and its handshake.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A kind of daemon, and this daemon's own certificate, which says whose certificates count.
+/// The expected kind of daemon, and this daemon's own certificate, whose authorities decide about others.
 #[derive(Clone, Debug)]
 pub struct ServerProof {
     pub kind: DaemonKind,
@@ -26,8 +26,8 @@ pub struct ServerProof {
 }
 
 impl ServerProof {
-    /// Connects to `address`, `host:port`, of a daemon that calls itself `hostname`, and judges its certificate. The error
-    /// says why the daemon is not believed.
+    /// Connects to `address`, `host:port`, of a daemon with the name `hostname`, and checks its certificate. The error is
+    /// the reason why the daemon is not trusted.
     pub async fn prove(&self, address: &str, hostname: &str) -> Result<(), String> {
         let failed = |error: &dyn std::error::Error| chain(error).to_string();
         let name = ServerName::try_from(host_of(address).to_owned()).map_err(|e| failed(&e))?;

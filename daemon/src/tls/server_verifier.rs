@@ -15,7 +15,8 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use super::daemon_kind::ExpectedServer;
 use super::validity;
 
-/// The certificate of the last server that a client connected to, whose key it need not have. Clones are the same one.
+/// The certificate of the last server that a client connected to; the server need not have proven its key. Clones share the
+/// certificate.
 #[derive(Clone, Debug, Default)]
 pub struct ShownCertificate(Arc<Mutex<Option<CertificateDer<'static>>>>);
 

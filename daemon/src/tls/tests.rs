@@ -101,7 +101,7 @@ fn write_private(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Says who the other side is.
+/// Returns the identity of the other side.
 async fn who(request: Request) -> String {
     let peer = request.extensions().get::<Peer>().unwrap();
     let principal = peer.certificate.as_ref().and_then(|one| one.principal());
@@ -194,7 +194,7 @@ async fn certificates_are_believed_or_refused() {
     let nobody = ask(&Client::default(), &urls[0]).await.unwrap_err();
     assert!(nobody.contains("UnknownIssuer"), "{nobody}");
 
-    // The other way round: what a client shows.
+    // The other direction: the certificate of a client.
     let own = ours.sign(dir.path(), "node1", &["node1.example", "10.0.0.1"], false);
     let known = client(&ca, Some(&own));
     assert_eq!(ask(&known, &urls[0]).await.unwrap(), "true node1.example");
@@ -228,7 +228,7 @@ async fn a_port_without_grpc_agrees_on_http1_alone() {
     }
 }
 
-/// Whether one that has connected before is verified again.
+/// A client that has connected before is verified again.
 #[tokio::test]
 async fn a_clients_certificate_is_verified_at_each_connection() {
     use rustls::HandshakeKind::{Full, Resumed};
@@ -251,7 +251,7 @@ async fn a_clients_certificate_is_verified_at_each_connection() {
             let (client, server) =
                 tokio::join!(connector.connect(name, near), acceptor.accept(far));
             let (mut client, mut server) = (client.unwrap(), server.unwrap());
-            // What a session is resumed with comes before the first data.
+            // The session's resumption data comes before the first data.
             server.write_all(b"x").await.unwrap();
             server.flush().await.unwrap();
             client.read_exact(&mut [0]).await.unwrap();
@@ -260,7 +260,7 @@ async fn a_clients_certificate_is_verified_at_each_connection() {
     }
 }
 
-/// By its address an agent is not always certified, by its host name it is.
+/// The certificate of an agent always contains its host name, but not always its address.
 #[tokio::test]
 async fn a_server_that_is_known_by_two_names_is_believed_by_either() {
     let dir = TempDir::new().unwrap();
@@ -293,7 +293,7 @@ async fn a_server_that_is_known_by_two_names_is_believed_by_either() {
     }
 }
 
-/// A service reads what root keeps for its group; nobody else's group, and nothing that others write or read.
+/// A service may read a file of root for its own group, but no other group's file, and no file that others write or read.
 #[test]
 fn a_file_of_secrets_is_its_owners_or_the_services_own() {
     let (root, service, person) = ((0, 0), (990, 991), (1000, 1000));
@@ -392,8 +392,8 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
     assert!(ask(&kept, &url).await.is_ok());
 }
 
-/// Read three times, a file that is exchanged meanwhile gave the certificate of one version, the names of another one
-/// and the end of a third.
+/// Regression: the file was read three times; a file replaced meanwhile gave the certificate of one version, the names of
+/// another and the end of a third.
 #[test]
 fn the_certificate_the_names_and_the_end_are_of_one_reading() {
     use std::io::Write as _;
@@ -401,7 +401,7 @@ fn the_certificate_the_names_and_the_end_are_of_one_reading() {
     let dir = TempDir::new().unwrap();
     let authority = Authority::new();
     let link = dir.path().join("served");
-    // What stands in a pipe can be read once.
+    // A pipe can be read once.
     let put = |name: &str, host: &str, key: &Path| {
         let (certificate, secret) = authority.sign(dir.path(), name, &[host], false);
         std::fs::rename(secret, key).unwrap();
@@ -430,8 +430,9 @@ fn the_certificate_the_names_and_the_end_are_of_one_reading() {
     assert_eq!((hosts(&served), served.end()), (vec!["b.example"], end));
 }
 
-/// Also of one that is not believed: why it is not may be what it says.
-/// Whoever wrote to etcd named a node as the leader, and verbs sent it the secret of the administrator.
+/// The check includes untrusted servers: the reason may come from the server itself.
+/// Regression: an attacker with access to etcd named a node as the leader, and verbs sent it the secret of the
+/// administrator.
 #[tokio::test]
 async fn a_node_that_is_named_as_leader_is_sent_nothing() {
     let dir = TempDir::new().unwrap();
@@ -478,7 +479,7 @@ async fn a_node_that_is_named_as_leader_is_sent_nothing() {
     }
 }
 
-/// A follower sent browsers and foreign clients to whatever address stood in etcd.
+/// Regression: a follower sent browsers and foreign clients to any address in etcd.
 #[tokio::test]
 async fn certificate_proves_address_of_leader() {
     let dir = TempDir::new().unwrap();
@@ -629,14 +630,14 @@ fn a_certificate_is_warned_of_before_it_ends() {
     assert!(said.contains("in 10 days"), "{said}");
     let said = warning(end, end + day).unwrap();
     assert!(said.contains("has ended"), "{said}");
-    // One that is taken over has an end of its own.
+    // A new certificate has its own end.
     let (fresh, key) = authority.sign(dir.path(), "new", &["localhost"], false);
     std::fs::rename(fresh, certificate.0).unwrap();
     std::fs::rename(key, certificate.1).unwrap();
     served.reload().unwrap();
     let fresh = served.end();
     assert!(fresh > Some(end + 1000 * day));
-    // What goes with it may be a path to an authority that few still need.
+    // The other certificates may be a path to an authority that few clients still need.
     let (ended, _) = authority.sign(dir.path(), "ended", &["localhost"], true);
     let mut whole = std::fs::read(served.files.certificate.as_path()).unwrap();
     whole.extend(std::fs::read(ended).unwrap());

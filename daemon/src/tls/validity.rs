@@ -7,7 +7,7 @@ use std::time::Duration;
 const SEQUENCE: u8 = 0x30;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// The version of a certificate, which those of the first version do not have.
+/// The tag of a certificate's version, which certificates of the first version lack.
 const VERSION: u8 = 0xa0;
 
 /// Returns the end of a certificate, since the Unix epoch: `notAfter` of RFC 5280, section 4.1.
@@ -38,7 +38,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&first, mut rest) = rest.split_first()?;
     let mut length = usize::from(first & 0x7f);
     if first & 0x80 != 0 {
-        // So many bytes of the length follow; no certificate needs more than four.
+        // This many bytes of the length follow; no certificate needs more than four.
         let (digits, after) = rest.split_at_checked(length).filter(|_| length <= 4)?;
         length = digits
             .iter()
@@ -72,13 +72,14 @@ fn time(tag: u8, text: &str) -> Option<Duration> {
     if rest.len() != 10 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // What ended before 1970 has ended.
+    // An end before 1970 is in the past.
     let days = days_to(year, month, day).unwrap_or_default();
     let seconds = ((days * 24 + pair(2)?) * 60 + pair(3)?) * 60 + pair(4)?;
     Some(Duration::from_secs(seconds))
 }
 
-/// Days from 1970-01-01, if it is not before. Years are counted from March, so that the odd day ends one.
+/// Returns the days from 1970-01-01, unless the date is before. Years are counted from March, so that the leap day ends
+/// one.
 fn days_to(year: u64, month: u64, day: u64) -> Option<u64> {
     /// The days from 0000-03-01 to 1970-01-01.
     const EPOCH: u64 = 719_468;

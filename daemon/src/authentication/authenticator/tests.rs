@@ -91,7 +91,7 @@ async fn removed_credentials_are_not_remembered() {
     );
 }
 
-/// All at once, as they come over many connections.
+/// Checks all claims at once, as they come over many connections.
 async fn all(
     authenticator: &Authenticator,
     claims: Vec<Claim>,
@@ -236,7 +236,7 @@ async fn the_order_of_claims_is_that_of_what_is_known_of_their_sources() {
     assert_eq!(authenticator.0.rank_of(&first), 1);
     first.settle(&authenticator.0, true);
     authenticator.0.note_right(&first);
-    // Whose secret was shown from there before, and another's.
+    // The source has shown the secret of the first principal before, but not of the second.
     for (principal, rank) in [(1, 0), (2, 1)] {
         let again = attempt(principal, "10.0.0.1", 2);
         again.take(&authenticator.0);
