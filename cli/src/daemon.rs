@@ -20,7 +20,7 @@ pub(crate) fn master(
     flags_view: BTreeMap<String, String>,
 ) -> anyhow::Result<ExitCode> {
     memory::large_pieces_go_back();
-    // One that cannot be read is refused at the start.
+    // An invalid value is refused at the start.
     let budget = flags.memory_budget.parse().unwrap_or_default();
     let verbosity = prepare()?;
     run_to_end(async {
@@ -103,8 +103,9 @@ where
     sender
 }
 
-/// The agent's heap is small, and grows for a moment with each burst of launches and each large answer, as do the pages
-/// of the program that are mapped. Not for the master, whose heap may be large and which must not wait for it often.
+/// Releases memory regularly. The agent's heap is small, and grows for a moment with each burst of launches and each large
+/// answer, as do the mapped pages of the program. The master does not use this: its heap may be large, and it must not wait
+/// for the release often.
 async fn release_memory_regularly(budget: ByteSize) {
     let tidied = async {
         loop {
@@ -172,7 +173,7 @@ fn write_no_core() -> anyhow::Result<()> {
     setrlimit(Resource::Core, limit).context("failed to forbid core dumps")
 }
 
-/// Takes the largest files that this process may write: a log or a checkpoint is no runaway program.
+/// Raises the limit of file sizes to the maximum: a log or a checkpoint is no runaway program.
 fn write_large_files() -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Fsize);
@@ -227,8 +228,8 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     })
 }
 
-/// A thread that could be made when it was tried may be refused at `start`: the runtime then panics, and its drop waits
-/// forever for those of its threads that it has. Until `start` returns, a panic of any thread ends the process.
+/// A thread that could be created in the test may be refused at `start`: the runtime then panics, and its drop waits
+/// forever for its other threads. Until `start` returns, a panic of any thread ends the process.
 #[expect(
     clippy::exit,
     reason = "nothing that has begun can be ended in an orderly way"
@@ -258,7 +259,7 @@ async fn keep_a_blocking_thread() {
     }
 }
 
-/// Starts so many threads at once, and ends them.
+/// Starts this number of threads at once, and ends them.
 fn try_threads(count: usize) -> std::io::Result<()> {
     let gate = std::sync::Mutex::new(());
     std::thread::scope(|scope| {
@@ -302,8 +303,8 @@ fn unregister_requested() -> anyhow::Result<CancellationToken> {
     Ok(token)
 }
 
-/// Signals that end a process unless it says otherwise, and that mean nothing to a daemon. Operators and tools send them
-/// to have files read or opened again.
+/// Signals that end a process by default, and that mean nothing to a daemon. Operators and tools send them to make a
+/// program read or open files again.
 const MEANINGLESS: [SignalKind; 3] = [
     SignalKind::hangup(),
     SignalKind::user_defined2(),
@@ -312,8 +313,8 @@ const MEANINGLESS: [SignalKind; 3] = [
 /// Signals without meaning to an agent, which leaves its cluster at SIGUSR1.
 const MEANINGLESS_TO_AGENTS: &[SignalKind] = &[MEANINGLESS[0], MEANINGLESS[1]];
 
-/// Takes signals that would end the daemon in silence. A write beyond the limit on file sizes then fails with EFBIG,
-/// which says what failed.
+/// Handles signals that would end the daemon silently. A write beyond the limit on file sizes then fails with EFBIG, which
+/// names the failed operation.
 fn outlive_signals(meaningless: &[SignalKind]) -> anyhow::Result<()> {
     for kind in meaningless.iter().copied() {
         let number = kind.as_raw_value();

@@ -1,6 +1,7 @@
-//! `meseta estimate replay`: what each estimator would have oversubscribed on recorded usage, and how often wrongly.
+//! The `meseta estimate replay` verb: the amounts that each estimator would have oversubscribed on recorded usage, and its
+//! error rate.
 //!
-//! Speaks to no daemon: the estimators are the agent's own, fed with the samples that it would have made.
+//! Uses no daemon: the estimators are the agent's own, and get the samples that the agent would have made.
 
 mod picture;
 

@@ -19,8 +19,7 @@ use crate::flags;
 /// The convention for usage. `RestartPreventExitStatus=` of the units names it.
 pub(crate) const WRONG: u8 = 2;
 
-/// Flags that take no path, and that are about files or devices all the same: more can be wrong with these than the
-/// flags' own words.
+/// Flags that take no path, but concern files or devices nevertheless: their errors may come from these.
 const ABOUT_FILES: [&str; 3] = [
     "allowed_devices",
     "allowed_host_paths",
@@ -151,7 +150,7 @@ mod tests {
         error.into()
     }
 
-    /// Each was tried again every second for ever.
+    /// Regression: each of these was retried every second for ever.
     #[test]
     fn a_wrong_configuration_is_not_tried_again() {
         let flag = |flag| FlagError::new(flag, "x", "why");
@@ -178,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A list by hand had those that somebody had thought of.
+    /// Regression: a manual list had only the flags that its author remembered.
     #[test]
     fn a_flag_that_takes_a_path_may_be_right_a_moment_later() {
         for (flag, may_pass) in [

@@ -1,7 +1,8 @@
-//! A daemon that is started as the first process of a container: the kernel gives it every orphan to reap.
+//! The start of a daemon as the first process of a container: the kernel gives it every orphan to reap.
 //!
 //! Entered through [`run_if_first`] before any thread exists. The first process then starts this binary again, passes
-//! signals on to it, reaps whatever ends, and ends as the daemon does: a daemon itself waits for its own children only.
+//! signals on to it, reaps all ended processes, and ends as the daemon does: a daemon itself waits for its own children
+//! only.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -50,7 +51,7 @@ fn run() -> anyhow::Result<ExitCode> {
         .build()
         .context("failed to start the runtime")?;
     runtime.block_on(async {
-        // Before the child, whose end must not be missed.
+        // The watch starts before the child, whose end must not be missed.
         let mut ended = signal(SignalKind::child()).context("failed to watch SIGCHLD")?;
         let program = std::env::current_exe().context("failed to find this program")?;
         let mut command = Command::new(program);

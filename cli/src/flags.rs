@@ -48,7 +48,7 @@ pub(crate) struct Cli {
     verb: Verb,
 }
 
-/// Our own version, and what `/version` says: that of Mesos whose interface this is.
+/// Returns our own version, and that of the Mesos interface, as in `/version`.
 fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let (own, interface) = (env!("CARGO_PKG_VERSION"), meseta_proto::INTERFACE_VERSION);
@@ -181,7 +181,7 @@ struct ConfigFlag {
     config: Option<PathBuf>,
 }
 
-/// Prints what a shell needs to complete our command lines.
+/// Prints the completion script of a shell.
 pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
     terminal::say_lines(completions::script(shell).trim_end());
     ExitCode::SUCCESS
@@ -254,7 +254,7 @@ const DAEMONS: [&str; 3] = ["master", "agent", "scheduler"];
 /// The command with each daemon's flags given their environment names and `--config`.
 fn command() -> Command {
     let mut command = groups::grouped(Cli::command());
-    // Two of its verbs alone ask a master, and look at the value then: the environment may have that of an agent.
+    // Only two of its verbs call a master, and check the value then: the environment may have the value for an agent.
     command = command.mut_subcommand("job", |job| {
         job.mut_arg("master", |arg| {
             arg.value_parser(clap::value_parser!(String))
@@ -283,7 +283,7 @@ fn command() -> Command {
     without_empty_variables(command)
 }
 
-/// Under what `--help` lists a daemon's flag, by how its name begins.
+/// Returns the heading of a daemon's flag in `--help`, by the prefix of its name.
 fn heading(flag: &str) -> &'static str {
     const HEADINGS: &[(&str, &[&str])] = &[
         (
@@ -387,7 +387,7 @@ fn flag_names(daemon: &Command) -> Vec<String> {
         .collect()
 }
 
-/// `--no-flag` becomes `--flag=false`; of `--flag=file:///path` becomes what [`files`] says.
+/// Rewrites `--no-flag` to `--flag=false`, and `--flag=file:///path` as [`files`] decides.
 fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
     let Some(text) = arg.to_str() else {
         return Ok(arg);
@@ -422,7 +422,7 @@ fn with_underscores(text: &str, daemon: &Command) -> Option<String> {
     })
 }
 
-/// Puts what the configuration file says behind the subcommand, unless said elsewhere already.
+/// Appends the flags of the configuration file behind the subcommand, unless they are set already.
 fn with_config(args: Vec<OsString>, daemon: &Command) -> Result<Vec<OsString>, Refusal> {
     let Some(path) = config_path(&args) else {
         return Ok(args);
@@ -478,7 +478,7 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     environment(&env_name("config")).map(PathBuf::from)
 }
 
-/// A variable of the environment; an empty one counts as unset.
+/// Returns a variable of the environment; an empty variable counts as unset.
 pub(crate) fn environment(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -549,7 +549,7 @@ fn near<'a>(given: &str, known: &'a [String]) -> Option<&'a str> {
         .map(|(_, name)| name)
 }
 
-/// Every flag that has a value, as text; a flag that is unset and has no default is left out.
+/// Returns every flag that has a value, as text; leaves out flags without a value or default.
 fn view(matches: &clap::ArgMatches, names: &[String]) -> BTreeMap<String, String> {
     let mut view = BTreeMap::new();
     for name in names {
@@ -603,7 +603,7 @@ mod tests {
         command().debug_assert();
     }
 
-    /// `docs/flags.md` as the declarations say; rewritten when `MESETA_BLESS` is set.
+    /// Compares `docs/flags.md` with the declarations; `MESETA_BLESS` rewrites the page.
     #[test]
     fn the_reference_page_is_what_is_declared() {
         let page = reference();

@@ -1,7 +1,7 @@
-//! The one binary, `meseta`: reads the command line and hands over to a daemon or a verb.
+//! The only binary, `meseta`: reads the command line and calls a daemon or a verb.
 //!
-//! Invariant: nothing here decides anything about a cluster. Daemons are `meseta-master`, `meseta-agent` and
-//! `meseta-jobs`; verbs speak to them over their public APIs alone.
+//! Invariant: this crate decides nothing about a cluster. Daemons are `meseta-master`, `meseta-agent` and `meseta-jobs`;
+//! verbs use their public APIs alone.
 
 #![warn(clippy::print_stderr)]
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(refusal) => return refusal.report(),
     };
-    // 1 says that a plan changes something.
+    // Exit code 1 means that a plan changes something.
     let is_plan = matches!(parsed.verb, flags::Verb::Plan(_));
     let outcome = match parsed.verb {
         flags::Verb::Master(flags) => daemon::master(*flags, parsed.view),

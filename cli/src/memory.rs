@@ -23,12 +23,12 @@ pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of the program's pages that a working daemon needs repeatedly; more are released.
 const PROGRAM_BYTES_MAX: u64 = 5 << 20;
 
-/// Arenas for all threads together; the C library's usual eight for each processor keep what hundreds of launches
+/// Arenas for all threads together; the C library's default of eight per processor keeps memory that hundreds of launches
 /// needed for a moment.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
-/// Larger pieces, such as answers to scrapes, have a mapping each and go back when they are freed. Said once, so that
-/// the C library does not raise it with each large piece that is freed.
+/// The size from which pieces, such as answers to scrapes, have a mapping each and go back when they are freed. A fixed
+/// value also prevents the C library from raising it with each large piece that is freed.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: libc::c_int = 128 << 10;
 
@@ -45,14 +45,13 @@ pub(crate) fn few_arenas() {
     }
 }
 
-/// In a master, pieces from this size on have a mapping each: requests of megabytes, what a password's hash works on.
-/// Left to itself the C library raises the size with each large piece that is freed, and then sixteen arenas keep
-/// three or four of them each: after a hundred wrong guesses that was 400 MB. Smaller ones, and all the arenas, stay
-/// for the sake of throughput.
+/// The size from which pieces in a master have a mapping each: requests of megabytes, the memory of a password's hash. By
+/// default the C library raises the size with each large piece that is freed, and then sixteen arenas keep three or four
+/// pieces each: 400 MB after a hundred wrong guesses. Smaller pieces, and all the arenas, stay for the sake of throughput.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 1 << 20;
 
-/// Has the allocator give large pieces back as they are freed. Before other threads allocate.
+/// Configures the allocator to release large pieces as they are freed. Must run before other threads allocate.
 pub(crate) fn large_pieces_go_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes two integers and locks the allocator's own state. A refusal changes nothing.
@@ -81,7 +80,7 @@ const TRIM_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// The times to trim a heap that may be large: soon after it grew or a trim was useful, and more and more rarely otherwise.
 #[derive(Debug)]
 pub(crate) struct Trims {
-    /// Bytes after the last trim.
+    /// The heap bytes after the last trim.
     after: u64,
     pause: Duration,
     waited: Duration,
@@ -174,7 +173,7 @@ impl Relief for Pressure {
     }
 }
 
-/// Gives back what a burst of work has left: freed memory, and pages of the program.
+/// Releases the remains of a burst of work: freed memory, and pages of the program.
 pub(crate) fn tidy() {
     trim();
     if resident("RssFile:").is_some_and(|bytes| bytes > PROGRAM_BYTES_MAX) {

@@ -236,7 +236,7 @@ async fn migrate(options: &Migration) -> anyhow::Result<()> {
         anyhow::bail!("{leader} leads: stop all masters of this cluster first");
     }
     let mut image = sound(found)?;
-    // Higher than what a master that is started with the former one by mistake comes to.
+    // Higher than the epoch that a master reaches when it is started with the former registry by mistake.
     image.epoch += 1;
     to.fill(&image).await?;
     say_filled(&to, &image);

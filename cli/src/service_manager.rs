@@ -1,8 +1,8 @@
 //! Notifications to systemd: readiness, status and watchdog pings of a daemon.
 //!
-//! The protocol of sd_notify(3), which is one datagram. Sent without blocking, which the crates for it do
-//! not offer: a manager that does not read must not hold a daemon up. Nothing happens without
-//! `NOTIFY_SOCKET`. The watchdog is fed only while the daemon's core answers.
+//! The protocol is that of sd_notify(3), one datagram per message. The send never blocks, unlike in the crates for it: a
+//! manager that does not read must not delay a daemon. Without `NOTIFY_SOCKET` nothing is sent. Watchdog pings are sent
+//! only while the daemon's core answers.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 /// The pause between two health checks of a daemon; shorter if the watchdog requires it.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// Pings within one period of the watchdog, so that a late one is no death.
+/// Pings within one period of the watchdog, so that a late ping does not kill the daemon.
 const PINGS_PER_PERIOD: u32 = 3;
 
 /// A daemon that can be asked how it is.
@@ -48,7 +48,7 @@ const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// The pause before an important message is repeated to a manager that does not read.
 const SAY_AGAIN: Duration = Duration::from_millis(100);
 
-/// A channel for the daemon to say that it has started; `None` where nobody wants to know.
+/// Returns a channel on which the daemon reports its start; `None` without a service manager.
 pub(crate) fn notify_when_started<D: Daemon>() -> Option<oneshot::Sender<D>> {
     let socket = std::env::var_os(SOCKET_VARIABLE)?;
     let watchdog = watchdog(|name| std::env::var(name).ok());
@@ -102,7 +102,7 @@ async fn report<D: Daemon>(daemon: D, socket: OsString, watchdog: Option<Duratio
     }
 }
 
-/// Whether it was sent.
+/// Sends a message; returns whether it was sent.
 fn say(socket: &OsString, text: &str) -> bool {
     match send(socket, text) {
         Ok(()) => true,

@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use meseta_daemon::untrusted;
 use serde_json::Value;
 
-/// Prints one line. A line feed in it is written out, as `\n`: a name cannot make a second line.
+/// Prints one line. Writes a line feed in it as `
+/// `, so that a name cannot make a second line.
 pub(crate) fn say(text: &str) {
     put(&one_line(text));
 }

@@ -10,7 +10,7 @@ const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 60.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 60.0;
-/// Points of one line: more than there are dots to draw them on are folded to their highest.
+/// Points of one line: further points are folded to their highest, since there are no dots to draw them on.
 const POINTS_MAX: usize = 1200;
 /// The drawn lines and their style.
 const DRAWN: [(&str, &str, &str); 3] = [

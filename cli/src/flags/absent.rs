@@ -1,4 +1,4 @@
-//! Flags of Mesos that Meseta does not have, each with its replacement, for whoever types them.
+//! Flags of Mesos that Meseta does not have, each with its replacement, for users who type them.
 //!
 //! `docs/departures.md` has the same flags with the reasons; a test compares both.
 
@@ -29,7 +29,7 @@ const OWN_EXECUTOR: &str =
 const LOCAL_EXECUTORS: &str =
     "leave it out: executors connect over loopback, and the agent knows them by their container";
 
-/// The flags of the master and the agent, with what to do instead.
+/// The flags of the master and the agent, with their replacements.
 const ABSENT: &[(&[&str], &str)] = &[
     (
         &[

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::Cli;
 
-/// Verbs whose argument is an id, by what it is an id of.
+/// Verbs whose argument is an id, by the kind of the id.
 pub(super) const ARGUMENTS: [(&str, &[&str]); 3] = [
     (
         "agents",
@@ -23,7 +23,7 @@ pub(super) const ARGUMENTS: [(&str, &[&str]); 3] = [
     ("tasks", &["task", "logs", "exec", "kill"]),
     ("frameworks", &["teardown"]),
 ];
-/// Flags whose value is a name, by what it is a name of.
+/// Flags whose value is a name, by the kind of the name.
 const FLAGS: [(&str, &str); 3] = [
     ("roles", "role"),
     ("frameworks", "framework"),

@@ -12,7 +12,7 @@ use clap::{Arg, ArgMatches, Command, ValueHint};
 
 use super::refusal::Refusal;
 
-/// Before a path.
+/// The prefix of a path.
 const SCHEME: &str = "file://";
 
 /// The meaning of `file:///path` for a flag.
@@ -79,7 +79,7 @@ pub(super) fn is_text_of_file(arg: &OsStr, daemon: &Command) -> bool {
     parts.is_some_and(|(_, _, value)| value == FileValue::Text)
 }
 
-/// `--flag=file:///path` of a flag that there is: its name, the path, and what this is to it.
+/// Splits `--flag=file:///path` of an existing flag into its name, the path, and the meaning of the path.
 fn parts<'a>(arg: &'a str, daemon: &Command) -> Option<(&'a str, PathBuf, FileValue)> {
     let (flag, value) = arg.strip_prefix("--")?.split_once('=')?;
     let path = value.strip_prefix(SCHEME)?;
@@ -91,7 +91,7 @@ fn parts<'a>(arg: &'a str, daemon: &Command) -> Option<(&'a str, PathBuf, FileVa
     Some((flag, PathBuf::from(path), file_value(named)))
 }
 
-/// The flags whose value is the text of a file, if it names one.
+/// Returns the flags whose value is the text of a file, if it names one.
 pub(super) fn texts(daemon: &Command) -> Vec<String> {
     let texts = daemon.get_arguments();
     let texts = texts.filter(|arg| file_value(arg) == FileValue::Text);
@@ -114,7 +114,7 @@ pub(super) fn are_read_later(matches: &ArgMatches, texts: &[String]) -> bool {
 mod tests {
     use super::*;
 
-    /// Each flag of the daemons.
+    /// Calls `look` for each flag of the daemons.
     fn each(mut look: impl FnMut(&str, &Arg)) {
         let command = super::super::command();
         for name in super::super::DAEMONS {
@@ -166,7 +166,7 @@ mod tests {
         };
         for (flag, expected) in [
             ("resources", Some("cpus:3".to_owned())),
-            // Another name of one that takes text, and of one that takes a path.
+            // Aliases of a flag with text, and of a flag with a path.
             ("allowed_capabilities", Some("cpus:3".to_owned())),
             ("credentials", Some(path.to_string())),
             ("work_dir", Some(path.to_string())),

@@ -1,4 +1,4 @@
-//! `meseta --help`: the verbs by what they are about.
+//! The verbs of `meseta --help`, grouped by subject.
 
 use clap::Command;
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 pub(super) fn write(dir: &Path) -> anyhow::Result<()> {
     let in_dir = || format!("failed to write the manual pages to {}", dir.display());
     std::fs::create_dir_all(dir).with_context(in_dir)?;
-    // `meseta help VERB` is no verb with a page of its own.
+    // `meseta help VERB` is no verb, and has no page.
     let command = super::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, dir).with_context(in_dir)
 }

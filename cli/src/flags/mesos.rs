@@ -17,7 +17,7 @@ fn of_mesos(daemon: &str) -> BTreeSet<&'static str> {
     of_daemon.map(|(_, flag)| flag).collect()
 }
 
-/// Our names, all that a command line may say.
+/// Returns our names, all that a command line may contain.
 fn ours(daemon: &str) -> BTreeSet<String> {
     let mut command = command();
     command.build();
@@ -30,7 +30,7 @@ fn ours(daemon: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// The flags that the departures page says are not here.
+/// Returns the flags that the departures page lists as missing.
 fn departed(daemon: &str) -> BTreeSet<&'static str> {
     let (_, section) = DEPARTURES.split_once(HEADING).expect("the section");
     let rows = section.lines().filter_map(|line| {

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// The place of the value that `error` is about, if it is not on the command line. `typed` is that line, and `merged` the same
-/// with what the configuration file says.
+/// Returns the place of the value that `error` concerns, if it is not on the command line. `typed` is that line, and
+/// `merged` includes the flags of the configuration file.
 pub(super) fn place(
     error: &clap::Error,
     daemon: &str,

@@ -120,7 +120,7 @@ impl Refusal {
         code
     }
 
-    /// Whether the same may be understood a moment later: a file system may not be mounted yet.
+    /// Whether the same input may be valid a moment later: a file system may not be mounted yet.
     fn may_pass(&self) -> bool {
         match self {
             Self::ValueFile { .. } => true,

@@ -1,7 +1,7 @@
 //! The ACLs of a small fleet, in Mesos's format.
 //!
-//! Invariant: what no entry allows is forbidden, on whatever address a daemon listens; entries that are added come
-//! last, so that those of an operator's own are looked at first.
+//! Invariant: actions without an entry are forbidden, for any address of a daemon; added entries come last, so that an
+//! operator's own entries are examined first.
 
 use anyhow::{Context as _, ensure};
 use meseta_access::{Acls, Action};
@@ -63,7 +63,7 @@ pub(super) fn basic() -> Map<String, Value> {
     rules
 }
 
-/// Adds what a framework's principal needs.
+/// Adds the permissions of a framework's principal.
 pub(super) fn allow(rules: &mut Map<String, Value>, principal: &Principal) -> anyhow::Result<()> {
     let below = |role: &String| [role.clone(), format!("{role}/%")];
     // Nothing is below the role of everybody.
@@ -79,13 +79,13 @@ pub(super) fn allow(rules: &mut Map<String, Value>, principal: &Principal) -> an
     allow_in(rules, &principal.name, &values, &principal.users)
 }
 
-/// Adds what the scheduler of jobs needs: jobs may be in any role, and their tasks run as these users.
+/// Adds the permissions of the job scheduler: jobs may be in any role, and their tasks run as these users.
 pub(super) fn allow_jobs(rules: &mut Map<String, Value>, users: &[String]) -> anyhow::Result<()> {
     allow_in(rules, JOBS, &json!({"type": "ANY"}), users)
 }
 
-/// Lets jobs of a principal run as its users, and the principal see the scheduler, which runs as `job_user`: the tasks that it
-/// sees there are those of its own users.
+/// Permits jobs of a principal to run as its users, and the principal to view the scheduler, which runs as `job_user`: the
+/// visible tasks are those of its own users.
 pub(super) fn allow_jobs_of(
     rules: &mut Map<String, Value>,
     principal: &Principal,

@@ -33,7 +33,7 @@ impl Validity {
         }
     }
 
-    /// Not longer than the fleet's authority, which ends at this time since 1970.
+    /// Limits the validity to that of the fleet's authority, which ends at this Unix time.
     pub(super) fn within(self, authority_end: Duration) -> Self {
         Self {
             until: self.until.min(authority_end),
@@ -68,7 +68,7 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// A new one, with its key in PEM form.
+    /// Creates an authority, with its key in PEM form.
     pub(super) fn create(name: &str, validity: Validity) -> anyhow::Result<(Self, String)> {
         let key = KeyPair::generate().context("failed to make a key")?;
         let text = key.serialize_pem();
@@ -203,7 +203,7 @@ mod tests {
             .sign(&machine, DaemonKind::Agent, validity)
             .expect("signed");
         assert!(holds(&pair.certificate, b"meseta:daemon:agent"));
-        // Names as RFC 5280 has them: 2 is one of DNS, 7 an address, each with its length.
+        // RFC 5280 encodes names like this: 2 is a DNS name, 7 an address, each with its length.
         let name = b"\x82\x0cnode.example";
         assert!(holds(&pair.certificate, name));
         for address in [[10, 0, 0, 7], [192, 0, 2, 9]] {

@@ -22,7 +22,7 @@ pub(super) const CERTIFICATE: &str = "cert.pem";
 pub(super) const KEY: &str = "key.pem";
 /// A principal and its secret, which a daemon shows the master.
 pub(super) const CREDENTIAL: &str = "credential";
-/// A principal's secret, and what makes a shell act as it.
+/// A principal's secret, and the file with which a shell acts as the principal.
 pub(super) const SECRET: &str = "secret";
 pub(super) const ENV: &str = "env";
 
@@ -70,7 +70,7 @@ mod tests {
     /// Regression: the names stood in four files, and one file wrote a name that another file spelled differently.
     #[test]
     fn names_of_files_stand_here_alone() {
-        // Those that are like no word of a flag or of a rule.
+        // These names resemble no word of a flag or of a rule.
         let names = [
             FLEET,
             ACLS,

@@ -1,8 +1,7 @@
 //! A fleet's folder on disk.
 //!
-//! Invariant: folders are for their owner alone (0700) but for a machine's own (0755, it becomes `/etc/meseta`), files
-//! likewise (0600) but for configuration (0644), whatever the umask; a file is there whole or not at all, and a folder that could not be made
-//! whole is not there.
+//! Invariant: folders are private to their owner (0700) except for a machine's own (0755, it becomes `/etc/meseta`), files
+//! likewise (0600) except for configuration (0644), with any umask; a file is complete or absent, and so is a new folder.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
@@ -18,7 +17,7 @@ const DIR_MODE: u32 = 0o700;
 /// The mode of `/etc/meseta`: everybody reads configuration, but not the folders below.
 const MACHINE_MODE: u32 = 0o755;
 
-/// The folder, or what will become it.
+/// The folder, or its temporary form.
 #[derive(Debug)]
 pub(super) struct Folder {
     /// The path where the folder is written.
@@ -29,7 +28,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// A new one, which is removed again unless it is kept.
+    /// Creates a folder, which is removed again unless it is kept.
     pub(super) fn create(dir: &Path) -> anyhow::Result<Self> {
         let place =
             std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
@@ -120,7 +119,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Puts a new one where it belongs.
+    /// Moves a new folder to its final path.
     pub(super) fn keep(mut self) -> anyhow::Result<()> {
         refuse_existing(&self.place)?;
         // Over a folder only if that is empty.
@@ -134,7 +133,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.is_kept {
-            // What failed has been said; a folder that stays is named so that it is seen for what it is.
+            // The failure has been reported; the name of a remaining folder shows its state.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -157,7 +156,7 @@ fn refuse_existing(dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a folder of this mode; one that is there keeps its own.
+/// Creates a folder of this mode; an existing folder keeps its mode.
 fn make_dir(path: &Path, mode: u32) -> anyhow::Result<()> {
     let made = DirBuilder::new().mode(mode).create(path);
     match made {

@@ -42,7 +42,7 @@ pub(super) struct Fleet {
     pub(super) authority_ends: u64,
     pub(super) master: Machine,
     pub(super) agents: Vec<Machine>,
-    /// That of the scheduler of jobs.
+    /// The machine of the job scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) scheduler: Option<Machine>,
     /// The user of jobs that name none, which is the user of the scheduler's framework.
@@ -52,7 +52,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Every machine once; one may be of several daemons.
+    /// Returns every machine once; a machine may have several daemons.
     pub(super) fn machines(&self) -> impl Iterator<Item = &Machine> {
         let agents = self.agents.iter();
         let agents = agents.filter(|agent| agent.name != self.master.name);
@@ -154,8 +154,8 @@ pub(super) fn principal_pair(name: &str, pair: &Pair) -> Vec<File> {
     pair_in(&principal_dir(name), pair)
 }
 
-/// The files with which a client authenticates as this principal: a certificate, except for [`NODE`], whose machines have their own.
-/// `place` is where the fleet's folder is, or will be.
+/// Returns the files with which a client authenticates as this principal: a certificate, except for [`NODE`], whose
+/// machines have their own. `place` is the present or future path of the fleet's folder.
 pub(super) fn principal(
     fleet: &Fleet,
     name: &str,

@@ -118,7 +118,7 @@ struct RenewOptions {
     days: u64,
 }
 
-/// Makes it, and prints what to do next.
+/// Makes the files, and prints the next steps.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -282,7 +282,7 @@ impl Grown<'_> {
             files.extend(layout::scheduler(fleet, machine, &pair, &secret, user));
         }
         if let Some(job_user) = &fleet.job_user {
-            // With a new scheduler, also of those that were there before.
+            // A new scheduler gets the permissions for earlier principals too.
             let principals = match self.scheduler {
                 Some(_) => &fleet.principals,
                 None => self.principals,
@@ -297,15 +297,15 @@ impl Grown<'_> {
         Ok(files)
     }
 
-    /// Refuses a machine that is given addresses of which another line gives it none: it would have certificates for the
-    /// ones and be sent to the others. And an agent at an address of another one, where one would replace the files of the other;
-    /// addresses at which none of both listens may be those of several, as 127.0.0.1 is.
+    /// Refuses a machine with addresses that differ from another line's: its certificates would cover only some of its
+    /// addresses. Also refuses an agent at another machine's address, since the files of one would replace those of the
+    /// other. Addresses where neither listens may be common to several, as 127.0.0.1 is.
     fn check_addresses(&self, fleet: &Fleet) -> anyhow::Result<()> {
         let agent = |one| (file_names::AGENT, one);
         let scheduler = |one| (file_names::SCHEDULER, one);
         let given = self.agents.iter().map(agent);
         let given: Vec<_> = given.chain(self.scheduler.map(scheduler)).collect();
-        // `init` has put the one that is given there.
+        // `init` has added the given scheduler to the fleet.
         let known_scheduler = fleet.scheduler.as_ref();
         let known_scheduler = known_scheduler.filter(|_| self.scheduler.is_none());
         let known: Vec<_> = std::iter::once((file_names::MASTER, &fleet.master))

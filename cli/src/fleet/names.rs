@@ -18,11 +18,11 @@ pub(super) const JOBS: &str = "jobs";
 /// Principals of every fleet.
 pub(super) const BUILT_IN: [&str; 3] = [ADMIN, NODE, PROMETHEUS];
 
-/// The longest name of a host, and the longest part of one between dots, in bytes.
+/// The longest host name, and the longest part of a host name between dots, in bytes.
 const HOST_BYTES_MAX: usize = 253;
 const LABEL_BYTES_MAX: usize = 63;
 
-/// A machine: what its certificates are for.
+/// A machine, with the names of its certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Machine {
@@ -47,7 +47,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// A framework's principal and what it is allowed.
+/// A framework's principal and its permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Principal {

@@ -47,7 +47,7 @@ fn add_to(dir: &Path, agents: &[&str], principals: &[&str]) -> anyhow::Result<St
     add(&options, NOW)
 }
 
-/// Every file and folder below, with its mode and text.
+/// Returns every file and folder below, with its mode and text.
 fn tree(dir: &Path) -> BTreeMap<String, (u32, Option<String>)> {
     let mut found = BTreeMap::new();
     let mut left = vec![dir.to_owned()];
@@ -361,7 +361,7 @@ fn a_machine_that_is_set_up_keeps_its_configuration() {
         "scp -p node1.example/agent/cert.pem node1.example/agent/key.pem root@10.0.0.7:/etc/meseta/agent/",
     ];
     assert_eq!(copies(&said), expected);
-    // A framework more, and an agent on the master's machine and on one of its own.
+    // The command adds a framework, and an agent on the master's machine and on a new machine.
     let added = ["master.example=10.0.0.1", "node2.example=10.0.0.8"];
     let said = add_to(&dir, &added, &["ads:role=ads:user=www-data"]).expect("added");
     let expected = [
@@ -463,7 +463,7 @@ fn the_scheduler_of_jobs_has_what_it_needs() {
     assert!(error.to_string().contains("scheduler"), "{error:#}");
 }
 
-/// A tenant saw the secrets of others, whose tasks ran as its user, and nothing of its own jobs.
+/// Regression: a tenant saw the secrets of others, whose tasks ran as its user, but nothing of its own jobs.
 #[test]
 fn jobs_run_as_user_of_principal() {
     for scheduler_first in [false, true] {
@@ -574,7 +574,7 @@ fn an_address_is_of_one_agent() {
         "{error}"
     );
     assert!(!dir.exists(), "nothing is left");
-    // A master and a scheduler have folders of their own on a machine, under whatever name.
+    // A master and a scheduler have separate folders on a machine, under any name.
     init_with(&["n0=10.0.0.1", "n1=10.0.0.7"]).expect("made");
     let before = tree(&dir);
     let error = said(add_to(&dir, &["n9=10.0.0.7"], &[]));
@@ -586,7 +586,7 @@ fn an_address_is_of_one_agent() {
     }
 }
 
-/// Files were made for both addresses, and copied to one of them.
+/// Regression: files were made for both addresses, but copied to one of them.
 #[test]
 fn a_machine_has_not_two_addresses() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -625,7 +625,7 @@ fn a_machine_has_not_two_addresses() {
         assert!(error.contains(lines), "{error}");
         assert!(!dir.exists(), "nothing is left");
     }
-    // One of several addresses is the machine's too.
+    // An address among several also belongs to the machine.
     init_with(&["m=192.0.2.1", "n1=10.0.0.7"], "n1=10.0.0.8,10.0.0.7").expect("made");
     let before = tree(&dir);
     let error = said(add_to(&dir, &["m=10.0.0.3"], &[]));
@@ -634,7 +634,7 @@ fn a_machine_has_not_two_addresses() {
     add_to(&dir, &["n2=10.0.0.3"], &[]).expect("added");
 }
 
-/// The users were given to nobody, and nothing said so.
+/// Regression: no principal got the users, without any message.
 #[test]
 fn users_of_jobs_need_the_scheduler() {
     let parse = |line: &str| {

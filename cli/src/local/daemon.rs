@@ -49,7 +49,7 @@ pub(super) struct Daemon {
 #[derive(Debug)]
 pub(super) enum Found {
     Running,
-    /// An agent ended because its master said so, and is started again by later looks.
+    /// An agent ended on its master's order; a later look starts it again.
     ToldToEnd,
     /// The daemon has ended; a later look starts it again.
     Ended(ExitStatus),
@@ -74,7 +74,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Starts what this binary runs under a verb, and waits for nothing.
+    /// Starts a verb of this binary, without any wait.
     pub(super) fn spawn(
         name: &str,
         arguments: Vec<String>,
@@ -125,7 +125,7 @@ impl Daemon {
         Ok(found)
     }
 
-    /// Polls `listening` until it says where; an end before that is an error.
+    /// Polls `listening` until it returns the address; an earlier end is an error.
     pub(super) async fn until_it_listens(
         &mut self,
         listening: impl Fn() -> Option<String>,
@@ -155,7 +155,7 @@ impl Daemon {
     pub(super) fn terminate(&self) {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // Already gone is what we want.
+            // A process that is already gone is fine.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }

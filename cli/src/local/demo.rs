@@ -13,7 +13,7 @@ use crate::terminal;
 
 /// Agents of a demonstration, unless their number is given.
 pub(super) const AGENTS: u16 = 3;
-/// Resources of each, unless they are given: the same on every machine, so that the shares below fit.
+/// The default resources of each agent: the same on every machine, so that the shares below fit.
 pub(super) const RESOURCES: &str = "cpus:2;mem:1024;disk:1024";
 
 /// Returns the flags of an agent that oversubscribes unused resources. The estimator trusts a task after seconds, where a
@@ -110,7 +110,7 @@ pub(super) async fn run(
     started.transpose()
 }
 
-/// The words as one would type them behind the program's name.
+/// Returns the words as a user would type them behind the program's name.
 fn typed(arguments: &[&str]) -> String {
     let word = |word: &&str| match word.split_once('=') {
         Some((flag, value)) if flag.starts_with("--") && !is_plain(value) => {
@@ -131,7 +131,7 @@ fn is_plain(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Each is understood by this very command line.
+    /// This command line parses each of them.
     #[test]
     fn its_commands_can_be_typed() {
         for arguments in commands() {

@@ -1,14 +1,14 @@
-//! `meseta local`: masters, agents and a scheduler on loopback, as children that end with this process. On a machine
-//! without 127.0.0.1 loopback is ::1.
+//! The `meseta local` verb: masters, agents and a scheduler on loopback, as children that end with this process. On a
+//! machine without 127.0.0.1 loopback is ::1.
 //!
-//! Each daemon is this same binary, run again in a process group of its own, so that Ctrl-C reaches
-//! this process alone and agents can be ended, with all their tasks, before their master.
+//! Each daemon is this same binary, run again in a process group of its own, so that Ctrl-C reaches this process alone and
+//! agents can be ended, with all their tasks, before their master.
 //! - [`daemon`]: one such process;
 //! - [`demo`]: teams, a service and a batch job, on request;
-//! - [`etcd`]: what several masters share;
-//! - [`ports`]: which are taken, and which are free;
-//! - [`task_ports`]: which each agent offers;
-//! - [`state_dir`]: where all of them write.
+//! - [`etcd`]: the store that several masters share;
+//! - [`ports`]: taken and free ports;
+//! - [`task_ports`]: the ports that each agent offers;
+//! - [`state_dir`]: the directory for all of them.
 
 mod daemon;
 mod demo;
@@ -33,9 +33,9 @@ use state_dir::StateDir;
 
 use crate::terminal;
 
-/// More agents than this on one machine is a slip of the finger.
+/// More agents on one machine are probably a typing mistake.
 const AGENTS_MAX: u16 = 64;
-/// More masters than this help nobody.
+/// More masters have no use.
 const MASTERS_MAX: u16 = 7;
 /// The default port of the master; the scheduler's is beside it.
 const USUAL_PORT: u16 = 5050;
@@ -111,7 +111,7 @@ impl Options {
 
 /// Runs until Ctrl-C, SIGTERM, or the end of a daemon that is not started again.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    // The children's end is tied to the thread that started them: this one, the main thread.
+    // The children end with the thread that started them: this one, the main thread.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -136,7 +136,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 #[derive(Debug)]
 struct Cluster {
     state: StateDir,
-    /// Only with several masters.
+    /// The etcd of several masters.
     etcd: Option<Daemon>,
     masters: Vec<Daemon>,
     agents: Vec<Daemon>,
@@ -149,7 +149,7 @@ impl Cluster {
     async fn run(&mut self, options: &Options) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
-        // The terminal is gone: the daemons would go on without anybody to end them in order.
+        // The terminal is gone: the daemons would continue without a process that ends them in order.
         let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
         tokio::select! {
             started = self.start(options) => started?,
@@ -261,7 +261,7 @@ impl Cluster {
         meseta_daemon::leader::find(&addresses, None).await
     }
 
-    /// Says where everything is and what to do next.
+    /// Prints the addresses and the next steps.
     async fn print_welcome(&self) {
         let leader = match self.masters.as_slice() {
             [] => return,
@@ -313,7 +313,7 @@ impl Cluster {
         }
     }
 
-    /// Runs the commands of the demonstration, and says what to look at.
+    /// Runs the commands of the demonstration, and explains their effects.
     async fn show_demo(&mut self) -> anyhow::Result<()> {
         let flag = self.master_flag();
         terminal::note!(
@@ -380,7 +380,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until a daemon ends that is not started again, and says which.
+    /// Waits until a daemon ends that is not started again, and returns its name.
     async fn any_ends(&mut self) -> String {
         let mut told = false;
         loop {
@@ -416,7 +416,8 @@ impl Cluster {
         }
     }
 
-    /// Agents first, since they end the tasks and tell the master; then the masters, what they share, and the files.
+    /// Stops the daemons: agents first, since they end the tasks and report to the master; then the masters, their etcd,
+    /// and the files.
     async fn stop(&mut self) {
         end(self.scheduler.as_mut_slice()).await;
         end(&mut self.agents).await;

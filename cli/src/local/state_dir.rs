@@ -1,4 +1,4 @@
-//! The directory in which the daemons of `meseta local` keep what they write.
+//! The directory of `meseta local` for the files of its daemons.
 
 use std::path::{Path, PathBuf};
 

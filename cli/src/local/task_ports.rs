@@ -10,7 +10,7 @@ use anyhow::Context as _;
 /// The first port that an agent offers by default.
 const FIRST: u16 = 31_000;
 const COUNT: u16 = 1_001;
-/// The file in an agent's directory that says which it was given.
+/// The file in an agent's directory with its offered ports.
 const RECORD: &str = "task_ports";
 
 /// Returns the `--resources` of an agent, including its ports. `inherited` is the value in its environment, which the flag
@@ -50,7 +50,7 @@ fn of_agent(
     Ok(Some(ports))
 }
 
-/// To JSON nothing can be added, nor to the name of a file.
+/// Whether the resources name ports: JSON cannot be extended, nor can the name of a file.
 fn names_ports(resources: &str) -> bool {
     let mut whole = ["[", "file://"].iter();
     whole.any(|begin| resources.trim_start().starts_with(begin))
@@ -63,7 +63,7 @@ fn names_ports(resources: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// All offered the same: two instances on two agents had one port.
+    /// Regression: all agents offered the same ports, and two instances on two agents had one port.
     #[test]
     fn agents_of_one_machine_offer_ports_of_their_own() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -79,7 +79,7 @@ mod tests {
         ];
         for (index, ports) in (0..).zip(thirds) {
             assert_eq!(of(index, 3, Some("cpus:2")), Some(ports.to_owned()));
-            // Of the same agent again, however many there are by now.
+            // The same agent keeps its ports, whatever the present number of agents.
             let own = dir.path().join(format!("3-{index}"));
             let again = of_agent((index, 2), None, &own).expect("read");
             assert_eq!(again, Some(ports.to_owned()));
@@ -93,12 +93,12 @@ mod tests {
         };
         let both = Some("cpus:2;ports:[31000-31332]".to_owned());
         assert_eq!(resources(Some("cpus:2"), Some("cpus:9")), both);
-        // The flag with the ports would replace what the environment says.
+        // The flag with the ports would replace the value of the environment.
         assert_eq!(resources(None, Some("cpus:2")), both);
         assert_eq!(resources(None, Some("ports:[1-9]")), None);
         let named = resources(Some("ports:[1-9]"), None);
         assert_eq!(named.as_deref(), Some("ports:[1-9]"));
-        // As one of a version before is.
+        // A directory of an earlier version has no record.
         assert_eq!(
             of_agent((0, 2), None, dir.path()).expect("nothing to do"),
             None

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// So many lines at once, and so many a second in the long run.
+/// A burst of lines at once, and a rate per second in the long run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     burst: f64,
@@ -34,7 +34,7 @@ const PER_AUDITED: Rate = Rate {
 /// Causes that are remembered. Beyond this number, lines about new clients count for their place alone.
 const CAUSES_MAX: usize = 4096;
 
-/// After so long the lines that were left out are reported, also if no further line of their cause comes.
+/// The time after which omitted lines are reported, even if no further line of their cause comes.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The cause of a line.
@@ -152,7 +152,7 @@ impl Limiter {
         for bucket in buckets.filter(|bucket| is_due(bucket)) {
             let lines = std::mem::take(&mut bucket.left_out);
             let message = std::mem::take(&mut bucket.message);
-            // One report for all clients: the reports must not be a flood themselves.
+            // One report covers all clients: the reports must not be a flood themselves.
             match reports.iter_mut().find(|report| report.message == message) {
                 Some(report) => report.lines += lines,
                 None => reports.push(LeftOut { lines, message }),

@@ -1,8 +1,8 @@
-//! The lines of a daemon's log: one event, one line, whatever text the event holds.
+//! The lines of a daemon's log: one event, one line, with any text in the event.
 //!
-//! Entered through [`Lines`], a layer of `tracing`, so that no log call can forget it. Each text is escaped and cut here, and
-//! floods of one cause end in [`Limiter`]. Invariant: text of others never begins a line, and in a line never stands outside
-//! of quotation marks; a line with `AUDIT` as its second word (`"audit":true` in JSON) is a line of the audit log.
+//! Entered through [`Lines`], a layer of `tracing`, which covers every log call. Each text is escaped and cut here, and
+//! [`Limiter`] stops floods of one cause. Invariant: foreign text never begins a line, and within a line stands only in
+//! quotation marks; a line with `AUDIT` as its second word (`"audit":true` in JSON) is a line of the audit log.
 
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hasher as _};

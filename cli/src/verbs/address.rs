@@ -9,7 +9,7 @@ pub(super) const MASTER_PORT: u16 = 5050;
 /// The default port of agents.
 pub(super) const AGENT_PORT: u16 = 5051;
 
-/// An address without a port is one of a master.
+/// Returns the URL of a path; an address without a port is a master's.
 pub(super) fn url(address: &str, path: &str) -> String {
     let (scheme, address) = base(address);
     format!("{scheme}://{address}{path}")

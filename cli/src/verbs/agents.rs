@@ -71,8 +71,8 @@ pub(super) fn find<'a>(
     }
 }
 
-/// The id of the agent that is meant, among all that `/slaves` lists: a whole id wherever it stands; else one that is here
-/// or awaited, since a host whose agent is back under another id is meant as it is now; else one that is lost.
+/// Returns the id of the agent that `query` means, among all in `/slaves`: a whole id in any list; else a present or
+/// awaited agent, since a host whose agent is back under another id means the new one; else a lost one.
 pub(super) fn find_anywhere(listed: &Value, query: &str) -> anyhow::Result<Option<String>> {
     let list = |name| items(listed, name).iter();
     let here = list("slaves").chain(list("recovered_slaves"));
@@ -99,7 +99,7 @@ pub(super) fn absence(listed: &Value, id: &str) -> Option<&'static str> {
     Some(absence)
 }
 
-/// In one word; what an operator has done to it before what the network does.
+/// Returns the state in one word; an operator's action takes precedence over the state of the network.
 fn state(agent: &Value) -> &'static str {
     let flag = |key| agent.get(key).and_then(Value::as_bool).unwrap_or(false);
     match agent.pointer("/drain_info/state").and_then(Value::as_str) {
@@ -189,7 +189,7 @@ mod tests {
             ("m1-S11", Some("m1-S11")),
             // Another's host name.
             ("m1-S4", Some("m1-S4")),
-            // A host name of both, of which one is here.
+            // Both agents have the host name, and one of them is present.
             ("b", Some("m1-S10")),
             ("a", Some("m1-S1")),
             ("m1-S5", None),

@@ -16,7 +16,7 @@ pub(super) fn nobody() -> String {
     "127.0.0.1:1".to_owned()
 }
 
-/// Answers one request with a stream of this record, and then sends nothing until the client has gone.
+/// Answers one request with a stream of this record, and then stays silent until the client has gone.
 pub(super) fn silent_after(record: &[u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
@@ -32,15 +32,15 @@ pub(super) fn silent_after(record: &[u8]) -> String {
     address
 }
 
-/// In place of a status: the master ends, and nothing listens there any more.
+/// Stands for a status: the master ends, and nothing listens there any more.
 pub(super) const GONE: u16 = 0;
-/// In place of a status: the call is taken, and the streams end.
+/// Stands for a status: the call is accepted, and the streams end.
 pub(super) const ENDS_STREAM: u16 = 1;
-/// In place of a status: the call is not answered.
+/// Stands for a status: the call gets no answer.
 pub(super) const STANDS_STILL: u16 = 2;
 
-/// A master of one framework: it answers the subscription with a stream of these events, and any other call with the status
-/// that `answer` gives, whose events come on the stream.
+/// Starts a master of one framework: it answers the subscription with a stream of these events, and any other call with the
+/// status of `answer`, whose events come on the stream.
 pub(super) fn master_of(
     events: Vec<Event>,
     mut answer: impl FnMut(&Call) -> (u16, Vec<Event>) + Send + 'static,

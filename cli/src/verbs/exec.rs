@@ -98,7 +98,7 @@ fn nested(id: &Value) -> Option<ContainerId> {
     })
 }
 
-/// Runs the command, copies what it writes, and gives its exit code.
+/// Runs the command, copies its output, and returns its exit code.
 async fn session(
     agent: &AgentAddress,
     container_id: ContainerId,
@@ -190,7 +190,7 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .expect("a shell");
-        // Whoever waits for a child closes its input.
+        // A wait for a child closes its input.
         let input = shell.stdin.take();
         let (told, ended) = mpsc::channel();
         std::thread::spawn(move || told.send(shell.wait().is_ok_and(|status| status.success())));

@@ -1,4 +1,4 @@
-//! `meseta execute`: one command as a task, its output here, its exit code ours.
+//! The `meseta execute` verb: runs a command as a task, shows its output, and exits with its code.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -79,7 +79,7 @@ async fn execute(options: Options, patience: Patience) -> anyhow::Result<ExitCod
     if job.is_left {
         return code;
     }
-    // Whatever happened, the framework does not stay behind; its stream is ending anyway.
+    // In every case the framework must not stay behind; its stream is ending anyway.
     job.ends.finish(patience, job.scheduler.teardown()).await;
     code
 }
@@ -100,9 +100,9 @@ struct Job {
     output_lost: bool,
     /// The reader of the output has gone away.
     is_unread: bool,
-    /// Says only what went wrong.
+    /// Print errors only.
     is_quiet: bool,
-    /// The task runs, and goes on when this command has ended.
+    /// The task runs, and continues when this command has ended.
     is_left: bool,
     /// The master has reported something about the task. A new leader may not know its agent yet, and then answers neither
     /// the query nor the kill.
@@ -111,7 +111,7 @@ struct Job {
     is_kill_taken: bool,
     /// The time of the next kill, once the first was sent: the agent may not have received it.
     kill_at: Option<Instant>,
-    /// While the task is to end and its agent is away, or the master takes no kill: when it is left there.
+    /// The time to abandon an ending task whose agent is away, or whose kill the master refuses.
     leave_at: Option<Instant>,
     ends: Ends,
     patience: Patience,
@@ -173,8 +173,8 @@ impl Job {
         }
     }
 
-    /// The stream ended, as it does when the master is restarted: the same framework subscribes again
-    /// and asks what became of its task. The exit code, if this command was to end meanwhile.
+    /// Subscribes again after the end of a stream, for example at a restart of the master: the same framework subscribes,
+    /// and queries its task. Returns the exit code, if this command had to end meanwhile.
     async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<Option<u8>> {
         terminal::note!("{error:#}; subscribing again");
         self.reconciler.disconnected();
@@ -226,7 +226,7 @@ impl Job {
         Ok(None)
     }
 
-    /// No master takes this command back: what becomes of its task.
+    /// Prints the fate of the task if no master accepts this command again.
     fn say_left(&self) {
         if let Some(task) = &self.launched {
             let (id, framework) = (&task.id.value, self.scheduler.framework_id());
@@ -274,7 +274,7 @@ impl Job {
         }
     }
 
-    /// Asks for the task's end, again and again until it comes; false when there is no task yet.
+    /// Sends kills until the task ends; returns false when there is no task yet.
     async fn kill(&mut self) -> bool {
         let Some(task) = &self.launched else {
             return false;
@@ -398,7 +398,7 @@ impl Job {
         self.is_heard = true;
         let state = status.state();
         let mut code = exit_code(&status);
-        // Before the word on how it ended: what it has written came first.
+        // The output comes before the report about the end.
         let has_run = matches!(
             state,
             mesos::TaskState::TaskFinished
@@ -507,7 +507,7 @@ impl Job {
         }
     }
 
-    /// The master's word on what keeps offers from this framework, or keeps them small, on some agent.
+    /// Returns the master's explanation why this framework gets no offers, or only small ones, of some agent.
     async fn obstacle(&self) -> Option<String> {
         let framework = server::encoded(self.scheduler.framework_id());
         let path = format!("/explain?framework_id={framework}");
@@ -519,7 +519,7 @@ impl Job {
         }
         let reasons = super::items(&page, "explanations").iter();
         let mut reasons = reasons.filter_map(|one| Some(one.get("reason")?.as_str()?.to_owned()));
-        // That others may come first says nothing.
+        // The reason that others may come first explains nothing.
         reasons.find(|reason| {
             !reason.starts_with("nothing is in the way") && !reason.contains("declined")
         })
@@ -555,7 +555,7 @@ mod tests {
         }
     }
 
-    /// Soon: a call that nobody gives up waits for 30 seconds.
+    /// A call without a limit would wait for 30 seconds.
     const IN_TIME: Duration = Duration::from_secs(20);
 
     /// Returns the exit code of a command whose task has a time limit.
@@ -676,7 +676,7 @@ mod tests {
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
-    /// While the master is restarted, for one, the command ended with 1 instead of 124.
+    /// Regression: for example at a restart of the master, the command exited with 1 instead of 124.
     #[tokio::test]
     async fn a_kill_that_is_refused_is_said_again() {
         let mut kills = 0;
@@ -734,7 +734,7 @@ mod tests {
         }
     }
 
-    /// Neither its time nor a signal ended a command that looked for a leader.
+    /// Regression: neither its time limit nor a signal ended a command that looked for a leader.
     #[tokio::test]
     async fn a_command_that_looks_for_a_leader_ends_in_its_time() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
@@ -804,7 +804,7 @@ mod tests {
         kills.load(Ordering::Relaxed)
     }
 
-    /// Each KILL waited for 30 seconds, in which neither time nor signals were looked at.
+    /// Regression: each KILL waited for 30 seconds, without regard to the time limit or signals.
     #[tokio::test]
     async fn a_command_leaves_a_master_that_stands_still_in_its_time() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {

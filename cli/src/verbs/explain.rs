@@ -96,7 +96,7 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes with each explanation what there is too little of, first in its reason.
+/// Adds to each explanation the missing amounts, first in its reason.
 fn note_missing(body: &mut Value, needed: &ResourceQuantities) {
     let explanations = body.get_mut("explanations").and_then(Value::as_array_mut);
     for explanation in explanations.into_iter().flatten() {
@@ -117,7 +117,7 @@ fn missing(explanation: &Value, needed: &ResourceQuantities) -> Option<ResourceQ
     Some(needed - &available).filter(|missing| !missing.is_empty())
 }
 
-/// The agent that is meant by an id, a part of one, or a host name.
+/// Returns the agent that an id, a part of an id, or a host name means.
 fn agent_here(master: &str, requested: &str) -> anyhow::Result<String> {
     let body = server::get_json(master, "/slaves")?;
     let found = agents::find(items(&body, "slaves").iter(), requested)?;

@@ -1,4 +1,4 @@
-//! `meseta frameworks`: which schedulers are subscribed and what they hold.
+//! The `meseta frameworks` verb: the subscribed schedulers and their resources.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ fn row(framework: &Value) -> Vec<String> {
     ]
 }
 
-/// `roles` of a framework with several, `role` of one without that capability.
+/// Returns `roles` of a framework with several, or `role` of one without that capability.
 fn roles(framework: &Value) -> String {
     let roles: Vec<_> = items(framework, "roles")
         .iter()

@@ -26,7 +26,7 @@ const BY_WORDS: &[(&str, &str)] = &[
         "`meseta job status NAME` shows what it does",
     ),
     ("has no version", "`meseta job history NAME` lists them"),
-    // What verbs ask for, every daemon of its kind has.
+    // Every daemon of its kind has the endpoints that verbs use.
     ("404 Not Found.", ANOTHER_DAEMON),
     ("/openapi.json says what there is", ANOTHER_DAEMON),
     ("Failed to parse body into Call protobuf", ANOTHER_DAEMON),
@@ -122,7 +122,7 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
 pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     let words = meseta_daemon::error_chain::chain(error);
     if !words.contains("invalid peer certificate") {
-        // What a daemon in the clear answers is no TLS.
+        // The answer of a daemon without TLS is no TLS record.
         return words
             .contains("InvalidContentType")
             .then_some("it does not speak TLS: leave --ca (and MESETA_CA) and `https://` out");

@@ -61,7 +61,7 @@ impl IdentityFlags {
         self.ca.as_deref()
     }
 
-    /// Whether it says who this is.
+    /// Whether the flags name an identity.
     pub(super) fn is_given(&self) -> bool {
         self.principal.is_some() || self.cert.is_some()
     }
@@ -121,13 +121,13 @@ pub(super) fn scheme() -> &'static str {
     }
 }
 
-/// Whom masters are believed by, as long as nobody says who this is.
+/// Returns the TLS configuration for masters, without a client identity.
 pub(super) fn encryption_of_masters() -> anyhow::Result<tls::ClientConfig> {
     encryption(&flags(), DaemonKind::Master)
 }
 
-/// A client that says who this is to a daemon of this kind: at an address that was typed, or that such a daemon gave.
-/// `is_encrypted` if it is one of `https`.
+/// Returns a client with this identity for a daemon of this kind: at a typed address, or one that such a daemon returned.
+/// `is_encrypted` stands for `https`.
 pub(super) fn client(kind: DaemonKind, is_encrypted: bool) -> anyhow::Result<Client> {
     let flags = flags();
     let authorization = authorization(&flags)?;
@@ -214,7 +214,7 @@ pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
-/// A message for such a channel, which says who this is.
+/// Returns a message with this identity, for such a channel.
 pub(super) fn signed<T>(message: T) -> anyhow::Result<Request<T>> {
     let mut request = Request::new(message);
     if let Some(header) = authorization(&flags())? {

@@ -14,9 +14,8 @@ pub(super) fn is_like(id: &str, query: &str) -> bool {
     is_end || (id.starts_with(query) && !splits_number(id, query.len()))
 }
 
-/// Whether a number of the id goes on behind its first `length` bytes: an agent's behind `-S`, one behind a dot as in
-/// the ids of jobs' tasks, the last behind a hyphen, or the whole id. Digits elsewhere, as in a UUID, are letters like
-/// others.
+/// Whether a number of the id continues behind its first `length` bytes: an agent's behind `-S`, one behind a dot as in the
+/// ids of jobs' tasks, the last behind a hyphen, or the whole id. Digits elsewhere, as in a UUID, count as letters.
 fn splits_number(id: &str, length: usize) -> bool {
     let Some((start, rest)) = id.split_at_checked(length) else {
         return false;
@@ -104,7 +103,7 @@ mod tests {
             ("web.12.0.0.1", "web.1", false),
             ("web.12.0.0.1", "web.12", true),
             ("web2.1.0.0.1", "web", true),
-            // UUIDs, whose digits are no numbers.
+            // The digits of UUIDs are no numbers.
             ("3f91c0de-1234-4c11-9a6f-0a1b2c3d4e5f-S0", "3f9", true),
             (
                 "3f91c0de-1234-4c11-9a6f-0a1b2c3d4e5f-S0",

@@ -16,7 +16,7 @@ pub(crate) struct Options {
     master: MasterFlag,
 }
 
-/// A task is ended by its framework. Of `meseta execute` each has one task, and ends with it.
+/// Ends a task with its framework: each framework of `meseta execute` has one task, and ends with it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let master = &options.master.master;
     let found = task::find(master, &options.task)?;

@@ -71,12 +71,13 @@ pub(super) fn some_resources(flag: &str, text: &str) -> anyhow::Result<Resources
     Ok(given)
 }
 
-/// `name:value;...` as the daemons read it.
+/// Returns `name:value;...` in the form of the daemons.
 ///
 /// # Errors
-/// For a name that is not of any resource, but nearly of one: an offer with it would be waited for for ever.
+///
+/// For a name that is almost that of a resource: the wait for an offer with it would never end.
 fn resources(flag: &str, text: &str) -> anyhow::Result<String> {
-    // JSON says what it means.
+    // JSON needs no correction.
     if text.trim_start().starts_with(['[', '{']) {
         return Ok(text.to_owned());
     }

@@ -1,4 +1,4 @@
-//! `meseta logs`: what a task has written.
+//! The `meseta logs` verb: the output of a task.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let has_ended = !options.follow || has_ended(&find()?);
         loop {
             let data = match runtime.block_on(tail.read()) {
-                // Of an agent that is started again tasks go on, and the file with them.
+                // The tasks of a restarting agent continue, and so does the file.
                 Err(error) if !has_ended && server::may_pass(&error) => {
                     if !std::mem::replace(&mut is_away, true) {
                         let host = text(agent, "hostname");

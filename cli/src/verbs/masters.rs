@@ -73,7 +73,7 @@ pub(super) fn forget(masters: &str) {
     found.take_if(|(list, _)| list == masters);
 }
 
-/// All masters, for a client that is with one of them.
+/// Returns all masters, for a client that is connected to one of them.
 pub(super) fn others(masters: &str, master: &str) -> anyhow::Result<Others> {
     let (masters, encryption) = addresses(masters)?;
     let (_, address) = address::base(master);
@@ -95,7 +95,7 @@ fn addresses(masters: &str) -> anyhow::Result<(Vec<String>, Option<ClientConfig>
     Ok((addresses.collect(), encryption))
 }
 
-/// A value of `--master`, if it can be one.
+/// Parses a value of `--master`.
 pub(super) fn parse(text: &str) -> Result<String, String> {
     for (prefix, name) in [("etcd://", "etcd"), ("zk://", "ZooKeeper")] {
         if text.starts_with(prefix) {
@@ -113,7 +113,7 @@ pub(super) fn parse(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Asks the master that leads, as often as another one does, or the one that did is away.
+/// Sends a request to the leading master, and repeats it if another one leads, or if the leader is away.
 pub(super) async fn at_leader<T>(
     masters: &str,
     ask: impl AsyncFn(&str) -> anyhow::Result<Asked<T>>,
@@ -133,7 +133,7 @@ pub(super) async fn at_leader<T>(
                 may_ask_again,
             } => {
                 forget(masters);
-                // One that was not found is the only one.
+                // A single master without a search has no alternative.
                 if !may_ask_again || address == masters {
                     return Err(error);
                 }
@@ -148,7 +148,7 @@ pub(super) async fn at_leader<T>(
     }
 }
 
-/// The search for one verb's leader.
+/// The search for the leader of one verb.
 struct Search<'a> {
     masters: &'a str,
     /// Set once a leader is first searched for: an answer may have been waited for before.
@@ -168,7 +168,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The master that leads, once there is one; after too long the error, or why none was found.
+    /// Returns the leading master, once there is one; after too long the error, or the reason why none was found.
     async fn leader(&mut self, mut error: Option<anyhow::Error>) -> anyhow::Result<String> {
         let until = *self.until.get_or_insert(Instant::now() + LEADER_WAIT);
         loop {

@@ -154,12 +154,12 @@ fn amount(body: &Value, group: &str, key: &str) -> String {
     number(body, group, key).to_string()
 }
 
-/// The framework that is meant by an id or a part of one.
+/// Returns the framework that an id or a part of an id means.
 fn framework(master: &str, requested: &str) -> anyhow::Result<String> {
     let body = server::get_json(master, "/frameworks")?;
     let all = items(&body, "frameworks").iter();
     let ids = all.filter_map(|one| one.get("id")?.as_str());
     let found = ids::resolve(ids, requested, "frameworks")?;
-    // The master may know more ids than it lists, and says what it does not know.
+    // The master may know more ids than it lists, and reports unknown ones.
     Ok(found.unwrap_or_else(|| requested.to_owned()))
 }

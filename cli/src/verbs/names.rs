@@ -1,4 +1,4 @@
-//! `meseta names`: ids and roles, one a line, for the completions of shells.
+//! The `meseta names` verb: ids and roles, one per line, for the completions of shells.
 
 use clap::{Args, ValueEnum};
 

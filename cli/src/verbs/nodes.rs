@@ -171,7 +171,7 @@ fn wait_until_drained(options: &DrainOptions, id: &str) -> anyhow::Result<ExitCo
     }
 }
 
-/// Tasks that are named of one framework, when they keep an agent from being drained.
+/// Tasks of one framework that are named when they keep an agent from being drained.
 const TASKS_NAMED_MAX: usize = 5;
 
 /// Returns the obstacles of an agent's draining: tasks that have not ended, and ends that their frameworks have not
@@ -196,7 +196,7 @@ fn obstacles(frameworks: &Value, agent: &str) -> Vec<String> {
             here.partition(|task| ENDED.contains(&text(task, "state").as_str()));
         running += live.len();
         let is_connected = framework.get("connected").and_then(Value::as_bool) == Some(true);
-        // One that is away acknowledges no step on the way to the end either.
+        // An absent framework acknowledges no intermediate step either.
         let ended = if is_connected {
             ended
         } else {

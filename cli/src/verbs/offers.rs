@@ -1,4 +1,4 @@
-//! `meseta offers`: what lies with a framework and waits for its answer.
+//! The `meseta offers` verb: the offers that wait for a framework's answer.
 
 use serde_json::Value;
 

@@ -50,7 +50,7 @@ impl Operation {
     }
 }
 
-/// Has it done, and says `done` when it is. `helps` knows what to do after a conflict.
+/// Executes the operation, and prints `done` afterwards. `helps` returns the hint after a conflict.
 pub(super) fn carry_out(
     masters: &str,
     operation: Operation,
@@ -127,7 +127,7 @@ fn check_status(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
     )
 }
 
-/// A refusal, as the HTTP API would have said it.
+/// Returns a refusal, in the form of the HTTP API.
 fn refused(master: &str, status: &Status, helps: impl FnOnce() -> Option<String>) -> anyhow::Error {
     let code = match status.code() {
         Code::InvalidArgument => StatusCode::BAD_REQUEST,

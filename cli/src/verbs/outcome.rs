@@ -7,7 +7,7 @@ use crate::terminal;
 /// Returns a state in one line, with the reason and the first line of the agent's message.
 pub(super) fn describe(status: &mesos::TaskStatus) -> String {
     let state = status.state().as_str_name();
-    // An answer to our own question says no more than the state.
+    // An answer to our own query contains no more than the state.
     if status.reason() == mesos::task_status::Reason::Reconciliation {
         return state.to_owned();
     }

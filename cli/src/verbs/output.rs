@@ -5,7 +5,7 @@ use std::io;
 /// The exit code that shells use for a command whose output has no reader left, as behind `| head`.
 pub(super) const EXIT_UNREAD: u8 = 141;
 
-/// Whether it is written, and somebody may read it.
+/// Writes the bytes; returns whether a reader may still read them.
 pub(super) fn write_all(mut output: impl io::Write, bytes: &[u8]) -> io::Result<bool> {
     match output.write_all(bytes).and_then(|()| output.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),

@@ -236,7 +236,7 @@ fn volume(text: &str) -> anyhow::Result<mesos::Volume> {
     })
 }
 
-/// `NAME=value` pairs, or one JSON object.
+/// Parses `NAME=value` pairs, or one JSON object.
 fn environment(given: &[String]) -> anyhow::Result<Option<mesos::Environment>> {
     let mut variables = Vec::new();
     for text in given {

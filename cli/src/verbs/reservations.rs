@@ -1,4 +1,4 @@
-//! `meseta reserve`, `unreserve` and `reservations`: resources of one agent kept for a role.
+//! The `meseta reserve`, `unreserve` and `reservations` verbs: resources of an agent kept for a role.
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -234,7 +234,7 @@ struct Listed {
     resources: Vec<String>,
 }
 
-/// Prints all reservations, those of volumes included.
+/// Prints all reservations, including those of volumes.
 pub(crate) fn list(options: &ListOptions) -> anyhow::Result<()> {
     options.watch.run(|| list_once(options))
 }

@@ -119,7 +119,7 @@ impl Holder {
         }
     }
 
-    /// The role's volume of this id, or that of any role if none is named.
+    /// Returns the role's volume of this id, or that of any role if none is given.
     pub(super) fn volume(&self, id: &str, role: Option<&Role>) -> anyhow::Result<&Resource> {
         let is_meant = |one: &&Resource| {
             let persistence = one.disk().and_then(|disk| disk.persistence.as_ref());
@@ -163,7 +163,7 @@ impl Holder {
     }
 }
 
-/// Every reserved resource of an agent, each in the format with the whole stack.
+/// Returns every reserved resource of an agent, each in the format with the whole stack.
 pub(super) fn reserved(agent: &Value) -> anyhow::Result<Vec<Resource>> {
     let full = agent.get("reserved_resources_full");
     let roles = full.and_then(Value::as_object).into_iter().flatten();
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Without authentication, beside a static reservation of the same role.
+    /// The cluster has no authentication, and the role also has a static reservation.
     #[test]
     fn who_has_no_name_owns_what_has_none_and_can_be_taken_back() {
         let cpus = |kind: &str| {
@@ -300,7 +300,7 @@ mod tests {
         assert!(holder.volume("v1", Some(&ads)).is_err());
     }
 
-    /// `unreserve` took the labelled reservation or the plain one by chance, and failed for ever.
+    /// Regression: `unreserve` chose the labelled or the plain reservation by chance, and failed for ever.
     #[test]
     fn plain_and_labelled_reservations_stay_apart() {
         let cpus = |label: Option<&str>| {

@@ -1,4 +1,4 @@
-//! `meseta roles` and `meseta weights`: who shares the cluster, and in what proportion.
+//! The `meseta roles` and `meseta weights` verbs: the roles that share the cluster, and their proportions.
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
@@ -73,7 +73,7 @@ pub(crate) fn weights(options: &WeightOptions) -> anyhow::Result<()> {
     }
     let body = server::get_json(master, "/weights")?;
     if options.json {
-        // Whatever it is: a body that is no list is not shown as an empty one.
+        // The check covers any body: one that is no list is not shown as an empty list.
         return terminal::print_json(&body);
     }
     let weights = body.as_array().map_or(&[][..], Vec::as_slice);

@@ -11,9 +11,9 @@ type FileChunk = api::response::ReadFile;
 /// Bytes that one call requests; the agent may return less.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// Files of one log that are looked through for the one that was read last: more than any agent keeps.
+/// Files of one log that a search examines for the last file: more than any agent keeps.
 const FILES_MAX: u32 = 1000;
-/// A file is missing for a moment while it is renamed; so many in a row are the end of the log.
+/// A file is missing for a moment while it is renamed; this many missing files in a row mean the end of the log.
 const GAP_MAX: u32 = 2;
 /// The number of searches for the last file before it counts as gone.
 const ATTEMPTS_MAX: u32 = 3;
@@ -56,7 +56,7 @@ impl Tail {
         self.file_id.is_some()
     }
 
-    /// The end of the file, as much as one answer holds; nothing if there is no file.
+    /// Returns the end of the file, as much as one answer holds; `None` if there is no file.
     pub(super) async fn last(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
         let Some(first) = self.chunk(0, 0).await? else {
             return Ok(None);
@@ -149,7 +149,7 @@ impl Tail {
             for newer in self.newer..FILES_MAX {
                 match self.chunk(newer, self.offset).await? {
                     Some(chunk) if chunk.file_id() == id && chunk.size < self.offset => {
-                        // It was emptied in its place.
+                        // The file was truncated in place.
                         self.offset = 0;
                         return self.chunk(newer, 0).await;
                     }

@@ -1,4 +1,4 @@
-//! The scheduler's side of the v1 API, as small as one task needs it.
+//! The scheduler's side of the v1 API, as far as one task needs it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::terminal;
 
 /// Heartbeats that may be missing before the stream is taken for dead.
 const HEARTBEATS_MISSED_MAX: f64 = 3.0;
-/// The time in which a master says something, where it does not say how often it does.
+/// The time limit for a sign of life from a master that states no interval.
 const PATIENCE: Duration = Duration::from_secs(45);
 /// Events that have been read and not been looked at yet.
 const EVENTS_MAX: usize = 16;
@@ -37,7 +37,7 @@ pub(super) struct Scheduler {
     framework_id: mesos::FrameworkId,
     /// The time limit for a call that comes up again.
     call_timeout: Duration,
-    /// The last one says why the stream ended.
+    /// The events of the stream; the last item is the reason of its end.
     events: mpsc::Receiver<anyhow::Result<Event>>,
     _reader: AbortOnDropHandle<()>,
 }
@@ -158,12 +158,12 @@ impl Scheduler {
         .await
     }
 
-    /// Asks what became of tasks.
+    /// Queries the states of tasks.
     pub(super) async fn reconcile(&self, request: reconciler::Request) {
         self.attempt(request.into_call()).await;
     }
 
-    /// Acknowledges an update, if it is one that wants it.
+    /// Acknowledges an update, if it needs that.
     pub(super) async fn acknowledge(&self, status: &mesos::TaskStatus) {
         let (Some(uuid), Some(agent_id)) = (&status.uuid, &status.agent_id) else {
             return;

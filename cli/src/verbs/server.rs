@@ -20,7 +20,7 @@ use super::masters::{Asked, at_leader};
 use super::{hints, identity};
 use crate::terminal;
 
-/// Verbs speak protobuf: the same messages, half the bytes.
+/// The verbs use protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
 /// The wait for an answer before a message appears on a terminal.
@@ -47,7 +47,7 @@ fn is_encrypted(address: &str) -> bool {
     url(address, "").starts_with("https://")
 }
 
-/// An agent, as the master says where it is.
+/// The address of an agent, as the master lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AgentAddress {
     /// The address to connect to, as `address:port`: the agent's name may be unknown here.
@@ -72,7 +72,7 @@ impl AgentAddress {
         identity::client_of_agent(is_encrypted(&self.address), &self.hostname)
     }
 
-    /// GET of one of its JSON pages, blocking.
+    /// Fetches one of its JSON pages, blocking.
     pub(super) fn get_json(&self, path: &str) -> anyhow::Result<Value> {
         let (client, address) = (self.client()?, &self.address);
         let reply = runtime()?.block_on(fetch(&client, address, path));
@@ -100,7 +100,7 @@ fn unreachable(address: &str, error: Error) -> anyhow::Error {
     anyhow::Error::from(error).context(hint)
 }
 
-/// Waits for an answer; one that is long in coming is named at a terminal.
+/// Waits for an answer; a late one is announced on a terminal.
 pub(super) async fn awaited<T>(address: &str, answer: impl Future<Output = T>) -> T {
     let mut answer = pin!(answer);
     if let Ok(answer) = tokio::time::timeout(SILENCE, &mut answer).await {
@@ -166,7 +166,7 @@ fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
         .with_context(|| format!("{path} of {address} is not JSON; is it a Meseta master?"))
 }
 
-/// A call of the operator API at the master that leads, blocking; the answer is empty for one that asks nothing back.
+/// Makes a call of the operator API at the leading master, blocking; the answer is empty for a call without a response.
 pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<master::Response> {
     let asked = at_leader(masters, async |address| {
         let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
@@ -178,7 +178,7 @@ pub(super) fn operate(masters: &str, message: &master::Call) -> anyhow::Result<m
     runtime()?.block_on(asked)
 }
 
-/// POST of JSON to the master that leads, blocking, for what the operator API has no call for.
+/// Posts JSON to the leading master, blocking, where the operator API has no call.
 pub(super) fn post_json<T: WireMessage>(
     masters: &str,
     path: &str,
@@ -237,7 +237,7 @@ fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
     Err(refusal(address, reply.status, &reply.text()))
 }
 
-/// A refusal with what helps, on a line of its own.
+/// Returns the error about a refusal, with a hint on a line of its own.
 pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow::Error {
     let hint = if url(address, "").ends_with(&format!(":{AGENT_PORT}"))
         && status != StatusCode::UNAUTHORIZED
@@ -258,9 +258,9 @@ pub(super) fn refusal_with(
     words: &str,
     hint: Option<String>,
 ) -> anyhow::Error {
-    // The server's words stay on one line: a second one could look like our hint.
+    // The server's message stays on one line: a second one could look like our hint.
     let words = terminal::one_line(words.trim());
-    // The daemons' own words for some of these begin with the code again, or are no others.
+    // The daemons' own message sometimes repeats the code, or contains nothing else.
     let more = words.strip_prefix(&format!("{status}."));
     let words = match more.map_or(&*words, str::trim_start) {
         "" if status == StatusCode::UNAUTHORIZED => "it does not know who asks",
@@ -283,13 +283,13 @@ struct Refused {
     text: String,
 }
 
-/// The code of a refusal, if it is one.
+/// Returns the code of a refusal; `None` for other errors.
 pub(super) fn refused_with(error: &anyhow::Error) -> Option<StatusCode> {
     let refused = error.downcast_ref::<Refused>();
     refused.map(|refused| refused.status)
 }
 
-/// Whether the same question may be answered a moment later: the daemon is away, or not ready.
+/// Whether a repeated request may succeed a moment later: the daemon is away, or not ready.
 pub(super) fn may_pass(error: &anyhow::Error) -> bool {
     let is_away = |error: &Error| {
         matches!(
@@ -389,7 +389,7 @@ impl<T: WireMessage> EventStream<T> {
     }
 }
 
-/// POST whose answer is a stream of messages.
+/// Posts a message whose answer is a stream of messages.
 pub(super) async fn records<C: WireMessage, E: WireMessage>(
     client: &Client,
     address: &str,
@@ -415,7 +415,7 @@ pub(super) struct Subscription<T> {
     pub(super) events: EventStream<T>,
 }
 
-/// POST whose answer is a stream with an id.
+/// Posts a message whose answer is a stream with an id.
 pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
     masters: &str,
     path: &str,
@@ -509,7 +509,7 @@ mod tests {
         }
     }
 
-    /// `meseta reserve`, which speaks gRPC, said it twice, and of a secret that is not known every verb.
+    /// Regression: `meseta reserve`, which uses gRPC, printed it twice, and so did every verb for an unknown secret.
     #[test]
     fn a_code_is_told_once_whoever_tells_it() {
         let (unauthorized, words) = (StatusCode::UNAUTHORIZED, "401 Unauthorized.");

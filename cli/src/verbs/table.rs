@@ -14,20 +14,20 @@ use unicode_width::UnicodeWidthChar as _;
 
 use crate::terminal::put;
 
-/// Between two columns.
+/// The gap between two columns.
 const GAP: &str = "  ";
 /// A column is not cut below this, in characters.
 const COLUMN_MIN: usize = 6;
 /// A column that is divided into lines is not narrower than this.
 const WRAPPED_MIN: usize = 24;
-/// A cell that says nothing.
+/// A cell without information.
 const NOTHING: &str = "-";
 /// The common prefixes of Mesos's states and reasons.
 const BEGINNINGS: [&str; 2] = ["TASK_", "REASON_"];
 /// The mark in place of omitted text.
 const CUT: char = '…';
 
-/// Prints a table without frames; its headings alone when there are no rows.
+/// Prints a table without frames; only its headings when there are no rows.
 pub(super) fn print(headings: &[&str], rows: Vec<Vec<String>>) {
     for line in lines(headings, rows, width()) {
         put(&line);
@@ -41,7 +41,7 @@ pub(super) fn print_wrapped(headings: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-/// The columns of the terminal, or those that `COLUMNS` says; nothing if nobody looks.
+/// Returns the columns of the terminal, or of `COLUMNS`; `None` without a terminal.
 fn width() -> Option<usize> {
     use std::io::IsTerminal as _;
     let said = std::env::var("COLUMNS")
@@ -57,14 +57,14 @@ fn width() -> Option<usize> {
     said.or_else(asked).filter(|width| *width > 0)
 }
 
-/// The lines of a table, cut to a width if there is one.
+/// Returns the lines of a table, cut to a width if there is one.
 fn lines(headings: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
     let (all, mut widths) = measured(headings, rows, width);
     cut(&mut widths, width);
     all.iter().map(|row| line(row, &widths)).collect()
 }
 
-/// The headings and the rows without what can be spared, and the widths of their columns.
+/// Returns the headings and the rows without the dispensable parts, and the widths of their columns.
 fn measured(
     headings: &[&str],
     mut rows: Vec<Vec<String>>,
@@ -108,7 +108,7 @@ fn wrapped_lines(headings: &[&str], rows: Vec<Vec<String>>, width: Option<usize>
     all
 }
 
-/// A text in parts of so many columns at most, divided between words where that can be.
+/// Returns a text in parts of limited width, divided between words where possible.
 fn divided(text: &str, width: usize) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -132,8 +132,7 @@ fn divided(text: &str, width: usize) -> Vec<String> {
     parts
 }
 
-/// The longest beginning of at most so many columns, of one letter at the least, and the rest. What combines with a letter
-/// stays with it.
+/// Splits off the longest beginning within a width, at least one letter. Combining characters stay with their letter.
 fn split_at_width(text: &str, width: usize) -> (&str, &str) {
     let mut taken = 0;
     let end = text.char_indices().find(|(at, letter)| {
@@ -143,7 +142,7 @@ fn split_at_width(text: &str, width: usize) -> (&str, &str) {
     text.split_at(end.map_or(text.len(), |(at, _)| at))
 }
 
-/// Takes from the widest columns until they fit, from the first one last.
+/// Narrows the widest columns until they fit, the first column last.
 fn cut(widths: &mut [usize], width: Option<usize>) {
     while width.is_some_and(|width| total(widths) > width) {
         let (first, others) = widths.split_at_mut(1);
@@ -156,7 +155,7 @@ fn cut(widths: &mut [usize], width: Option<usize>) {
     }
 }
 
-/// Leaves out, step by step and as far as needed, what can be spared.
+/// Leaves out dispensable parts, step by step as far as needed.
 fn make_narrower(headings: &mut Vec<String>, rows: &mut [Vec<String>], width: usize) {
     let columns = 0..headings.len();
     let is_wide =
@@ -192,7 +191,7 @@ fn widths(headings: &[String], rows: &[Vec<String>]) -> Vec<usize> {
     (0..headings.len()).map(widest).collect()
 }
 
-/// The columns of a terminal that a text takes: the sum of its letters, since terminals differ in what joins to one.
+/// Returns the columns of a text on a terminal: the sum of its letters, since terminals differ in how they join letters.
 fn columns(text: &str) -> usize {
     let widths = text
         .chars()
@@ -234,7 +233,7 @@ fn shorten_ids(rows: &mut [Vec<String>], column: usize) {
     }
 }
 
-/// Leaves out what all cells of a column begin with, where that is a beginning of Mesos's names.
+/// Leaves out a common prefix of all cells of a column, if it is a prefix of Mesos's names.
 fn shorten_beginnings(rows: &mut [Vec<String>], column: usize) {
     let is_so = |cell: &String, start| cell == NOTHING || cell.starts_with(start);
     for start in BEGINNINGS {

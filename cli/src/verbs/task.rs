@@ -1,4 +1,4 @@
-//! `meseta task`: all that is known of one task, and the last that it has written.
+//! The `meseta task` verb: all facts about one task, and its last output.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -97,7 +97,7 @@ pub(super) fn find(master: &str, query: &str) -> anyhow::Result<Value> {
     let Some(id) = ids::resolve(ids, query, "tasks")? else {
         bail!("there is no task {query:?}; `meseta tasks` lists them");
     };
-    // The newest of those that had this id.
+    // Several tasks may have had this id: take the newest.
     let found = tasks.iter().find(|task| text(task, "id") == id);
     Ok(found.cloned().unwrap_or(Value::Null))
 }

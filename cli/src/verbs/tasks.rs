@@ -118,7 +118,7 @@ fn show_once(options: &Options) -> anyhow::Result<()> {
     list_all(options.json, &HEADINGS, &tasks, |task| row(task, now))
 }
 
-/// A state by its name, with or without what all begin with.
+/// Parses the name of a state, with or without the common prefix.
 fn known_state(given: &str) -> Result<v1::TaskState, String> {
     let upper = given.to_ascii_uppercase();
     let whole = if upper.starts_with(STATES) {
@@ -179,7 +179,7 @@ impl Options {
     }
 }
 
-/// Whether one of these has such an id there.
+/// Whether an object has a similar id under this key.
 fn has_like(all: &[Value], key: &str, requested: &str) -> bool {
     all.iter()
         .any(|one| ids::is_like(&text(one, key), requested))

@@ -174,7 +174,7 @@ pub(super) fn statistics(all: &Value, framework: &str, executor: &str) -> Option
         .cloned()
 }
 
-/// Processors used between two readings; none if they are one.
+/// Returns the processors used between two readings; `None` if both are the same reading.
 fn rate(first: &Value, last: &Value) -> Option<f64> {
     let number = |reading: &Value, key: &str| reading.get(key).and_then(Value::as_f64);
     let spent = |reading: &Value| {
@@ -213,7 +213,7 @@ fn print(rows: &[Row]) {
     table::print(&headings, cells.collect());
 }
 
-/// That of an agent is that of its executors together, if anything is known of them.
+/// Returns the slack of a row; an agent's is the sum over its executors, if known.
 fn slack(row: &Row, rows: &[Row]) -> Option<f64> {
     if row.executor != "(all)" {
         return row.slack();
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!((rows[2].used, rows[2].slack()), (Some(1.0), None));
         assert_eq!((rows[0].allocated, rows[0].revocable), (3.0, 1.5));
         assert_eq!(slack(&rows[0], &rows), Some(1.75));
-        // JSON said 0.25: what the agent oversubscribes was taken for what regular work has.
+        // Regression: JSON had 0.25, since oversubscribed resources counted as regular allocation.
         assert_eq!(as_json(&rows[0], &rows)["cpus_slack"], json!(1.75));
         assert_eq!(rows[1].mem_used, Some(2.0));
     }

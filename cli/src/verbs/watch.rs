@@ -1,4 +1,4 @@
-//! `--watch`: the same answer again and again, as the output of one program that stays.
+//! The `--watch` flag: repeats the same request, as the output of one lasting program.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::terminal;
 
 /// Asked for more often than this, a list of a large cluster would never be read.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// To the first line and the first column, and nothing below.
+/// Moves to the first line and column, and clears everything below.
 const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
 
 /// A flag of verbs that show how something stands.

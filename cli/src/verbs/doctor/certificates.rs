@@ -17,7 +17,7 @@ const RENEW: &str = "`meseta tls renew` makes new ones of its own, another autho
 pub(super) enum Kind {
     /// The first is shown, and the others are its way to an authority.
     Shown,
-    /// A set, of which one suffices that is valid.
+    /// A set of authorities, of which one valid certificate is sufficient.
     Authorities,
 }
 
@@ -110,7 +110,7 @@ pub(super) mod tests {
         (pem, key.serialize_pem())
     }
 
-    /// An authority that had ended was a problem also beside the one that had come in its place.
+    /// Regression: an expired authority was a problem even beside its successor.
     #[test]
     fn one_valid_authority_suffices() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -133,7 +133,7 @@ pub(super) mod tests {
             assert_eq!(severity(Kind::Authorities, now), expected);
         }
         assert_eq!(severity(Kind::Shown, first + day), Severity::Problem);
-        // The way to an authority that has ended is not the only one.
+        // The path through the expired authority is not the only one.
         std::fs::write(&path, ending(2026).0 + &ending(2024).0).expect("written");
         assert_eq!(severity(Kind::Shown, first - 31 * day), Severity::Fine);
         assert_eq!(severity(Kind::Shown, first + day), Severity::Warning);
@@ -152,7 +152,7 @@ pub(super) mod tests {
             (end - 10 * day, Severity::Warning, "in 10 days"),
             (end + day, Severity::Problem, "has ended on 2027-01-01"),
         ] {
-            // Named twice, as that of an agent is which is also shown, it is looked at once.
+            // A certificate listed twice, as an agent's that is also shown, is checked once.
             let both = [(path.clone(), Kind::Shown), (path.clone(), Kind::Shown)];
             let mut found: Vec<Finding> = check(both.into_iter(), now).collect();
             assert_eq!(found.len(), 1);

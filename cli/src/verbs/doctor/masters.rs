@@ -16,7 +16,7 @@ use crate::verbs::{address, hints, identity};
 
 /// Clocks that differ by more make logs and times of maintenance misleading.
 const SKEW_WARNING: Duration = Duration::from_secs(5);
-/// By more than this, certificates that were just made are not valid yet.
+/// The skew above which new certificates are not valid yet.
 const SKEW_PROBLEM: Duration = Duration::from_secs(300);
 /// The precision of the master's time in its answer: whole seconds.
 const DATE_PRECISION: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(super) enum Answer {
     Silent(String),
     /// Its certificate is not trusted, or it speaks no TLS.
     NotTrusted { why: String, hint: &'static str },
-    /// Something that is no master answered.
+    /// The server that answered is no master.
     Strange(String),
     /// The certificates or the secret that this side should use cannot be read.
     Unusable(String),
@@ -65,7 +65,7 @@ impl Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Skew {
     pub(super) is_ahead: bool,
-    /// At the least: what the way and the precision may account for is not counted.
+    /// The minimum skew: the delay and the precision are not counted.
     pub(super) by: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Skew {
     /// Returns the skew of a time that was read between two readings of our clock.
     fn between(told: SystemTime, asked: SystemTime, answered: SystemTime) -> Self {
         let ahead = told.duration_since(answered).unwrap_or_default();
-        // Cut to whole seconds: it was up to one later.
+        // The time is cut to whole seconds, so it was up to one second later.
         let latest = told + DATE_PRECISION;
         let behind = asked.duration_since(latest).unwrap_or_default();
         Self {

@@ -29,7 +29,7 @@ use rights::Asker;
 
 /// The configuration that a package installs.
 const CONFIG: &str = "/etc/meseta/agent.toml";
-/// That of the daemons that a machine may have beside an agent.
+/// The configuration files of the other daemons that a machine may have beside an agent.
 const CONFIGS_OF_OTHERS: [(&str, &str); 2] = [
     ("master", "/etc/meseta/master.toml"),
     ("scheduler", "/etc/meseta/scheduler.toml"),
@@ -99,7 +99,7 @@ fn files(options: &Options, agent: &meseta_agent::Flags) -> Vec<(PathBuf, Kind)>
         .collect()
 }
 
-/// Looks at the certificates of a master or a scheduler of this configuration, without those that are `known` already.
+/// Checks the certificates of a master or a scheduler with this configuration, without those that are `known` already.
 fn check_daemon(daemon: &str, config: &Path, known: &[(PathBuf, Kind)]) -> Vec<Finding> {
     let files = match files_of_daemon(daemon, config) {
         Ok(files) => files,
@@ -207,7 +207,7 @@ fn agent_flags(options: &Options) -> anyhow::Result<meseta_agent::Flags> {
     }
 }
 
-/// Asks each of the masters. One that only a file or a name service knows is left to the agent.
+/// Queries each of the masters. A master from a file or a name service is left to the agent.
 fn check_masters(options: &Options, agent: &meseta_agent::Flags) -> anyhow::Result<Vec<Finding>> {
     let masters = &agent.master;
     if let Err(why) = super::masters::parse(masters) {
@@ -217,7 +217,7 @@ fn check_masters(options: &Options, agent: &meseta_agent::Flags) -> anyhow::Resu
         )]);
     }
     let trusted = agent.access.ssl_ca_file.as_deref();
-    // One that cannot be read is judged with the machine.
+    // The check of the machine reports unreadable files.
     let identity = agent.access.identity().ok();
     let identity = identity.as_ref().filter(|_| !options.client);
     let client = Asker::Client(trusted);

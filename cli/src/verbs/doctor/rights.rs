@@ -21,7 +21,7 @@ const PATH: &str = "/rights";
 pub(super) enum Asker<'a> {
     /// The agent of this machine, as it would register.
     Agent(&'a ClientIdentity),
-    /// Whoever runs this; the authority is believed unless the verb was given one.
+    /// The user of this command; the authority is trusted unless the verb has another.
     Client(Option<&'a Path>),
 }
 
@@ -33,8 +33,8 @@ impl Asker<'_> {
         }
     }
 
-    /// Whether it may well be accepted as nobody where readers are not: only a master that speaks TLS is sure to ask agents
-    /// who they are, and on one machine the others ask users other than root for what they read alone.
+    /// Whether the agent may be accepted without credentials although readers are not: only a master with TLS always
+    /// requires credentials of agents, and other masters on one machine require them only of readers other than root.
     fn may_be_nobody(&self) -> bool {
         let Self::Agent(identity) = self else {
             return false;
@@ -73,9 +73,9 @@ pub(super) enum Answer {
         principal: Option<String>,
         may_register: bool,
     },
-    /// Another master leads, which alone can say it.
+    /// Another master leads, and only the leader can answer.
     Elsewhere,
-    /// No master leads yet, as this one says.
+    /// No master leads yet, according to this one.
     Nobody(String),
     Refused {
         status: StatusCode,
@@ -307,7 +307,7 @@ mod tests {
         file
     }
 
-    /// Each of these was no problem, and neither verbs nor the agent could do anything.
+    /// Regression: each of these counted as no problem, but neither verbs nor the agent could do anything.
     #[test]
     fn who_a_master_does_not_accept_is_told_what_to_give() {
         let identity = ClientIdentity::default();

@@ -27,15 +27,15 @@ pub(super) struct Patience {
     pub(super) repeat: Duration,
     /// The agent of a task that is to end, and a master that takes no kill: two kills are answered in this time.
     pub(super) away: Duration,
-    /// A master that takes the framework back, while one that leads refuses it.
+    /// The time limit for a leading master that refuses the framework to accept it.
     pub(super) refused: Duration,
     /// The time limit while no master leads: the next leader gives frameworks its `--agent_reregister_timeout`, which is
     /// this.
     pub(super) leaderless: Duration,
     /// The time limit for a leader once the command has to end.
     pub(super) ending: Duration,
-    /// The end of the framework. One that cannot be ended in this time is ended by its master once its failover timeout is
-    /// over: 15 s, or a week of a task to be left behind.
+    /// The time limit for the framework's end. Afterwards its master ends it once its failover timeout is over: 15 s, or a
+    /// week for a detached task.
     pub(super) teardown: Duration,
     /// The time limit of a command that has to leave at once.
     pub(super) leaving: Duration,
@@ -56,7 +56,7 @@ impl Default for Patience {
     }
 }
 
-/// That the command is to end.
+/// The request to end the command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) code: u8,
@@ -175,13 +175,13 @@ pub(super) fn left(id: &str, framework: &str, is_detached: bool) -> String {
 pub(super) struct Search {
     patience: Patience,
     begun: Instant,
-    /// Since when the command is to end.
+    /// The time since when the command has to end.
     ending: Option<Instant>,
-    /// Since when every answer was a refusal.
+    /// The time since when every answer was a refusal.
     refused_since: Option<Instant>,
     /// The reason why the framework has no master.
     error: anyhow::Error,
-    /// That it takes long has been said.
+    /// The long search has been reported.
     is_said: bool,
 }
 
@@ -214,7 +214,7 @@ impl Search {
         }
     }
 
-    /// Until when to look.
+    /// Returns the end of the search.
     pub(super) fn until(&self) -> Instant {
         let end = self.begun + self.patience.leaderless;
         let end = match self.refused_since {

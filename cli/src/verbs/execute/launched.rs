@@ -155,7 +155,7 @@ mod tests {
         assert!(task.is_whole());
     }
 
-    /// Behind a full disk the command ended with 0: the next look found nothing new, and was taken for the end of the trouble.
+    /// Regression: with a full disk the command exited with 0, since the next look found nothing new and hid the error.
     #[tokio::test]
     async fn output_that_could_not_be_written_is_not_whole() {
         let mut task = task_at(|read| match read.path.rsplit('/').next() {

@@ -19,14 +19,14 @@ use crate::terminal;
 pub(super) const SCHEDULER_PORT: u16 = 5070;
 /// Characters that are escaped in a name, such as the slash between a role and the name of a job.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
-/// Schedulers that a request is sent on to, one after the other.
+/// Redirections that a request follows, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
 
-/// Between two questions while no scheduler leads, and how long that is waited for.
+/// The pause between two requests while no scheduler leads, and the limit of that wait.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const LEADER_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A scheduler, or several of which one leads, and the way to them.
+/// A scheduler, or several of which one leads, and their client.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     bases: Vec<String>,
@@ -73,7 +73,7 @@ fn tasks_of(answer: &mut Value) -> Option<&mut Vec<Value>> {
 }
 
 impl Scheduler {
-    /// `address` has one, or several with commas between.
+    /// Returns the client for `address`: one address, or several separated by commas.
     pub(super) fn at(address: &str) -> anyhow::Result<Self> {
         let bases: Vec<_> = address.split(',').map(base_of).collect();
         let is_encrypted = bases.iter().any(|base| base.starts_with("https:"));
@@ -137,7 +137,7 @@ impl Scheduler {
         }
     }
 
-    /// Asks, and follows a scheduler that does not lead to the one that does.
+    /// Sends a request, and follows redirections to the leader.
     fn ask_one(
         &self,
         base: &str,
@@ -227,7 +227,7 @@ mod tests {
     use super::super::super::canned;
     use super::*;
 
-    /// The list of all jobs was shown as one of no name.
+    /// Regression: the list of all jobs was shown as a job without a name.
     #[test]
     fn only_a_name_has_a_path() {
         assert_eq!(path("web.1").unwrap(), "/v1/jobs/web.1");
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// A scheduler that was stopped kept the verbs from the one that leads.
+    /// Regression: a stopped scheduler kept the verbs from the leader.
     #[test]
     fn a_scheduler_that_stands_still_is_left_for_the_next_by_what_only_reads() {
         let still = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -253,10 +253,10 @@ mod tests {
             }),
             runtime: server::runtime().expect("a runtime"),
         };
-        // The next one may be late as well while the machine stands still.
+        // The next scheduler may be late as well while the machine stands still.
         let jobs = (0..50).find_map(|_| scheduler.get("/v1/jobs").ok());
         assert_eq!(jobs.expect("the next one's"), json!({"jobs": []}));
-        // It may do it once it goes on.
+        // The scheduler may execute the request once it continues.
         let told = scheduler.post("/v1/jobs", &json!({})).unwrap_err();
         assert!(told.to_string().contains(&address.to_string()), "{told:#}");
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::{items, text};
 use super::api::{self, Scheduler};
 
-/// Both versions, and each field that differs, with its values.
+/// Returns both versions, and each field that differs, with its values.
 pub(super) fn of(
     scheduler: &Scheduler,
     name: &str,
@@ -33,7 +33,7 @@ pub(super) fn of(
     Ok(json!({ "from": from, "to": number, "changes": changes(old, new) }))
 }
 
-/// The last version before another one.
+/// Returns the last version before another one.
 fn before(history: &Value, version: u64) -> Option<u64> {
     let known = items(history, "versions").iter();
     let known = known.filter_map(|one| one.get("version")?.as_u64());

@@ -58,7 +58,7 @@ impl Progress {
     /// Counts another answer without a job that was seen; returns the message once the job is gone for good.
     pub(super) fn gone(&mut self, name: &str) -> Option<String> {
         self.missing += 1;
-        // The scheduler answers the same for a role that is not seen.
+        // The scheduler answers the same for an invisible role.
         (self.missing > OLDER_MAX).then(|| {
             format!(
                 "job {name} is not there any more: it was purged, or you may not see its role now"
@@ -66,7 +66,7 @@ impl Progress {
         })
     }
 
-    /// The lines that are new, and the ending once there is one.
+    /// Returns the new lines, and the ending once there is one.
     pub(super) fn observe(&mut self, job: &Value) -> (Vec<String>, Option<Ending>) {
         self.missing = 0;
         let state = text(job, "state");
@@ -90,7 +90,7 @@ impl Progress {
             "healthy" | "complete" if self.has_reverted => Some(Ending::Bad),
             "healthy" | "complete" if is_ours => Some(Ending::Good),
             "failed" | "stopped" => Some(Ending::Bad),
-            // Somebody else has submitted or reverted it meanwhile.
+            // Another client has submitted or reverted it meanwhile.
             _ if version.is_some_and(|version| version > self.version) => Some(Ending::Bad),
             _ => None,
         };
@@ -162,7 +162,7 @@ fn describe(job: &Value, state: &str) -> String {
     line
 }
 
-/// The first of what keeps tasks from the offers seen last, and how many more there are.
+/// Returns the first obstacle of tasks in the offers seen last, and the number of the others.
 fn obstacle_text(job: &Value) -> Option<String> {
     let obstacles = items(job, "obstacles");
     let first = obstacles.first()?.as_str()?;
@@ -173,8 +173,8 @@ fn obstacle_text(job: &Value) -> Option<String> {
     })
 }
 
-/// Prints the last failure of this version, and what its task wrote last. Without a history it is left out: the command ends
-/// as it would.
+/// Prints the last failure of this version, and the last output of its task. Without a history it prints nothing, and the
+/// command ends as usual.
 fn say_why(scheduler: &Scheduler, (name, version): (&str, u64), job: &Value) {
     stderr::say_last(scheduler, job);
     let history = api::path(name).and_then(|path| scheduler.get(&format!("{path}/history")));

@@ -1,8 +1,10 @@
-//! Jobs of `meseta scheduler`: `run`, `plan`, `jobs`, and `job` with what can be done to one.
+//! The verbs for jobs of `meseta scheduler`: `run`, `plan`, `jobs`, and `job` with the actions on one.
 //!
-//! All of them speak the scheduler's HTTP API (`api.rs`); logs and commands in a task go the way of `meseta logs` and
-//! `meseta exec`, by the master to the agent. Files: `diff.rs` how two versions differ, `follow.rs` a job on its way,
-//! `release.rs` which volume is meant, `show.rs` tables, `stderr.rs` the last words of a task that has failed, `task.rs` which task of a job is meant.
+//! All of them use the scheduler's HTTP API (`api.rs`); logs and commands in a task work like `meseta logs` and `meseta
+//! exec`, through the master to the agent. Files:
+//! - `diff.rs`: the differences between two versions; `follow.rs`: the progress of a job; `show.rs`: tables
+//! - `release.rs`: the volume to release; `task.rs`: the selected task of a job; `stderr.rs`: the last lines of a failed
+//!   task
 
 mod api;
 mod diff;
@@ -237,7 +239,7 @@ pub(crate) fn run(options: &RunOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name that is the job's alone: with its role where that is not the default one.
+/// Returns the unique name of the job: with its role unless that is the default.
 fn full_name(spec: &JobSpec, submitted: &Value) -> String {
     let role = submitted.get("role").and_then(Value::as_str);
     let name = submitted.get("name").and_then(Value::as_str);
@@ -247,7 +249,7 @@ fn full_name(spec: &JobSpec, submitted: &Value) -> String {
     }
 }
 
-/// Submits all jobs of a file at once, so that none is taken where another one is refused; gives the answer to each.
+/// Submits all jobs of a file at once, so that none is accepted if another is refused; returns the answer for each.
 fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>> {
     if let [spec] = specs {
         return Ok(vec![scheduler.post("/v1/jobs", &file::to_json(spec))?]);

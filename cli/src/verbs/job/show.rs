@@ -68,7 +68,7 @@ pub(super) fn status(job: &Value) {
     }
 }
 
-/// Whether a task's last message is worth a line: of one that is healthy it says how the state became known.
+/// Whether a task's last message is worth a line: for a healthy task it only explains how the state became known.
 pub(super) fn is_trouble(task: &Value) -> bool {
     let is_well = text(task, "state") == "TASK_RUNNING" && text(task, "healthy") == "yes";
     !is_well && text(task, "message") != "-"
@@ -131,7 +131,7 @@ fn failure_line(job: &Value) -> Option<String> {
     Some(line)
 }
 
-/// The first line of a message: those of the kernel's memory statistics are many.
+/// Returns the first line of a message: the kernel's memory statistics have many.
 fn first_line(message: &str) -> &str {
     message.lines().next().unwrap_or_default()
 }
@@ -170,7 +170,7 @@ pub(super) fn volumes(body: &Value) {
     table::print(&VOLUMES, items(body, "volumes").iter().map(row).collect());
 }
 
-/// The versions of a job, and what happened to it.
+/// Prints the versions and the events of a job.
 pub(super) fn history(body: &Value) {
     let versions = items(body, "versions").iter();
     let is = |one: &Value, key: &str| one.get(key).and_then(Value::as_bool) == Some(true);
@@ -240,7 +240,7 @@ pub(super) fn plan(name: &str, plan: &Value) -> Vec<String> {
     lines
 }
 
-/// A text as it is, or a field with what it was and would be.
+/// Returns a text unchanged, or a field with its old and new values.
 pub(super) fn change_line(change: &Value) -> String {
     if let Some(text) = change.as_str() {
         return text.to_owned();

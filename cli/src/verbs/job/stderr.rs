@@ -46,7 +46,7 @@ fn read(scheduler: &Scheduler, task: &str, agent_id: &str) -> anyhow::Result<Vec
     Ok(last_lines(&bytes.unwrap_or_default()))
 }
 
-/// The last lines of a text that say something, each shortened.
+/// Returns the last non-empty lines of a text, each shortened.
 fn last_lines(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().map(str::trim_end);

@@ -135,7 +135,7 @@ fn run_prints_reason_of_rollback() {
         ))
     );
     assert!(lines.iter().all(|line| !line.contains('\n')), "{lines:?}");
-    // What an update before this one failed of is not its reason.
+    // The failure of an earlier update is not its reason.
     let mut progress = Progress::new(3);
     back["version"] = json!(4);
     let (lines, _) = progress.observe(&back);
@@ -188,7 +188,7 @@ fn a_job_that_was_seen_is_gone_after_some_answers_that_it_is_not_there() {
     assert_eq!(gone(&mut progress), Some(10));
     progress.observe(&json!({"name": "sum", "state": "running"}));
     assert_eq!(gone(&mut progress), Some(10), "it was seen again");
-    // Of a job in a role that is not seen any more the scheduler answers the same.
+    // The scheduler gives the same answer for a job in a role that is no longer visible.
     assert_eq!(
         progress.gone("sum").as_deref(),
         Some("job sum is not there any more: it was purged, or you may not see its role now")
@@ -340,7 +340,7 @@ fn the_volume_that_is_released_is_the_one_that_was_named_or_shown() {
         request("db", 1, Some("v7")),
         json!({"index": 1, "volume_id": "v7"})
     );
-    // The scheduler says why not.
+    // The scheduler returns the reason.
     assert_eq!(request("web", 1, None), json!({"index": 1}));
 }
 
@@ -360,7 +360,7 @@ fn run_submits_all_jobs_of_a_file_at_once() {
     let body: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!(request, "POST /v1/jobs");
     assert_eq!(body["jobs"][1]["name"], "b");
-    // One alone is no list.
+    // A single job is no list.
     let (address, asked) = scheduler_with(&[("POST /v1/jobs", 200, taken["jobs"][0].clone())]);
     let scheduler = Scheduler::at(&address).expect("a scheduler");
     let submitted = super::submit(&scheduler, &specs[..1]).expect("taken");
@@ -375,7 +375,7 @@ fn run_submits_all_jobs_of_a_file_at_once() {
     );
 }
 
-/// The numbers are those of Nomad's `plan`.
+/// The exit codes are those of Nomad's `plan`.
 #[test]
 fn plan_ends_with_what_it_found() {
     let plan = |fits: u64, wants: u64, changes: &[&str]| {
