@@ -35,7 +35,7 @@ pub struct Client {
     /// Counts up; its remainder says which endpoint is used.
     preferred: Arc<AtomicUsize>,
     settings: Arc<Settings>,
-    /// What proves the user, once etcd has given it.
+    /// The token that authenticates the user, once etcd has issued it.
     token: Arc<Mutex<Option<String>>>,
 }
 
@@ -76,7 +76,7 @@ impl Client {
         .await
     }
 
-    /// The same, asked of each endpoint in turn until one answers.
+    /// Reads a range, asking each endpoint in turn until one answers.
     pub(crate) async fn range_from_any(&self, range: RangeRequest) -> Result<RangeResponse, Error> {
         let mut unanswered = 0;
         loop {
@@ -166,7 +166,7 @@ impl Client {
         .await
     }
 
-    /// One call within its time; it is repeated once when what proved the user has expired.
+    /// Makes one call within its time; repeats it once when the token has expired.
     async fn call<M: Clone, A, F>(
         &self,
         message: M,
@@ -200,7 +200,7 @@ impl Client {
         answer
     }
 
-    /// How many endpoints there are.
+    /// The number of endpoints.
     pub(crate) fn endpoints(&self) -> usize {
         self.channels.len()
     }
@@ -241,7 +241,7 @@ impl Client {
         Ok(answer.into_inner())
     }
 
-    /// What proves the user, if there is one.
+    /// The token that authenticates the user, if there is a user.
     async fn token(&self, channel: &Channel) -> Result<Option<String>, Error> {
         let Some((name, password)) = &self.settings.user else {
             return Ok(None);

@@ -1,8 +1,8 @@
-//! Errors of calls, told apart by what a caller can do about them.
+//! Errors of calls, classified by the possible reactions of a caller.
 
 use tonic::{Code, Status};
 
-/// Why a call to etcd did not succeed.
+/// Errors of calls to etcd.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// No answer came, so the call may or may not have taken effect: it may be repeated if that does no harm.

@@ -12,7 +12,7 @@ use meseta_resources::parse_duration;
 
 use crate::{Reloaded, Settings};
 
-/// What a daemon is told of etcd that keeps its state there.
+/// The etcd flags of a daemon that keeps its state there.
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct EtcdFlags {
@@ -57,7 +57,7 @@ pub struct EtcdFlags {
 const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
 impl EtcdFlags {
-    /// How long the leader's lease lasts.
+    /// The duration of the leader's lease.
     pub fn lease_ttl(&self) -> Result<Duration, FlagError> {
         let error = |reason: String| FlagError::new("etcd_lease_ttl", &self.etcd_lease_ttl, reason);
         let ttl =
@@ -128,8 +128,8 @@ impl EtcdFlags {
         Err(FlagError::new("etcd_endpoints", given, reason))
     }
 
-    /// What to tell of endpoints that nothing uses, because the flag that asks for etcd was forgotten or is another one's:
-    /// several daemons that are to share their state then have one each, and all of them lead.
+    /// The warning about endpoints that are not in use, because the flag that enables etcd is missing or belongs to another
+    /// feature. Several daemons that should share their state then have a state each, and all of them lead.
     pub fn unused(&self, needed_by: &str) -> Option<String> {
         let endpoints = self.etcd_endpoints.as_deref()?;
         Some(format!(
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Found by forgetting `registry = "etcd"`: three masters of one configuration were the leaders of three clusters.
+    /// Regression: without `registry = "etcd"` three masters of one configuration were the leaders of three clusters.
     #[test]
     fn endpoints_that_nothing_uses_are_told() {
         assert_eq!(flags(&[]).unused("--registry=etcd"), None);

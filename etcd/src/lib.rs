@@ -1,10 +1,9 @@
-//! What daemons of a kind share in etcd: who leads, and the records that the leader writes.
+//! The state that daemons of a kind share in etcd: the leader, and the records that the leader writes.
 //!
-//! [`Client`] has the part of etcd's v3 API that this needs: transactions, ranges, leases and watches over gRPC. Messages
-//! are compiled from `proto/etcd.proto`; what a transaction is made of is built by the functions of [`operation`].
-//! [`leadership`] elects one of several daemons, [`store`] keeps its records, [`EtcdFlags`] are its flags. Invariants:
-//! every call ends within its time, and an error says whether the call may have taken effect; nothing here knows what a
-//! record says.
+//! [`Client`] has the needed part of etcd's v3 API: transactions, ranges, leases and watches over gRPC. Messages are compiled
+//! from `proto/etcd.proto`; the functions of [`operation`] build the parts of a transaction. [`leadership`] elects one of
+//! several daemons, [`store`] keeps its records, [`EtcdFlags`] are its flags. Invariants: every call ends within its time,
+//! and an error says whether the call may have taken effect; nothing here knows the contents of a record.
 
 mod client;
 mod error;

@@ -1,4 +1,4 @@
-//! What transactions are made of.
+//! The parts of transactions.
 
 use prost::bytes::Bytes;
 
@@ -80,7 +80,7 @@ fn equal(key: Bytes, target: CompareTarget, target_union: TargetUnion) -> Compar
     }
 }
 
-/// The first key after all those that begin with the prefix; `\0` means that there is none.
+/// The first key after all those that begin with the prefix; `\0` if there is no such key.
 #[must_use]
 pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();

@@ -35,7 +35,7 @@ impl<T: Clone> Reloaded<T> {
         })
     }
 
-    /// As it is now, or as it was last while what there is now cannot be used.
+    /// Returns the current value, or the last usable value while the current one is unusable.
     #[must_use]
     pub fn get(&self) -> T {
         let read = (self.read)();

@@ -1,4 +1,4 @@
-//! How a client reaches etcd: endpoints, user, TLS and times.
+//! The connection of a client to etcd: endpoints, user, TLS and times.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tower::{ServiceExt as _, service_fn};
 
 use crate::Reloaded;
 
-/// How to reach etcd.
+/// The settings of the connection to etcd.
 #[derive(Clone)]
 pub struct Settings {
     /// `http://host:port` or `https://host:port`, or `host:port`, which takes the scheme that TLS asks for.
     pub endpoints: Vec<String>,
     /// Name and password, where etcd asks for them.
     pub user: Option<(String, Reloaded<String>)>,
-    /// Which servers are believed, and the certificate that they are shown, at each connection.
+    /// The trusted servers and the client certificate, read at each connection.
     pub tls: Option<Reloaded<ClientConfig>>,
     /// The longest that a call waits for its answer.
     pub call_timeout: Duration,
@@ -33,7 +33,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Why settings cannot be used.
+/// Errors in the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("no endpoint of etcd is given: for instance http://127.0.0.1:2379")]

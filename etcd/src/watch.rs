@@ -10,7 +10,7 @@ use crate::api::event::EventType;
 use crate::api::{WatchRequest, WatchResponse};
 use crate::error::Error;
 
-/// What has happened to a key.
+/// A change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Put {
@@ -53,7 +53,7 @@ impl Watch {
         }
     }
 
-    /// The next change, or nothing when there is none for so long.
+    /// The next change, or `None` if there is no change within this time.
     pub async fn next_within(&mut self, time: Duration) -> Result<Option<Change>, Error> {
         match tokio::time::timeout(time, self.next()).await {
             Ok(change) => change.map(Some),

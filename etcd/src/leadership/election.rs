@@ -1,7 +1,7 @@
-//! Becoming the leader and staying it: a lease, and a key that lives by it.
+//! The election of a leader: a lease, and a key that lives by it.
 //!
-//! etcd's own election service is not used: its locks alone do not exclude two holders, so what is written is compared
-//! with the key ([`crate::store`]), and what is shown stops by the clock ([`Fence`]).
+//! etcd's own election service is not used: its locks alone do not exclude two holders. So writes compare the key
+//! ([`crate::store`]), and answers stop by the clock ([`Fence`]).
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::{Change, Client, Error, operation};
 /// Between two tries to reach etcd.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long a follower watches without a word before it looks by itself.
+/// The time that a follower watches without an event before it reads the key.
 const WATCH_CHECK: Duration = Duration::from_secs(10);
 
-/// What the times of a lease are.
+/// The times of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTimes {
     /// After so long without a renewal etcd ends it.
@@ -47,16 +47,16 @@ impl LeaseTimes {
 /// A leadership that was won.
 #[derive(Clone, Debug)]
 pub struct Elected {
-    /// Of the start of the daemon that won it.
+    /// The id of the daemon's start that won the election.
     pub leader_id: String,
-    /// The revision at which the leader's key was created, which tells it from all others.
+    /// The revision at which the leader's key was created, which is unique to this leader.
     pub created: i64,
     pub lease: i64,
     /// Until when it holds without a renewal.
     pub safe_until: BootTime,
 }
 
-/// Why a leader leads no more.
+/// The reasons why a leader stops leading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("etcd ended its lease")]
@@ -75,15 +75,15 @@ pub struct Candidate {
     pub key: String,
     pub me: Leader,
     pub times: LeaseTimes,
-    /// The same as that of the fence.
+    /// The clock, shared with the fence.
     pub clock: fence::Clock,
 }
 
-/// What lies at the leader's key.
+/// The state of the leader's key.
 struct Holder {
-    /// Nobody holds it if there is none.
+    /// The key and its value; `None` without a holder.
     found: Option<KeyValue>,
-    /// As of which revision.
+    /// The revision of this state.
     revision: i64,
 }
 
@@ -154,8 +154,8 @@ impl Candidate {
         is_of_use.then_some(leader)
     }
 
-    /// Takes the key if nobody holds it; else, who does, if it can still be told. Tries once, from an endpoint that has
-    /// answered before anything is written.
+    /// Takes the key if it is free; otherwise returns the holder, if still known. Tries once, through an endpoint that has
+    /// answered before the first write.
     pub async fn win_if_free(&self) -> Result<Result<Elected, Option<KeyValue>>, Error> {
         let mut granted = None;
         let found = self.client.range_from_any(self.key_alone()).await?;

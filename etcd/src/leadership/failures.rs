@@ -1,10 +1,10 @@
-//! Which failures of a call that is tried again and again are worth a line of the log.
+//! Decides which failures of a repeated call deserve a line of the log.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The same failure is logged again after so long.
+/// The interval at which the same failure is logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// The failures of one call, one after the other.

@@ -1,9 +1,8 @@
-//! Until when this daemon may show anything to anybody.
+//! The lease fence: after its deadline this daemon emits nothing.
 //!
-//! Invariant: what is told of a lease is on the safe side. Its time is counted from before the request that renewed it
-//! was sent, on `CLOCK_BOOTTIME`, which goes on while the process is stopped and while the machine sleeps
-//! (`clock_gettime(2)`). So a daemon that was stopped for longer than its lease finds itself fenced when it goes on,
-//! before it has asked anybody.
+//! Invariant: the deadline is on the safe side. A lease counts from before its renewal request was sent, on `CLOCK_BOOTTIME`,
+//! which goes on while the process is stopped and while the machine sleeps (`clock_gettime(2)`). So a daemon that was stopped
+//! for longer than its lease finds itself fenced when it goes on, before it has sent any request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +44,7 @@ impl BootTime {
     }
 }
 
-/// Where a fence reads the time.
+/// The source of the time of a fence.
 pub type Clock = fn() -> BootTime;
 
 /// The end of the time in which a daemon may act as the leader. Clones share it.
@@ -63,17 +62,17 @@ struct Shared {
 }
 
 impl Fence {
-    /// Of a daemon that no other one can replace.
+    /// The fence of a daemon that no other daemon can replace.
     pub fn never() -> Self {
         Self::new(u64::MAX, BootTime::now)
     }
 
-    /// Of a daemon that does not lead yet.
+    /// The fence of a daemon that does not lead yet.
     pub fn closed() -> Self {
         Self::closed_by(BootTime::now)
     }
 
-    /// The same, which reads the time elsewhere.
+    /// A closed fence with this clock.
     pub fn closed_by(clock: Clock) -> Self {
         Self::new(0, clock)
     }
@@ -175,7 +174,7 @@ mod tests {
         fence.extend(start.after(8 * SECOND));
         assert!(fence.is_open_at(start.after(7 * SECOND)));
         assert!(!fence.is_open_at(start.after(8 * SECOND)));
-        // Answers may come in another order than they were asked for.
+        // Answers may arrive in another order than their requests.
         fence.extend(start.after(2 * SECOND));
         assert!(fence.is_open_at(start.after(7 * SECOND)));
         let clone = fence.clone();

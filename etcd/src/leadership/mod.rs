@@ -1,12 +1,12 @@
-//! Which daemon leads, and how long this one may act as the leader.
+//! Leadership: the leading daemon, and the time for which this daemon may act as the leader.
 //!
-//! - [`standing`]: what it may do at the moment, for those who answer requests;
-//! - [`role`]: what a daemon is at the moment, which the servers watch;
-//! - [`fence`]: until when it may show anything, by a clock that runs on while the machine sleeps;
+//! - [`standing`]: the present rights of this daemon, for code that answers requests;
+//! - [`role`]: the present role of a daemon, which the servers watch;
+//! - [`fence`]: the deadline of every answer, by a clock that runs on while the machine sleeps;
 //! - [`election`]: becoming and staying the leader by a lease and a key in etcd;
-//! - [`proven`]: whether the leader that etcd names is one, for those who send clients to it;
-//! - [`presence`]: which daemons there are, for people;
-//! - [`failures`]: what is logged of calls to etcd that fail again and again.
+//! - [`proven`]: proof that the leader named by etcd is a leader, for code that sends clients to it;
+//! - [`presence`]: the list of daemons, for people;
+//! - [`failures`]: the logging of calls to etcd that fail again and again.
 
 pub mod election;
 pub mod failures;
@@ -23,7 +23,7 @@ pub use proven::ProvenLeader;
 pub use role::{Leader, Role};
 pub use standing::{Elsewhere, STALE_HEADER, Standing};
 
-/// Tells those who watch a value, if it is another one; says whether it is.
+/// Sends a value to its watchers if it differs from the last one; returns whether it does.
 pub fn tell<T: PartialEq>(told: &watch::Sender<T>, new: T) -> bool {
     told.send_if_modified(|told| {
         let is_new = *told != new;

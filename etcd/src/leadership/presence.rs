@@ -24,7 +24,7 @@ const LISTED_MAX: i64 = 64;
 #[derive(Debug)]
 pub struct Presence {
     pub client: Client,
-    /// What the keys of all daemons begin with.
+    /// The common prefix of the keys of all daemons.
     pub prefix: String,
     pub me: Leader,
 }
@@ -122,7 +122,7 @@ mod tests {
         start(&etcd, "b:5050");
         let both = |all: &Vec<String>| *all == ["a:5050", "b:5050"];
         first.wait_for(both).await.unwrap();
-        // The leases end, and those who are there come back.
+        // The leases end, and the running daemons register again.
         etcd.expire_leases();
         assert_eq!(etcd.all("/m/masters/").len(), 5, "no daemon has a key");
         etcd.put(

@@ -1,15 +1,15 @@
-//! What a daemon is at the moment.
+//! The present role of a daemon.
 
 use meseta_resources::HostPort;
 use serde::{Deserialize, Serialize};
 
-/// What a daemon tells the others of itself in etcd.
+/// The record of a daemon in etcd, for the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
-    /// Of this start of the daemon.
+    /// The id of this start of the daemon.
     pub id: String,
     pub hostname: String,
-    /// Where others reach it: an address and a port.
+    /// The address and port at which others reach the daemon.
     pub address: String,
     pub version: String,
 }
@@ -21,15 +21,15 @@ impl Leader {
     }
 }
 
-/// What a daemon is, in one value that all parts of it watch.
+/// The role of a daemon, in one value that all parts of the daemon watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Another daemon leads, or nobody is known to.
     Following(Option<Leader>),
-    /// It leads and reads the registry.
+    /// The daemon leads and is reading the registry.
     Recovering,
     Leading,
-    /// It may not act, because it cannot renew its lease or write to the registry; it may be the leader still.
+    /// The daemon may not act, because it cannot renew its lease or write to the registry; it may still be the leader.
     Suspended {
         reason: String,
     },
@@ -49,8 +49,8 @@ impl Role {
         }
     }
 
-    /// One line for a service manager, of a daemon of this kind and what it keeps; none for one that leads and acts, which
-    /// has more to say.
+    /// The status line for a service manager, with the kind of daemon and its store; `None` for an acting leader, which has more
+    /// to report.
     pub fn status(&self, daemon: &str, store: &str) -> Option<String> {
         match self {
             Self::Leading => None,
@@ -66,7 +66,7 @@ impl Role {
         !matches!(self, Self::Following(_))
     }
 
-    /// Of a leader whose lease has ended for itself.
+    /// The role of a leader whose own clock shows the end of its lease.
     pub fn fenced() -> Self {
         Self::Suspended {
             reason: "its lease in etcd could not be renewed".to_owned(),

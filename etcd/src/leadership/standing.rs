@@ -1,11 +1,11 @@
-//! What a daemon may do at the moment, for those who answer requests.
+//! The present rights of a daemon, for code that answers requests.
 
 use tokio::sync::watch;
 
 use super::{Fence, ProvenLeader, Role};
 
-/// The header of answers of a daemon that may not act: what is shown may be behind what another one shows. Its value says
-/// why.
+/// The header of answers of a daemon that may not act: the answer may be older than that of another daemon. The value is the
+/// reason.
 pub const STALE_HEADER: &str = "meseta-stale";
 
 /// The role of a daemon, and until when it may act in it.
@@ -17,22 +17,22 @@ pub struct Standing {
     pub proven: ProvenLeader,
 }
 
-/// Where a request goes that this daemon does not answer.
+/// The destination of a request that this daemon does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// To the leader, at this address.
+    /// The leader, at this address.
     Leader(String),
     /// The leader has not proven that it is one.
     Unproven,
-    /// Nobody leads, as far as is known.
+    /// No leader is known.
     Nobody,
-    /// This daemon leads and reads what it leads with.
+    /// This daemon leads and is still reading its records.
     Recovering,
 }
 
 impl Standing {
-    /// The role. It is kept up now and then, while the fence closes by the clock: a process that was stopped finds out
-    /// here, before it answers anybody.
+    /// The role. The watched value is updated now and then, while the fence closes by the clock: a process that was stopped
+    /// detects its end here, before it answers any request.
     #[must_use]
     pub fn now(&self) -> Role {
         match &*self.role.borrow() {
@@ -41,7 +41,7 @@ impl Standing {
         }
     }
 
-    /// Why this leader may not act at the moment, if so.
+    /// The reason why this leader may not act at the moment, if there is one.
     #[must_use]
     pub fn suspended(&self) -> Option<String> {
         match self.now() {
@@ -62,7 +62,7 @@ impl Standing {
         }
     }
 
-    /// The address of whoever leads, as far as is known and proven; `own` is this daemon's.
+    /// The address of the leader, if known and proven; `own` is the address of this daemon.
     #[must_use]
     pub fn leader(&self, own: &str) -> Option<String> {
         match &*self.role.borrow() {

@@ -37,7 +37,7 @@ impl Found {
     }
 }
 
-/// Who holds a leader's key, if the value says.
+/// The holder of a leader's key, if the value is readable.
 #[must_use]
 pub fn holder(found: &KeyValue) -> Option<Leader> {
     serde_json::from_slice(&found.value).ok()
@@ -88,12 +88,12 @@ async fn find_once(client: &Client, keys: &Keys, layout: &Layout) -> Result<Foun
     })
 }
 
-/// Why a prefix could not be filled.
+/// Errors of filling a prefix.
 #[derive(Debug, thiserror::Error)]
 pub enum FillError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Whoever leads, if it can still be told.
+    /// Another daemon leads; the holder is known if it could be read.
     #[error("somebody leads below {prefix} in etcd")]
     Leading {
         prefix: String,
@@ -107,10 +107,10 @@ pub enum FillError {
     Interrupted(String),
 }
 
-/// Puts records below a prefix, if there are none and nobody leads. `candidate` needs no address: nobody is sent to it.
+/// Writes records below a prefix that has no records and no leader. `candidate` needs no address: no client is sent to it.
 ///
 /// # Errors
-/// When there are records, somebody leads, or etcd does not take them.
+/// When there are records, another daemon leads, or etcd does not accept the records.
 pub async fn fill(
     candidate: &Candidate,
     keys: &Keys,
@@ -143,7 +143,7 @@ pub async fn fill(
     filled
 }
 
-/// Whoever holds the leader's key in order to fill what is below it.
+/// The holder of the leader's key during a fill.
 struct Filler<'a> {
     client: &'a Client,
     keys: &'a Keys,

@@ -1,14 +1,14 @@
-//! Where things lie in etcd, all of it under one prefix.
+//! The keys in etcd, all under one prefix.
 
 /// The keys of one cluster of daemons.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// With a slash at its end.
+    /// The prefix with a slash at its end.
     prefix: String,
 }
 
 impl Keys {
-    /// Of a prefix such as `/meseta`; slashes at its ends do not matter.
+    /// Keys below a prefix such as `/meseta`; slashes at its ends do not matter.
     pub fn new(prefix: &str) -> Self {
         let prefix = prefix.trim_matches('/');
         let prefix = match prefix {
@@ -22,17 +22,17 @@ impl Keys {
         &self.prefix
     }
 
-    /// Who leads; lives by the leader's lease.
+    /// The leader's record; lives by the leader's lease.
     pub fn leader(&self) -> String {
         self.key("leader")
     }
 
-    /// Which daemons of a kind share the prefix; each key lives by its daemon's own lease.
+    /// The prefix of the daemons of a kind; each key lives by its daemon's own lease.
     pub fn members(&self, kind: &str) -> String {
         self.key(&format!("{kind}/"))
     }
 
-    /// What is known of the records as a whole: format, epoch, cluster.
+    /// The metadata of all records: format, epoch, cluster.
     pub fn meta(&self) -> String {
         self.key("meta")
     }
@@ -82,7 +82,7 @@ impl Keys {
         format!("{}{number:010}", self.chunks(name))
     }
 
-    /// Of which record a key below [`Self::all_chunks`] is a chunk.
+    /// The name of the record to which a key below [`Self::all_chunks`] belongs.
     pub fn chunk_name<'a>(&self, key: &'a str) -> Option<&'a str> {
         let rest = key.strip_prefix(self.all_chunks().as_str())?;
         let (length, rest) = rest.split_once(':')?;

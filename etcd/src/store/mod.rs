@@ -34,7 +34,7 @@ pub use keep_role::keep_role;
 pub use keys::Keys;
 pub use reading::{Meta, check_name, is_of_cluster, until_another_cluster};
 
-/// One record to write, or to delete when there is no value.
+/// A write of one record, or its deletion if there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub key: String,
@@ -54,7 +54,7 @@ impl Write {
     }
 }
 
-/// What a kind of daemon keeps.
+/// The layout of the records of a kind of daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// The version of its records as a whole.
@@ -66,16 +66,16 @@ pub struct Layout {
 /// The name of the record of a raised epoch, and how its value is read.
 pub type RaisedEpoch = (&'static str, fn(&[u8]) -> Result<u64, prost::DecodeError>);
 
-/// Which cluster the records are of.
+/// The cluster of the records.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// As it is configured; empty if it has no name.
+    /// The configured name of the cluster; empty if it has no name.
     pub name: String,
-    /// For records that are new.
+    /// The cluster's id if the records are new.
     pub new_id: String,
 }
 
-/// Why records in etcd cannot be used.
+/// Errors that make records in etcd unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("failed to read or write the records in etcd")]
@@ -124,14 +124,14 @@ pub enum StoreError {
     Interfered,
 }
 
-/// How the writing of changes goes.
+/// The state of the writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Writing {
     #[default]
     Works,
-    /// Nothing could be written for a while, and the writer goes on trying.
+    /// All writes have failed for a while, and the writer keeps trying.
     Stalled(String),
-    /// Nothing will be written any more.
+    /// The writer has ended and writes nothing more.
     Ended(String),
 }
 
@@ -154,7 +154,7 @@ impl<C> fmt::Debug for Queue<C> {
 impl<C> Queue<C> {
     /// Queues a change, and never waits; numbers only grow. Whoever sends limits how many are not durable.
     pub fn send(&self, number: u64, change: C) {
-        // A writer that has ended has told so, and the daemon ends.
+        // A writer that has ended has reported it, and the daemon ends.
         if let Some(changes) = &self.changes {
             let _unsent = changes.send((number, change));
         }
@@ -162,7 +162,7 @@ impl<C> Queue<C> {
 
     /// Returns when all that is queued is durable, or cannot be written.
     pub async fn close(mut self) {
-        /// What is not written by then was promised to nobody.
+        /// Changes that are unwritten by then were never promised.
         const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
         self.changes = None;
         let Some(mut writer) = self.writer.take().filter(|_| self.fence.is_open()) else {
@@ -190,11 +190,11 @@ pub struct Opened<C> {
     pub writing: watch::Receiver<Writing>,
 }
 
-/// Takes the records over as the elected leader and starts the writer, which tells how it goes. `writes` says which
-/// records a change touches.
+/// Takes the records over as the elected leader and starts the writer, which reports its state. `writes` returns the records
+/// that a change touches.
 ///
 /// # Errors
-/// When they cannot be read, or another one leads by now.
+/// When the records cannot be read, or another daemon leads by now.
 pub async fn open<C: Send + 'static>(
     client: &Client,
     keys: &Keys,

@@ -1,9 +1,9 @@
-//! Which transactions changes become, within the limits of etcd.
+//! The transactions of changes, within the limits of etcd.
 //!
-//! Changes that fit share a transaction. One that does not is staged: its writes are stored in parts, then a pointer
-//! to them makes all of it durable at once, and only then they are written to where they belong and the parts are
-//! deleted. A leader that finds a pointer does the rest; parts without a pointer were never promised to anybody.
-//! Invariant: after any prefix of the transactions, a change is there as a whole or not at all.
+//! Changes that fit share a transaction. A larger change is staged: its writes are stored in parts, then a pointer to them
+//! makes the whole change durable at once, and only then they are written to their own keys and the parts are deleted. A
+//! leader that finds a pointer finishes the change; parts without a pointer were never promised. Invariant: after any prefix
+//! of the transactions, a change is there as a whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(crate) const BYTES_MAX: usize = 1 << 20;
 /// A longer value is kept in chunks of this length, in bytes.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// One operation of a transaction.
+/// An operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Put { key: String, value: Vec<u8> },
@@ -30,10 +30,10 @@ pub(crate) enum Operation {
     DeletePrefix { prefix: String },
 }
 
-/// What is done at once.
+/// Operations that take effect at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transaction {
-    /// One more than that of the transaction before.
+    /// The number after that of the previous transaction.
     pub(crate) sequence: u64,
     pub(crate) operations: Vec<Operation>,
     /// All changes up to the one of this number are durable when this is done.
@@ -69,7 +69,7 @@ pub struct Pointer {
 #[derive(Debug)]
 pub(crate) struct Planner {
     keys: Keys,
-    /// Of the last transaction.
+    /// The number of the last transaction.
     sequence: u64,
     /// Names of records that are kept in chunks.
     chunked: BTreeSet<String>,
@@ -110,7 +110,7 @@ fn bytes(writes: &[Write]) -> usize {
 }
 
 fn write_bytes(write: &Write) -> usize {
-    /// What a key's prefix and the request around it take, more or less.
+    /// The approximate size of a key's prefix and the surrounding request.
     const AROUND: usize = 128;
     write.key.len() + write.value.as_ref().map_or(0, Vec::len) + AROUND
 }
@@ -145,8 +145,7 @@ impl Planner {
         all
     }
 
-    /// The transactions that fill an empty prefix with these records. What is known of it as a whole is there
-    /// from the moment on in which all records are.
+    /// The transactions that fill an empty prefix with these records. The metadata appears only when all records are there.
     pub(crate) fn fill(&mut self, meta: Vec<u8>, writes: Vec<Write>) -> Vec<Transaction> {
         let mut all = Vec::new();
         self.stage(1, writes, &mut all);
@@ -160,7 +159,7 @@ impl Planner {
         all
     }
 
-    /// What is left to do of a change that was staged and pointed to.
+    /// The remaining transactions of a change that was staged and has a pointer.
     pub(crate) fn finish(&mut self, pointer: Pointer, writes: Vec<Write>) -> Vec<Transaction> {
         let mut all = Vec::new();
         self.apply(pointer, writes, &mut all);
@@ -254,7 +253,7 @@ impl Planner {
         all.push(self.transaction(last, None));
     }
 
-    /// A transaction of what has been collected, if there is any.
+    /// Turns the collected operations, if any, into a transaction.
     fn flush(&mut self, operations: &mut Vec<Operation>, all: &mut Vec<Transaction>) {
         if !operations.is_empty() {
             all.push(self.transaction(std::mem::take(operations), None));

@@ -14,17 +14,17 @@ use crate::{Client, Error, operation};
 /// Records in one page.
 const PAGE: i64 = 500;
 
-/// What is known of the records as a whole. Stored, so fields are only added.
+/// The metadata of all records. Stored, so fields are only added.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Meta {
     #[prost(uint32, tag = "1")]
     pub format: u32,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// Of the cluster, for as long as it exists.
+    /// The id of the cluster, for as long as it exists.
     #[prost(string, tag = "3")]
     pub id: String,
-    /// As it is configured.
+    /// The configured name of the cluster.
     #[prost(string, tag = "4")]
     pub name: String,
     /// The start of a daemon that made this epoch.
@@ -32,16 +32,16 @@ pub struct Meta {
     pub leader: String,
 }
 
-/// What was found, and what goes on from there.
+/// The records found by a new leader, and its starting state.
 pub(crate) struct TakenOver {
     pub(crate) meta: Meta,
     pub(crate) values: BTreeMap<String, Vec<u8>>,
     pub(crate) planner: Planner,
-    /// What the leader before left half done.
+    /// The transactions that the previous leader left unfinished.
     pub(crate) unfinished: Vec<Transaction>,
 }
 
-/// Reads what is there and makes this leader's epoch durable, which is one higher than the last.
+/// Reads the records and makes this leader's epoch durable, which is one higher than the last.
 pub(crate) async fn take_over(
     client: &Client,
     keys: &Keys,
@@ -76,14 +76,14 @@ pub(crate) async fn take_over(
 #[derive(Debug)]
 pub struct Contents {
     pub staged: Staged,
-    /// Records by name, without what is staged.
+    /// The records by name, without staged parts.
     pub values: BTreeMap<String, Vec<u8>>,
     /// The names of those that are kept in chunks.
     pub chunked: BTreeSet<String>,
 }
 
-/// How often all is read at most that is compacted meanwhile. Reading takes seconds; etcd compacts by the hour,
-/// or when an operator does.
+/// The maximum number of complete reads when etcd compacts the revision during the read. Reading takes seconds; etcd compacts
+/// by the hour, or when an operator does.
 pub(crate) const READS_MAX: usize = 5;
 
 /// Reads all as of a revision, or of a newer one where etcd has compacted that meanwhile: nobody but the leader, who
@@ -284,7 +284,7 @@ pub(crate) fn number(keys: &Keys, found: Option<&KeyValue>) -> Result<u64, Store
     })
 }
 
-/// What lies below the staged parts.
+/// The contents below the staged parts.
 #[derive(Debug)]
 pub enum Staged {
     Nothing,
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
     use crate::testing::{Call, FakeEtcd, Fault};
 
-    /// Found by giving one of three masters another `--cluster`: it followed without a word, and ended when it was elected.
+    /// Regression: with another `--cluster` one of three masters followed without a warning, and ended when it was elected.
     #[tokio::test(start_paused = true)]
     async fn a_follower_learns_that_the_records_are_another_clusters() {
         let named = |name: &str| Meta {

@@ -18,7 +18,7 @@ const BATCH_MAX: usize = 1_024;
 /// Between two tries of a transaction, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// After so long without a success it is told that writing is stalled.
+/// The time without a success after which the writer reports a stall.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 /// The task that writes.
@@ -30,7 +30,7 @@ pub(crate) struct Writer<C> {
     pub(crate) fence: Fence,
     pub(crate) planner: Planner,
     pub(crate) waiting: mpsc::UnboundedReceiver<(u64, C)>,
-    /// Which records a change touches.
+    /// The records that a change touches.
     pub(crate) writes: fn(&C) -> Vec<Write>,
     pub(crate) told: watch::Sender<Writing>,
 }
@@ -44,7 +44,7 @@ impl<C> Writer<C> {
         }
     }
 
-    /// Does the unfinished transactions, then those of what is queued, until the queue is closed.
+    /// Finishes the unfinished transactions, then writes queued changes until the queue is closed.
     pub(crate) async fn write_all(
         &mut self,
         unfinished: Vec<Transaction>,

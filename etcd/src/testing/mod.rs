@@ -39,18 +39,18 @@ pub enum Call {
     Watch,
 }
 
-/// What happens to a call instead of an answer.
+/// The fault of a call in place of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It takes no effect, and no answer comes.
+    /// The call takes no effect, and no answer comes.
     LostBefore,
-    /// It takes effect, and no answer comes.
+    /// The call takes effect, and no answer comes.
     LostAfter,
     /// No answer comes; it takes effect when the test says so.
     Late,
-    /// It takes effect, and is answered after so long.
+    /// The call takes effect, and the answer comes after this time.
     AnsweredAfter(Duration),
-    /// It is refused because the alarm NOSPACE is raised.
+    /// The call is refused because the alarm NOSPACE is raised.
     OutOfSpace,
     /// All former revisions are compacted before it is answered.
     Compacted,
@@ -67,11 +67,11 @@ struct Rule {
     times: usize,
 }
 
-/// What the services share.
+/// The shared state of the services.
 #[derive(Debug)]
 struct Shared {
     store: Mutex<Store>,
-    /// What its user has to give; none if there is no user.
+    /// The password of the user; `None` without a user.
     password: Mutex<Option<String>>,
     rules: Mutex<Vec<Rule>>,
     /// Transactions that came, in their order.
@@ -87,7 +87,7 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the store, and tells those who watch.
+    /// Changes the store, and notifies the watchers.
     fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
         let (changed, revision) = {
             let mut store = self.store();
@@ -150,7 +150,7 @@ impl FakeEtcd {
         etcd
     }
 
-    /// Its services, for a server of the test's own.
+    /// The services, for a server of the test's own.
     #[must_use]
     pub fn routes(&self) -> Routes {
         let service = || Service(self.shared.clone());
@@ -160,7 +160,7 @@ impl FakeEtcd {
             .add_service(AuthServer::new(service()))
     }
 
-    /// Its user has this password from now on.
+    /// Sets the password of the user.
     pub fn set_password(&self, password: &str) {
         let known = self.shared.password.lock();
         *known.unwrap_or_else(PoisonError::into_inner) = Some(password.to_owned());

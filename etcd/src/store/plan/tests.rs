@@ -99,8 +99,8 @@ fn assert_within_limits(transaction: &Transaction) {
     }
 }
 
-/// Plays all transactions one by one; after each, the records are those after some whole number of mutations, and at
-/// least after those that were said to be durable.
+/// Plays all transactions one by one. After each, the records equal those after some whole number of mutations, at least
+/// after those reported as durable.
 fn check(mutations: Vec<Vec<Write>>) -> usize {
     let mut states = vec![BTreeMap::new()];
     for writes in &mutations {
