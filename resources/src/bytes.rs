@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 5] = [
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ByteSize(u64);
 
-/// Why a text is not a byte size.
+/// Errors of parsing a byte size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ByteSizeError {
     #[error("Invalid bytes '{0}': it must be a whole number and a unit, as in '64MB'")]

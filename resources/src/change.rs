@@ -1,6 +1,6 @@
-//! What operations make of a collection, as far as they touch it.
+//! The changes that operations make to a collection, restricted to the touched resources.
 //!
-//! An agent may be divided into thousands of resources while an operation names one: the rest is not looked at.
+//! An agent may be divided into thousands of resources while an operation names a single one: the rest is not visited.
 
 use crate::{Conversion, ConversionError, NotContained, Resources};
 
@@ -12,10 +12,10 @@ pub struct Change {
 }
 
 impl Change {
-    /// What `conversions` in their order make of `resources`.
+    /// The change of `resources` by `conversions` in their order.
     ///
     /// # Errors
-    /// When one of them cannot be.
+    /// When a conversion is impossible.
     pub fn of(conversions: &[Conversion], resources: &Resources) -> Result<Self, ConversionError> {
         let named = conversions
             .iter()
@@ -44,7 +44,7 @@ impl Change {
         &self.after
     }
 
-    /// How many different resources a collection of so many has then.
+    /// The number of different resources after the change, for a collection with `len` before.
     #[must_use]
     pub fn len_after(&self, len: usize) -> usize {
         (len + self.after.len()).saturating_sub(self.before.len())

@@ -3,7 +3,7 @@
 use crate::name::{CPUS, DISK, GPUS, MEM, PORTS};
 use crate::{Resource, ResourceError, ResourceName, Resources, ValueKind};
 
-/// Why resources cannot be given on the command line.
+/// Errors of resources on the command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandLineError {
     #[error("Persistent volumes cannot be specified at the command line: {0}")]
@@ -37,7 +37,7 @@ pub enum CommandLineError {
     Gpus(#[from] ResourceError),
 }
 
-/// What a well-known resource has to be, with an example.
+/// The required kind of a well-known resource, with an example.
 fn right_kind(name: &ResourceName) -> String {
     match well_known_kind(name) {
         Some(ValueKind::Ranges) => format!("ranges, as in {name}:[31000-32000]"),
@@ -54,7 +54,7 @@ fn well_known_kind(name: &ResourceName) -> Option<ValueKind> {
     }
 }
 
-/// One name, two types of value.
+/// The list has one name with two types of value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Resources with the same name ('{name}') but different types are not allowed: {first} and \

@@ -1,9 +1,7 @@
-//! What operations on reservations and volumes do to an agent's resources: so much is consumed, so
-//! much is produced.
+//! The effect of operations on reservations and volumes on an agent's resources: consumed resources become produced ones.
 //!
-//! Entered through the constructors of [`Conversion`], one per operation; carried out by
-//! [`Conversion::apply`]. Invariant: what is produced has the quantities of what is consumed. Who may
-//! ask for an operation is not decided here.
+//! Each operation has a constructor of [`Conversion`], and [`Conversion::apply`] carries it out. Invariant: the produced
+//! resources have the quantities of the consumed ones. Permissions are not checked here.
 
 use crate::disk::VolumeMode;
 use crate::stack::common_reservations;
@@ -12,16 +10,16 @@ use crate::{
     Scalar, Value,
 };
 
-/// One step of an operation.
+/// A step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversion {
     consumed: Resources,
     produced: Resources,
-    /// What must be gone afterwards: the volume that was destroyed.
+    /// The resource that must be absent afterwards: the destroyed volume.
     gone: Option<Resource>,
 }
 
-/// Why an operation cannot be.
+/// Errors of an impossible operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
     #[error(transparent)]
@@ -94,7 +92,7 @@ impl Conversion {
         &self.produced
     }
 
-    /// The same step on resources that are allocated to nobody.
+    /// The same step on unallocated resources.
     #[must_use]
     pub fn unallocate(&self) -> Self {
         Self {
@@ -210,7 +208,7 @@ impl Conversion {
     /// SHRINK_VOLUME: gives a part of a volume's disk back.
     ///
     /// # Errors
-    /// When the volume is shared or indivisible, or not larger than what is taken from it.
+    /// When the volume is shared or indivisible, or not larger than the subtracted amount.
     pub fn shrink(volume: &Resource, subtract: Scalar) -> Result<Self, ConversionError> {
         let size = resizable(volume)?;
         let stripped = strip(volume)?;
@@ -232,17 +230,17 @@ impl Conversion {
     }
 
     /// # Errors
-    /// When `resources` do not contain what is consumed, or copies of a destroyed volume remain.
+    /// When `resources` do not contain the consumed resources, or copies of a destroyed volume remain.
     pub fn apply(&self, resources: &Resources) -> Result<Resources, ConversionError> {
         let mut result = resources.clone();
         self.apply_to(&mut result)?;
         Ok(result)
     }
 
-    /// The same in place: of very many resources few are looked at.
+    /// Applies the step in place, visiting few of very many resources.
     ///
     /// # Errors
-    /// As [`Conversion::apply`]; `resources` may then be without what is consumed.
+    /// As [`Conversion::apply`]; `resources` may then lack the consumed resources.
     pub(crate) fn apply_to(&self, resources: &mut Resources) -> Result<(), ConversionError> {
         resources.try_sub_assign(&self.consumed)?;
         if let Some(volume) = &self.gone
@@ -276,7 +274,7 @@ fn check_alike(resources: &Resources) -> Result<(), ConversionError> {
     }
 }
 
-/// What is kept for a role stays there.
+/// Refuses persistent volumes: a volume stays with its role.
 fn check_no_volume(resource: &Resource) -> Result<(), ConversionError> {
     if resource.is_persistent_volume() {
         return Err(ConversionError::VolumePresent(resource.clone()));
@@ -284,7 +282,7 @@ fn check_no_volume(resource: &Resource) -> Result<(), ConversionError> {
     Ok(())
 }
 
-/// What is popped of the one side and pushed for the other was made at run time, and holds no data.
+/// Checks that the popped and the pushed reservations are dynamic, and that the resources hold no volume.
 fn check_changes(source: &Resources, target: &Resources) -> Result<(), ConversionError> {
     let both = || source.iter().chain(target.iter());
     let common = common_reservations(both());

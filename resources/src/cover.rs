@@ -1,15 +1,14 @@
-//! Which of what is held covers what is wanted, whatever it is reserved for.
+//! The choice of resources that cover a request, regardless of their reservations.
 
 use std::cmp::Reverse;
 
 use crate::{Resource, Resources};
 
 impl Resources {
-    /// The part of these that covers `requested`, of which only names and values count: what is reserved
-    /// first, the most refined before that, then what is free. None if they do not hold so much.
+    /// The part of these resources that covers `requested`, which counts by names and values only: reserved resources first, the
+    /// most refined of them before the others, then unreserved ones. `None` if there is not enough.
     ///
-    /// Disks of a kind of their own, what is oversubscribed and what a provider has are left alone: who wants those
-    /// asks for them as such.
+    /// Special disks, revocable resources and those of resource providers are excluded: a caller must request them as such.
     #[must_use]
     pub fn cover(&self, requested: &Self) -> Option<Self> {
         let mut plain: Vec<&Resource> = self

@@ -1,7 +1,7 @@
-//! What is known of a disk beyond its size: its source, and the volume made of it.
+//! The properties of a disk beyond its size: its source, and the volume on it.
 //!
-//! Two disks are the same when their source and the id of their persistence are: how a framework
-//! mounts a volume, and who made it, do not tell volumes apart. Equality and order follow that.
+//! Two disks are the same when their source and the id of their persistence are. The mount point in a framework's container
+//! and the creator do not distinguish volumes. Equality and order follow that.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -16,14 +16,14 @@ pub struct Disk {
     pub source: Option<DiskSource>,
 }
 
-/// What makes a volume outlive its task.
+/// The persistence that makes a volume outlive its task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Persistence {
     pub id: Arc<str>,
     pub principal: Option<Arc<str>>,
 }
 
-/// How a volume shows in the container.
+/// The mount of a volume in the container.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Volume {
     pub container_path: String,
@@ -49,11 +49,11 @@ pub enum DiskSourceKind {
     Raw,
 }
 
-/// Where a disk that is not the agent's root disk comes from.
+/// The source of a disk other than the agent's root disk.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DiskSource {
     pub kind: DiskSourceKind,
-    /// Of `Path` and `Mount` only.
+    /// The root of `Path` and `Mount` disks only.
     pub root: Option<String>,
     pub vendor: Option<String>,
     pub id: Option<String>,

@@ -46,7 +46,7 @@ macro_rules! text {
     };
 }
 
-/// What is debugged as it is displayed.
+/// Implements `Debug` by the type's `Display`.
 macro_rules! debug_as_display {
     ($($name:ty),+) => {$(
         impl std::fmt::Debug for $name {

@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 8] = [
 /// Mesos counts nanoseconds in a signed 64-bit integer: 292 years.
 pub const DURATION_MAX: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
-/// Why a text is not a duration.
+/// Errors of parsing a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     #[error("Invalid duration '{0}': it has no unit; write a number and a unit, as in '15secs'")]

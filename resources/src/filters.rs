@@ -56,13 +56,13 @@ impl Resources {
         self.filtered(|resource| resource.name() == name)
     }
 
-    /// What is reserved, by the role that it is reserved to.
+    /// The reserved resources, by their reservation role.
     #[must_use]
     pub fn reservations(&self) -> BTreeMap<Role, Self> {
         self.split(Resource::reservation_role)
     }
 
-    /// What is allocated, by the role that it is allocated to.
+    /// The allocated resources, by their allocation role.
     #[must_use]
     pub fn allocations(&self) -> BTreeMap<Role, Self> {
         self.split(Resource::allocation_role)
@@ -81,13 +81,13 @@ impl Resources {
         parts
     }
 
-    /// The same resources, all allocated to `role`.
+    /// A copy of the resources, all allocated to `role`.
     #[must_use]
     pub fn allocate(&self, role: &Role) -> Self {
         self.reallocate(Some(role))
     }
 
-    /// The same resources, allocated to nobody.
+    /// A copy of the resources without allocation.
     #[must_use]
     pub fn unallocate(&self) -> Self {
         self.reallocate(None)
@@ -111,7 +111,7 @@ impl Resources {
         all
     }
 
-    /// The sum of all scalars of a name; none if there are none.
+    /// The sum of all scalars with this name; `None` if there is no such scalar.
     #[must_use]
     pub fn scalar(&self, name: &str) -> Option<Scalar> {
         self.iter()
@@ -120,7 +120,7 @@ impl Resources {
             .reduce(|total, scalar| total + scalar)
     }
 
-    /// The union of all ranges of a name; none if there are none.
+    /// The union of all ranges with this name; `None` if there is no such range.
     #[must_use]
     pub fn ranges(&self, name: &str) -> Option<Ranges> {
         self.iter()
@@ -169,8 +169,8 @@ impl Resources {
             .collect()
     }
 
-    /// As much of the scalars as fits into the quantities; what is not named is dropped. What cannot
-    /// be divided is taken whole or not at all, in the order of the collection.
+    /// The part of the scalars that fits into the quantities; resources with other names are dropped. An indivisible resource is
+    /// taken whole or not at all, in the order of the collection.
     #[must_use]
     pub fn shrink_to(&self, quantities: &ResourceQuantities) -> Self {
         let mut kept = Self::new();

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 /// The longest file name of Linux.
 pub const ID_BYTES_MAX: usize = 255;
-/// Container ids leave room for the suffixes of what is named after them.
+/// The limit leaves room for the suffixes of names derived from a container id.
 pub const CONTAINER_ID_BYTES_MAX: usize = 242;
 
-/// Why a text is not an identifier.
+/// Errors of parsing an identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     #[error("{what} must not be empty")]
@@ -123,7 +123,7 @@ id!(
     ExecutorId, "Executor ID"
 );
 id!(
-    /// One offer of one agent's resources to one framework.
+    /// An offer of one agent's resources to one framework.
     OfferId, "Offer ID"
 );
 id!(
@@ -131,7 +131,7 @@ id!(
     OperationId, "Operation ID"
 );
 id!(
-    /// What provides resources on an agent besides the agent itself.
+    /// A provider of resources on an agent besides the agent itself.
     ResourceProviderId, "Resource provider ID"
 );
 

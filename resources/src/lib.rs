@@ -1,32 +1,31 @@
 //! Meseta's vocabulary and arithmetic: resources, roles, ids, durations.
 //!
-//! The lowest crate: every other crate uses these types, and this one depends on
-//! none of them. It knows no clock, no files, no network, no protobuf; everything here is a value or
-//! a function of values.
+//! The lowest crate: every other crate uses these types, and this one depends on none of them. It knows no clock, no files,
+//! no network, no protobuf; everything here is a value or a function of values.
 //!
 //! | to do | use |
 //! |---|---|
 //! | read `--resources`, `--attributes` | [`Resources::parse`], [`Attributes`]`::from_str` |
-//! | judge what a message carries | [`RawResource`], then `Resource::try_from` |
+//! | validate the contents of a message | [`RawResource`], then `Resource::try_from` |
 //! | build from typed parts | [`Resource::new`] of [`ResourceParts`] |
 //! | add, take away, compare, filter, choose | [`Resources`] |
-//! | count, whatever it is reserved for | [`ResourceQuantities`], [`ResourceLimits`] |
+//! | count, regardless of reservations | [`ResourceQuantities`], [`ResourceLimits`] |
 //! | reserve, make volumes | [`Operation`], its steps: [`Conversion`] |
 //! | do not expire deadlines of peers during a pause of this process | [`process_clock`] |
 //! | name things | [`Role`], [`AgentId`] and its siblings |
 //! | join a host and a port | [`HostPort`] |
 //!
 //! Invariants:
-//! - What exists is valid: an id can be a directory's name, a role can be a path in the hierarchy, a
-//!   reservation stack is refined downwards. Rules are checked where a value is made and nowhere
-//!   else, and an error says what was wrong and what would be right.
+//! - Every value is valid: an id can be a directory's name, a role can be a path in the hierarchy, a
+//!   reservation stack is refined downwards. Constructors check the rules, and no other code does; an
+//!   error says what was wrong and what would be right.
 //! - [`Scalar`]s are whole thousandths. No sum ever drifts.
-//! - [`Resources`] are normalised: equal collections are equal entry by entry, however they came
-//!   about. Values of the same thing are one entry, except what can only be had whole.
-//! - What differs in any of name, type, reservations, disk, revocability, sharing, provider or
-//!   allocation never mixes, in no operation.
-//! - Cloning is cheap everywhere: texts and identities are shared, and comparing what was derived
-//!   from the same origin is comparing pointers.
+//! - [`Resources`] are normalised: equal collections are equal entry by entry, regardless of their
+//!   history. Values of the same thing are one entry, except indivisible ones.
+//! - Resources that differ in any of name, type, reservations, disk, revocability, sharing, provider or
+//!   allocation never mix, in no operation.
+//! - Cloning is cheap everywhere: texts and identities are shared, and a comparison of two values with
+//!   the same origin compares pointers.
 //!
 //! ```
 //! use meseta_resources::{Resources, Role};

@@ -37,7 +37,7 @@ impl ResourceName {
         })
     }
 
-    /// Where in [`WELL_KNOWN`] the name is.
+    /// The position of the name in [`WELL_KNOWN`].
     pub(crate) fn well_known(name: &str) -> Option<usize> {
         WELL_KNOWN.iter().position(|known| *known == name)
     }

@@ -1,19 +1,19 @@
-//! The error that something is not there, told with what is there instead; of very much, an excerpt.
+//! The error that resources are missing, with the available ones; a long list is cut to an excerpt.
 //!
-//! This file and `resources` know each other: the error is made from resources, and their subtraction returns it.
+//! This file and `resources` depend on each other: the error is made from resources, and their subtraction returns it.
 
 use crate::resources::Entry;
 use crate::{Resource, Resources};
 
-/// Longest text of very many resources, in bytes: an agent may be divided into thousands of resources,
-/// and each refusal is logged and told to its framework.
+/// The longest text of very many resources, in bytes: an agent may be divided into thousands of resources, and each refusal
+/// is logged and sent to its framework.
 const AVAILABLE_BYTES_MAX: usize = 2_048;
 
-/// What was to be taken away and is not there.
+/// A resource that was to be subtracted and is missing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{available} does not contain {requested}")]
 pub struct NotContained {
-    /// What is there, as text; of very much only what is most like what is wanted.
+    /// The available resources, as text; of very many only those most similar to the request.
     pub available: String,
     pub requested: Resource,
 }
@@ -27,7 +27,7 @@ impl NotContained {
         }
     }
 
-    /// The same where `before`, which is all of its kind that `resources` have, is `now` something else.
+    /// The error after a change of `resources`, in which `now` replaces `before`; `before` is all of its kind.
     pub(crate) fn with_change(
         requested: Resource,
         resources: &Resources,
@@ -50,14 +50,14 @@ impl NotContained {
 }
 
 impl Resources {
-    /// As text; of very many the first ones, with the number of the others.
+    /// The resources as text; of very many the first ones, with the number of the others.
     #[must_use]
     pub fn excerpt(&self) -> String {
         excerpt(self.entries().iter().collect())
     }
 }
 
-/// Those first that are most like what is wanted: of its name and role, then of its name.
+/// Sorts the resources most similar to the request first: those with its name and role, then those with its name.
 fn nearest<'a>(requested: &Resource, available: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
     let (mut nearest, mut of_name, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for entry in available {

@@ -1,8 +1,8 @@
 //! Operations on reservations and volumes, as values.
 //!
-//! What a framework or an operator asks for, understood ([`Operation`]), and what it does to an
-//! agent's resources ([`Operation::conversions`]). Master and agent both apply an operation through
-//! this, so that their books agree. Who may ask is not decided here.
+//! A parsed request of a framework or an operator ([`Operation`]), and its effect on an agent's resources
+//! ([`Operation::conversions`]). Master and agent both apply an operation through this, so that their books agree.
+//! Permissions are not checked here.
 
 use crate::{
     Conversion, ConversionError, Disk, NotContained, ReservationKind, Resource, Resources, Role,
@@ -32,7 +32,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Its name in messages and logs.
+    /// The name in messages and logs.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -45,10 +45,10 @@ impl Operation {
         }
     }
 
-    /// What it does, step by step.
+    /// The steps of the operation.
     ///
     /// # Errors
-    /// When it can be done to no resources at all.
+    /// When the operation is impossible on any resources.
     pub fn conversions(&self) -> Result<Vec<Conversion>, ConversionError> {
         let all = |resources: &[Resource]| resources.iter().cloned().collect::<Resources>();
         match self {
@@ -101,13 +101,13 @@ impl Operation {
         }
     }
 
-    /// The same on resources that are allocated to nobody.
+    /// A copy of the operation on unallocated resources.
     #[must_use]
     pub fn unallocate(&self) -> Self {
         self.map(|resource| resource.clone().with_allocation(None))
     }
 
-    /// The same with `role` as the allocation of whatever names none.
+    /// A copy of the operation with `role` as the allocation of every unallocated resource.
     #[must_use]
     pub fn allocate(&self, role: &Role) -> Self {
         self.map(|resource| match resource.allocation_role() {
@@ -158,8 +158,7 @@ impl Resource {
         self.is_dynamically_reserved() || self.is_persistent_volume()
     }
 
-    /// What of an agent's own configuration this was made of: without volume and without dynamic
-    /// reservations.
+    /// The part of an agent's own configuration behind this resource: without volume and without dynamic reservations.
     #[must_use]
     pub fn configured(&self) -> Self {
         let mut plain = self.clone();
@@ -184,16 +183,16 @@ impl Resource {
 }
 
 impl Resources {
-    /// What the agent must remember of them, see [`Resource::needs_checkpoint`].
+    /// The resources that the agent must checkpoint, see [`Resource::needs_checkpoint`].
     #[must_use]
     pub fn to_checkpoint(&self) -> Self {
         self.filtered(Resource::needs_checkpoint)
     }
 
-    /// What an agent has whose configuration gives `self` and which remembers `checkpointed`.
+    /// The total of an agent whose configuration gives `self` and whose checkpoint holds `checkpointed`.
     ///
     /// # Errors
-    /// When the configuration does not hold what the remembered ones were made of.
+    /// When the configuration lacks the resources behind the checkpointed ones.
     pub fn with_checkpointed(&self, checkpointed: &Self) -> Result<Self, NotContained> {
         let mut total = self.clone();
         for resource in checkpointed {
@@ -202,8 +201,8 @@ impl Resources {
         Ok(total + checkpointed)
     }
 
-    /// What an agent has whose configuration gives `self` and which remembers `checkpointed`, without those of
-    /// the remembered ones that the configuration does not hold; and these.
+    /// The total of an agent whose configuration gives `self` and whose checkpoint holds `checkpointed`, without checkpointed
+    /// resources that the configuration lacks; and those.
     #[must_use]
     pub fn with_fitting(&self, checkpointed: &Self) -> (Self, Self) {
         let (mut plain, mut fitting, mut others) = (self.clone(), Self::new(), Self::new());

@@ -1,22 +1,22 @@
 //! A clock that advances only while this process runs, for the deadlines of peers.
 //!
-//! A process that was stopped or starved has read nothing meanwhile. Deadlines of its peers are kept on the clock of
-//! [`ProcessClock`], which stands still while the process does not run, and for a while afterwards, so that what came
-//! meanwhile is read before anybody is judged. Invariant: the clock never runs faster than time, and a deadline on
-//! it never passes in a step that comes late.
+//! A process that was stopped or starved has read nothing in the meantime. Deadlines of its peers use the clock of
+//! [`ProcessClock`]. This clock stands still while the process does not run, and for a while afterwards, so that the process
+//! reads waiting messages before any deadline passes. Invariant: the clock never runs faster than time, and a deadline on it
+//! never passes in a late step.
 
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// How often a process that has deadlines of others steps at least: what it cannot see of a pause.
+/// The longest interval between two steps of a process that has deadlines of others: shorter pauses stay unnoticed.
 pub const STEP_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// A step that comes so much later than it was due comes after a pause; less is the machine being busy.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// For how long the clock stands still after a pause at most: peers that noticed the pause try again with pauses
-/// of up to 15 s.
+/// The longest time that the clock stands still after a pause: peers that noticed the pause try again with pauses of up to 15
+/// s.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub struct ProcessClock {
     lost: Duration,
     /// The moment of the last step.
     last: Moment,
-    /// When the next step is due.
+    /// The due time of the next step.
     due: Moment,
     /// Until when the clock stands still after the last pause.
     settled: Moment,
@@ -63,7 +63,7 @@ impl ProcessClock {
         self.due = next.map_or(latest, |next| next.min(latest));
     }
 
-    /// When the next step is due; never before the first was planned.
+    /// The due time of the next step, which is never before the first was planned.
     #[must_use]
     pub const fn due(&self) -> Moment {
         self.due
@@ -75,19 +75,19 @@ impl ProcessClock {
         self.last < self.settled
     }
 
-    /// What this clock shows at the last step, if others may be judged in it.
+    /// The time of this clock at the last step, unless it is still settling after a pause.
     #[must_use]
     pub fn now_if_settled(&self) -> Option<Moment> {
         (!self.is_settling()).then(|| self.now())
     }
 
-    /// What this clock shows at the last step.
+    /// The time of this clock at the last step.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.to_process_time(self.last)
     }
 
-    /// What this clock shows at a moment that is not before the last step, if the process runs until then.
+    /// The time of this clock at a moment that is not before the last step, if the process runs until then.
     #[must_use]
     pub fn to_process_time(&self, at: Moment) -> Moment {
         if at == Moment::NEVER {
@@ -97,7 +97,7 @@ impl ProcessClock {
         Moment::from_nanos(at.as_nanos().saturating_sub(lost))
     }
 
-    /// When this clock shows a moment, if the process runs until then.
+    /// The moment at which this clock shows a time, if the process runs until then.
     #[must_use]
     pub fn to_real_time(&self, process_time: Moment) -> Moment {
         self.last.max(self.settled) + process_time.saturating_since(self.now())
@@ -110,7 +110,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Runs as it is asked to, and gives when the clock showed the moment.
+    /// Steps at each due time, and returns the moment when the clock showed the deadline.
     fn run_until(
         process_clock: &mut ProcessClock,
         mut now: Moment,

@@ -1,8 +1,7 @@
-//! How much of each name, and no more than how much of each name.
+//! Amounts by name, and limits by name.
 //!
-//! Both are small sorted vectors. [`ResourceQuantities`]: a name that is absent counts as zero, and
-//! zero is never stored. [`ResourceLimits`]: a name that is absent is not limited, and zero is a
-//! limit.
+//! Both are small sorted vectors. [`ResourceQuantities`]: a missing name counts as zero, and zero is never stored.
+//! [`ResourceLimits`]: a missing name is unlimited, and zero is a limit.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -58,7 +57,7 @@ impl ResourceQuantities {
         }
     }
 
-    /// As collecting, from amounts that come in the order of the names.
+    /// Collects amounts that come in the order of their names.
     pub(crate) fn from_sorted<'a>(
         amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
     ) -> Self {
@@ -135,7 +134,7 @@ impl AddAssign<&Self> for ResourceQuantities {
     }
 }
 
-/// Nothing goes below zero.
+/// Subtracts; amounts stop at zero.
 impl SubAssign<&Self> for ResourceQuantities {
     fn sub_assign(&mut self, that: &Self) {
         self.reduce(that);
@@ -151,7 +150,7 @@ impl Add<&ResourceQuantities> for &ResourceQuantities {
     }
 }
 
-/// Nothing goes below zero.
+/// Subtracts; amounts stop at zero.
 impl Sub<&ResourceQuantities> for &ResourceQuantities {
     type Output = ResourceQuantities;
     fn sub(self, that: &ResourceQuantities) -> ResourceQuantities {
@@ -182,7 +181,7 @@ impl FromIterator<Amount> for ResourceQuantities {
 }
 
 impl ResourceLimits {
-    /// None if not limited.
+    /// The limit; `None` if unlimited.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Scalar> {
         position(&self.0, name).ok().map(|index| self.0[index].1)

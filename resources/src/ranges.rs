@@ -49,7 +49,7 @@ impl Range {
         self.end
     }
 
-    /// How many numbers; saturates, for the one range that has 2^64.
+    /// The count of numbers; saturates, for the one range that has 2^64.
     #[must_use]
     pub const fn count(self) -> u64 {
         (self.end - self.begin).saturating_add(1)
@@ -93,7 +93,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many numbers there are; saturates.
+    /// The count of numbers in all ranges; saturates.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0
@@ -136,7 +136,7 @@ impl Ranges {
         Self::new(self.iter().chain(that.iter()).collect())
     }
 
-    /// What of `self` is not in `that`.
+    /// The numbers of `self` that are not in `that`.
     #[must_use]
     pub fn difference(&self, that: &Self) -> Self {
         if self.is_empty() || that.is_empty() {

@@ -67,7 +67,7 @@ pub struct RawDiskSource {
     pub profile: Option<String>,
 }
 
-/// Why a message is not a resource.
+/// Errors of converting a message to a resource.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RawResourceError {
     #[error(transparent)]
@@ -135,8 +135,7 @@ pub enum RawResourceError {
 }
 
 impl RawResource {
-    /// What names no role, in either format, is reserved to this one. For resources that an
-    /// operator wrote.
+    /// Reserves resources that name no role, in either format, to this role. Intended for resources that an operator wrote.
     pub fn set_default_role(&mut self, role: &Role) {
         if self.role.is_none() && self.reservations.is_empty() {
             self.role = Some(role.to_string());

@@ -7,7 +7,7 @@ use crate::{Labels, Role};
 
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ReservationKind {
-    /// From the agent's own `--resources`: only at the bottom of the stack.
+    /// A reservation in the agent's own `--resources`: only at the bottom of the stack.
     Static,
     /// Made, and unmade, at run time.
     Dynamic,
@@ -22,7 +22,7 @@ impl fmt::Display for ReservationKind {
     }
 }
 
-/// For whom, by whom, and what they noted. Two reservations are the same only if all of it is.
+/// The role, principal and labels of a reservation. Two reservations are the same only if all of them are.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Reservation {
     pub kind: ReservationKind,
@@ -66,7 +66,7 @@ impl fmt::Display for Reservation {
     }
 }
 
-/// Why a stack of reservations cannot be.
+/// Errors of an impossible stack of reservations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReservationError {
     #[error("Invalid reservation: role \"*\" cannot be reserved")]

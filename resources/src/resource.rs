@@ -1,9 +1,8 @@
-//! One resource: a value of something, and everything that tells it from other values of the same.
+//! A single resource: a value and all properties that distinguish it from other values of the same name.
 //!
-//! A [`Resource`] is valid by construction ([`Resource::new`] holds the rules; [`crate::RawResource`]
-//! has those that concern the wire format). All but the value and the allocation is an identity
-//! behind one pointer, shared by everything derived from the same resource: most comparisons end
-//! with that pointer, and a clone copies it.
+//! A [`Resource`] is valid by construction ([`Resource::new`] holds the rules; [`crate::RawResource`] has those that concern
+//! the wire format). All but the value and the allocation is an identity behind one pointer, shared by everything derived
+//! from the same resource: most comparisons end with that pointer, and a clone copies it.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -39,7 +38,7 @@ pub struct ResourceParts {
 }
 
 impl ResourceParts {
-    /// Nothing but a name and a value: unreserved, unallocated.
+    /// A resource with only a name and a value: unreserved, unallocated.
     #[must_use]
     pub fn plain(name: ResourceName, value: Value) -> Self {
         Self {
@@ -115,7 +114,7 @@ impl Identity {
     }
 }
 
-/// Why parts do not make a resource.
+/// Errors of building a resource from parts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResourceError {
     #[error("Invalid scalar resource: value < 0: {name} is {value}")]
@@ -372,7 +371,7 @@ impl Resource {
         self.disk().is_some_and(Disk::is_exclusive)
     }
 
-    /// The same resource with another value.
+    /// A copy of the resource with another value.
     #[must_use]
     pub fn with_value(&self, value: Value) -> Self {
         Self {
@@ -412,7 +411,7 @@ impl Resource {
         Arc::ptr_eq(&self.identity, &that.identity) || self.identity == that.identity
     }
 
-    /// The same resource, allocated to a role or to none.
+    /// Changes the allocation to a role or to none.
     #[must_use]
     pub fn with_allocation(mut self, role: Option<Role>) -> Self {
         self.allocation_role = role;
@@ -447,7 +446,7 @@ impl Resource {
         self.change(|identity| identity.reservations.clear())
     }
 
-    /// The same resource, marked as one that can be taken back, or not.
+    /// A copy of the resource, marked as revocable or not.
     #[must_use]
     pub fn with_revocable(&self, revocable: bool) -> Self {
         if self.is_revocable() == revocable {

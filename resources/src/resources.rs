@@ -41,7 +41,7 @@ impl Resources {
         self.entries.is_empty()
     }
 
-    /// How many different resources there are.
+    /// The number of different resources.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.entries.len()
@@ -57,7 +57,7 @@ impl Resources {
         Iter(self.entries.iter())
     }
 
-    /// How many copies of exactly this resource there are: more than one only if it is shared.
+    /// The number of copies of exactly this resource: more than one only if it is shared.
     #[must_use]
     pub fn count(&self, resource: &Resource) -> u32 {
         self.find(resource)
@@ -71,7 +71,7 @@ impl Resources {
         &self.entries
     }
 
-    /// As collecting them: faster when they come in the order of a collection and are all different.
+    /// Collects resources: faster when they come in the order of a collection and are all different.
     pub fn from_ascending<I: IntoIterator<Item = Resource>>(resources: I) -> Self {
         let resources = resources.into_iter();
         let mut all = Self {
@@ -93,8 +93,8 @@ impl Resources {
         all
     }
 
-    /// As [`Resources::from_ascending`] for those who know that they do: none is empty, each is
-    /// ordered before the next, and no shared one comes twice. Anything else breaks the invariant.
+    /// Collects like [`Resources::from_ascending`] without checks. The caller guarantees that no resource is empty, that each is
+    /// ordered before the next, and that no shared resource comes twice. Anything else breaks the invariant.
     pub fn from_ascending_unchecked<I: IntoIterator<Item = Resource>>(resources: I) -> Self {
         let resources = resources.into_iter();
         let mut entries: Vec<Entry> = Vec::with_capacity(resources.size_hint().0);
@@ -113,7 +113,7 @@ impl Resources {
         Self { entries }
     }
 
-    /// Adds one resource; one copy of it if it is shared. An empty one changes nothing.
+    /// Adds a resource, or a copy of a shared resource. An empty resource changes nothing.
     pub fn insert(&mut self, resource: Resource) {
         self.add_copies(resource, 1);
     }
@@ -137,8 +137,8 @@ impl Resources {
         }
     }
 
-    /// Takes away what is there of `that` and lets the rest be: a scalar does not go below zero, and
-    /// a volume or file system goes only if it is exactly the same.
+    /// Subtracts the available part of `that`: a scalar stops at zero, and a volume or file system is removed only if it is
+    /// exactly the same.
     pub fn remove(&mut self, that: &Resource) {
         self.remove_copies(that, 1);
     }
@@ -254,8 +254,8 @@ impl Resources {
         }
     }
 
-    /// How much there is of each name, whatever it is reserved, allocated or used for. Ranges and
-    /// sets count their members; a shared volume counts once.
+    /// The amounts by name, regardless of reservation, allocation and use. Ranges and sets count their members; a shared volume
+    /// counts once.
     #[must_use]
     pub fn quantities(&self) -> ResourceQuantities {
         let amounts = self
@@ -264,7 +264,7 @@ impl Resources {
         ResourceQuantities::from_sorted(amounts)
     }
 
-    /// As [`Resources::quantities`], of scalars only.
+    /// The amounts of scalars alone, as in [`Resources::quantities`].
     #[must_use]
     pub fn scalar_quantities(&self) -> ResourceQuantities {
         let amounts = self
@@ -273,10 +273,10 @@ impl Resources {
         ResourceQuantities::from_sorted(amounts)
     }
 
-    /// What the predicate keeps.
+    /// The resources for which `keep` returns true.
     #[must_use]
     pub fn filtered(&self, keep: impl Fn(&Resource) -> bool) -> Self {
-        // What is left of a sorted collection is sorted.
+        // Removing entries keeps a sorted collection sorted.
         let entries = self
             .entries
             .iter()
@@ -339,7 +339,7 @@ impl Resources {
         true
     }
 
-    /// Where the first entry of the same thing is, or where it would be.
+    /// The position of the first entry of the same thing, or the position to insert it.
     fn find(&self, resource: &Resource) -> Result<usize, usize> {
         if self.entries.len() <= SCAN_MAX && !resource.is_exclusive() {
             let same = |entry: &Entry| entry.resource.is_same_at_a_glance(resource);
@@ -405,7 +405,7 @@ impl AddAssign<&Resource> for Resources {
     }
 }
 
-/// As [`Resources::remove`], for each.
+/// Removes each resource as in [`Resources::remove`].
 impl SubAssign<&Self> for Resources {
     fn sub_assign(&mut self, that: &Self) {
         for entry in &that.entries {
@@ -443,7 +443,7 @@ impl Add for Resources {
     }
 }
 
-/// As [`Resources::remove`], for each: what is not there is not missed.
+/// Removes each resource as in [`Resources::remove`]; missing resources are ignored.
 impl Sub<&Resources> for &Resources {
     type Output = Resources;
     fn sub(self, that: &Resources) -> Resources {

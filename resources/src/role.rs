@@ -1,7 +1,7 @@
-//! Roles: the paths by which teams are told apart, `eng/web/prod` below `eng/web` below `eng`.
+//! Roles: the paths of teams, `eng/web/prod` below `eng/web` below `eng`.
 //!
-//! A [`Role`] is valid by construction. `*` is the role of nobody in particular: it can be offered
-//! to and subscribed with, never reserved for.
+//! A [`Role`] is valid by construction. `*` is the role without an owner: offers and subscriptions may use it, reservations
+//! may not.
 
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
@@ -15,7 +15,7 @@ const COMPONENT_BYTES_MAX: usize = 255;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Role(Arc<str>);
 
-/// Why a text is not a role.
+/// Errors of parsing a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RoleError {
     #[error("Role names cannot be the empty string")]

@@ -14,7 +14,7 @@ const THOUSANDTHS: i64 = 1000;
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Scalar(i64);
 
-/// Why a double cannot be a scalar.
+/// Errors of converting a double to a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum ScalarError {
     #[error("{0} is not a finite number")]

@@ -52,7 +52,7 @@ impl ItemSet {
         Self::new(self.0.iter().chain(that.0.iter()).cloned().collect())
     }
 
-    /// What of `self` is not in `that`.
+    /// The items of `self` that are not in `that`.
     #[must_use]
     pub fn difference(&self, that: &Self) -> Self {
         if that.is_empty() {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use crate::{Reservation, ReservationError, Resource, Resources};
 
-/// How many reservations, from the bottom of the stack, all of these have in common.
+/// The number of common reservations of all these resources, from the bottom of the stack.
 pub fn common_reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> usize {
     let mut resources = resources.into_iter().map(Resource::reservations);
     let Some(first) = resources.next() else {
@@ -33,7 +33,7 @@ impl Resources {
         self.try_map(crate::Resource::pop_reservation)
     }
 
-    /// The same resources without any reservation.
+    /// A copy of the resources without any reservation.
     #[must_use]
     pub fn to_unreserved(&self) -> Self {
         match self.try_map(|resource| Ok::<_, Infallible>(resource.to_unreserved())) {
@@ -41,7 +41,7 @@ impl Resources {
         }
     }
 
-    /// The same resources, all revocable or all not.
+    /// A copy of the resources, all revocable or all not.
     #[must_use]
     pub fn with_revocable(&self, revocable: bool) -> Self {
         match self.try_map(|resource| Ok::<_, Infallible>(resource.with_revocable(revocable))) {

@@ -1,7 +1,7 @@
-//! Reading what operators write: `--resources`, and the values inside it and `--attributes`.
+//! The parser of operators' texts: `--resources`, and the values inside it and `--attributes`.
 //!
-//! `name(role):value;name:value`, where a value is a number, `[ranges]` or `{a,set}`. Every error
-//! says where, what was wrong and what would be right. JSON is not read here.
+//! The format is `name(role):value;name:value`, where a value is a number, `[ranges]` or `{a,set}`. Every error gives the
+//! position, the mistake and the correct form. JSON is not read here.
 
 use crate::command_line::TypeConflict;
 use crate::{
@@ -14,14 +14,14 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("'{piece}' at byte {offset}: {reason}")]
 pub struct ParseError {
-    /// Where the piece starts.
+    /// The start of the piece in the text.
     pub offset: usize,
     /// The one piece of the list that is wrong.
     pub piece: String,
     pub reason: ParseReason,
 }
 
-/// What is wrong with a piece.
+/// The mistake in a piece.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ParseReason {
     #[error("missing or extra ':'; write name:value or name(role):value, with ';' between")]
@@ -81,7 +81,7 @@ pub enum ValueError {
 pub(crate) enum WrittenValue {
     Number(f64),
     Ranges(Ranges),
-    /// As written: in order, with repetitions.
+    /// The items as written: in order, with repetitions.
     Set(Vec<String>),
     Text(String),
 }
@@ -311,7 +311,7 @@ fn parse_amount(piece: &str) -> Result<(ResourceName, Scalar), ParseReason> {
 
 impl std::str::FromStr for ResourceQuantities {
     type Err = ParseError;
-    /// `name:number;...`, or `{}` for nothing; what is named twice adds up, zero is dropped.
+    /// Parses `name:number;...`, or `{}` for nothing; duplicate names add up, zero is dropped.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         if text == "{}" {
             return Ok(Self::new());

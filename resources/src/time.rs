@@ -9,7 +9,7 @@ pub struct Moment(u64);
 
 impl Moment {
     pub const ORIGIN: Self = Self(0);
-    /// Later than anything that happens: the deadline of what has none.
+    /// A moment later than any event: the deadline of an event without a deadline.
     pub const NEVER: Self = Self(u64::MAX);
 
     #[must_use]
@@ -22,7 +22,7 @@ impl Moment {
         self.0
     }
 
-    /// How long since `earlier`; nothing if that is later.
+    /// The time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -47,7 +47,7 @@ impl AddAssign<Duration> for Moment {
 /// Both clocks, read once by the shell per step.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Now {
-    /// For intervals and deadlines.
+    /// The time for intervals and deadlines.
     pub moment: Moment,
     /// Since 1970, for people and for messages.
     pub unix: Duration,

@@ -1,10 +1,10 @@
-//! The value of a resource: how much of it, or which of it.
+//! The value of a resource: an amount, ranges or a set.
 
 use std::fmt;
 
 use crate::{ItemSet, Ranges, Scalar};
 
-/// What a value is made of. Attributes know `Text`, resources do not.
+/// The kind of a value. Attributes know `Text`, resources do not.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ValueKind {
     Scalar,
@@ -59,7 +59,7 @@ impl Value {
         }
     }
 
-    /// Nothing, or less than nothing.
+    /// Whether the value is empty, zero or negative.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {
@@ -89,7 +89,7 @@ impl Value {
         }
     }
 
-    /// What both hold; None if that is nothing.
+    /// The common part of both values; `None` if it is empty.
     pub(crate) fn common(&self, that: &Self) -> Option<Self> {
         let common = match (self, that) {
             (Self::Scalar(mine), Self::Scalar(theirs)) => Self::Scalar(*mine.min(theirs)),

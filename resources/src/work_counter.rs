@@ -9,7 +9,7 @@ thread_local! {
     static COUNTED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts entries that are looked at.
+/// Counts entries that the thread visits.
 #[inline]
 pub fn count_entries(entries: u64) {
     if cfg!(debug_assertions) {
@@ -17,7 +17,7 @@ pub fn count_entries(entries: u64) {
     }
 }
 
-/// What this thread has looked at so far.
+/// The number of entries that this thread has visited so far.
 #[must_use]
 pub fn entries_counted() -> u64 {
     COUNTED.with(Cell::get)

@@ -31,7 +31,7 @@ fn allocated_resources_by_role_and_back() {
     assert_eq!(allocations[&role("*")], star);
     assert_eq!(allocations[&role("role1")], first);
     assert_eq!(allocations[&role("role2")], second);
-    // What only its allocation told apart becomes one again.
+    // Resources that differed only in their allocation become one again.
     assert_eq!(
         resources.unallocate(),
         all("cpus:3;mem:3072;cpus(role2):3;mem(role2):3096")

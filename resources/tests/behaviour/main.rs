@@ -1,7 +1,7 @@
-//! What the crate promises, by room: values, collections, reservations, disks, operations, text.
+//! The contract of the crate, by subject: values, collections, reservations, disks, operations, text.
 //!
-//! Tests named after a Mesos suite (`values_`, `resources_`, `reserved_`, ...) state the behaviour
-//! that the suite of that name asserts there, in our words.
+//! Tests named after a Mesos suite (`values_`, `resources_`, `reserved_`, ...) state the behaviour that the suite of that
+//! name asserts there, in our words.
 
 mod allocated;
 mod attributes;

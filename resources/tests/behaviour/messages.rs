@@ -1,4 +1,4 @@
-//! What messages carry, judged: every rule, in both reservation formats.
+//! Validation of the contents of messages: every rule, in both reservation formats.
 
 use meseta_resources::{
     DiskSourceKind, Persistence, RawDisk, RawDiskSource, RawReservation, RawReservationKind,

@@ -53,7 +53,7 @@ fn resources_parsing_with_roles() {
     assert_eq!(star, all("cpus:2.5"));
 }
 
-/// Each error says where, what was wrong, and what would be right.
+/// Each error gives the position, the mistake, and the correct form.
 #[test]
 fn resources_parse_error() {
     let cases = [

@@ -1,4 +1,4 @@
-//! Reservations: stacks, refinement, who may have what.
+//! Reservations: stacks, refinement, and permitted roles.
 
 use meseta_resources::{Reservation, ReservationError, ReservationKind, Resource, Resources};
 
@@ -118,7 +118,7 @@ fn pushing_and_popping_whole_collections() {
     assert!(pushed.iter().all(Resource::is_dynamically_reserved));
     assert_eq!(pushed.pop_reservation().unwrap(), unreserved);
     assert!(unreserved.pop_reservation().is_err());
-    // Popping can bring together what was apart.
+    // Popping can merge resources that were separate.
     let both = unreserved.push_reservation(&dynamic("a", "q")).unwrap() + &pushed;
     assert_eq!(
         both.pop_reservation().unwrap(),

@@ -1,4 +1,4 @@
-//! Roles and identifiers: what is valid, and what the hierarchy means.
+//! Roles and identifiers: valid forms, and the meaning of the hierarchy.
 
 use meseta_resources::{
     AgentId, CONTAINER_ID_BYTES_MAX, ContainerId, FrameworkId, ID_BYTES_MAX, IdError, Role, TaskId,
