@@ -1,7 +1,7 @@
-//! Writes, for each message, how it is read from and written to JSON in the Mesos dialect.
+//! The generator of the code that reads and writes each message as JSON in the Mesos dialect.
 //!
-//! Out: fields in the order of declaration; what is unset and has a default that is not deprecated
-//! is written with it. In: the readers of `src/json/de.rs`, chosen by the field's type.
+//! Output: fields in the order of declaration; an unset field is written if it has a default and is not deprecated. Input:
+//! the readers of `src/json/de.rs`, chosen by the field's type.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -229,7 +229,7 @@ fn optional(types: &Types, field: &Field) -> Result<String, Box<dyn Error>> {
     Ok(out)
 }
 
-/// Where the generated code finds the value it writes.
+/// The place of the value that the generated code writes.
 #[derive(Copy, Clone)]
 enum Place {
     /// In the field itself.

@@ -1,4 +1,4 @@
-//! How prost spells protobuf names in Rust.
+//! The spelling of protobuf names in prost's Rust code.
 
 use heck::{ToSnakeCase, ToUpperCamelCase};
 

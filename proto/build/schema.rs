@@ -12,7 +12,7 @@ use crate::names;
 
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// As in the descriptors, `.mesos.v1.Offer.Operation`.
+    /// The name in the descriptors, `.mesos.v1.Offer.Operation`.
     pub(crate) full_name: String,
     pub(crate) rust: String,
     pub(crate) fields: Vec<Field>,
@@ -32,7 +32,7 @@ pub(crate) struct Field {
     pub(crate) number: i32,
     pub(crate) label: Label,
     pub(crate) ty: Type,
-    /// Of an enum or a message.
+    /// The name of an enum or a message type.
     pub(crate) type_name: String,
     pub(crate) default: Option<String>,
     pub(crate) deprecated: bool,
@@ -216,7 +216,7 @@ pub(crate) fn table(full_name: &str) -> String {
         .to_uppercase()
 }
 
-/// What a message takes in memory without what it points to, as an expression.
+/// The size of a message in memory without its heap data, as an expression.
 fn bytes_of(types: &Types, message: &Message) -> String {
     if !message.is_map_entry {
         return format!("size_of::<{}>()", message.rust);

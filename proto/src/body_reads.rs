@@ -1,9 +1,9 @@
-//! Request bodies that are being read into a budget, and which of them is evicted for another.
+//! Request bodies that are being read into a budget, and the choice of a body to evict for another.
 //!
-//! Entered through [`Budget::read`]. Invariants: only what has stood still makes room, of the peer that has most, and
-//! never for a peer that has more; what it was charged is given back at once.
+//! [`Budget::read`] begins a read. Invariants: only stalled requests are evicted, those of the largest peer first, and never
+//! for a larger peer; the charge of an evicted request is released at once.
 //!
-//! This file and `budget` know each other: a body holds a charge of its budget, and a budget that is full evicts bodies.
+//! This file and `budget` depend on each other: a body holds a charge of its budget, and a full budget evicts bodies.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ use crate::budget::{Budget, Charge, Exhausted};
 
 /// After so long without progress a request makes room for others.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// What has to come of it, or it stands still.
+/// The number of bytes that must arrive within the timeout; otherwise the request counts as stalled.
 const PROGRESS_BYTES: usize = 16 * 1024;
 
-/// What is being read of one whole. Cheap to clone.
+/// The reads in progress on one root budget. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyReads(Arc<Mutex<Table>>);
 
@@ -33,9 +33,9 @@ struct Table {
 #[derive(Debug)]
 struct ReadInProgress {
     charge: Charge,
-    /// When it last made progress.
+    /// The time of the last progress.
     last_progress: Instant,
-    /// What has come since.
+    /// The number of bytes received since then.
     bytes_since_progress: usize,
     revoked: CancellationToken,
 }
@@ -61,7 +61,7 @@ impl Table {
     }
 
     fn grow(&mut self, id: u64, bytes: usize, now: Instant) -> Option<Result<(), Exhausted>> {
-        // While it takes more it is none of those that make room.
+        // A request is not a candidate for eviction while it grows.
         let mut one = self.under_way.remove(&id)?;
         let grown = loop {
             match one.charge.try_grow(bytes) {
@@ -94,10 +94,10 @@ impl BodyReads {
 }
 
 impl Budget {
-    /// A request that is read from now on, charged for what has come of it.
+    /// Begins reading a request, charged for each received part.
     ///
     /// # Errors
-    /// When there is no room for any.
+    /// When the budget has no room at all.
     pub fn read(&self) -> Result<BodyRead, Exhausted> {
         let charge = self.charge(0)?;
         let revoked = CancellationToken::new();
@@ -154,7 +154,7 @@ impl BodyRead {
         &self.revoked
     }
 
-    /// All of it has come: it makes room for nobody any more. None if it has done so.
+    /// Ends a complete read: the body is no longer a candidate for eviction. `None` if it was evicted.
     #[must_use]
     pub fn finish(self) -> Option<Charge> {
         self.take()

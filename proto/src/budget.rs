@@ -1,9 +1,9 @@
-//! Budgets of bytes: what waits for a peer is charged to that peer, and to all peers together.
+//! Budgets of bytes: data waiting for a peer is charged to that peer, and to all peers together.
 //!
-//! A [`Budget`] has a limit; a [`Budget::share`] of it has one of its own and is charged to the whole as well.
-//! A [`Charge`] is what something takes, for as long as it exists. Invariants: every byte charged is given back
-//! exactly once, at all levels; no budget has more than its limit, but for one item alone, which is always let in
-//! (or what is larger than the limit could never pass), and for the floors of its shares.
+//! A [`Budget`] has a limit; a [`Budget::share`] of it has one of its own and is charged to the whole as well. A [`Charge`]
+//! lasts as long as the charged data. Invariants: every byte charged is released exactly once, at all levels. No budget
+//! exceeds its limit, with two exceptions: a single item alone, which is always admitted (otherwise an item larger than the
+//! limit could never pass), and the floors of its shares.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,14 +15,14 @@ use tokio::sync::Notify;
 
 use crate::body_reads::BodyReads;
 
-/// A limit of bytes and what is used of it. Cheap to clone; clones are the same budget.
+/// A limit of bytes and its present use. Cheap to clone; clones are the same budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Level>);
 
 #[derive(Debug)]
 struct Level {
     bytes_max: usize,
-    /// What this share may have whatever the rest of the whole has.
+    /// The bytes granted to this share regardless of the use of the rest.
     floor_bytes: usize,
     /// Whether it leaves the others as much as it has itself.
     is_fair: bool,
@@ -30,11 +30,11 @@ struct Level {
     /// Wakes those who wait for room.
     released: Notify,
     parent: Option<Budget>,
-    /// What is being read, of all parts of a whole.
+    /// The reads in progress on all parts of a whole.
     body_reads: BodyReads,
 }
 
-/// Why something was not charged.
+/// Errors of charging a full budget.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Exhausted {
     #[error(
@@ -69,17 +69,16 @@ impl Budget {
         }))
     }
 
-    /// A part of this budget with a limit of its own. Up to `floor_bytes` of it are granted even when the
-    /// others have used up the whole.
+    /// A part of this budget with a limit of its own. Up to `floor_bytes` of it are granted even when the others have used up the
+    /// whole.
     #[must_use]
     pub fn share(&self, bytes_max: usize, floor_bytes: usize) -> Self {
         self.part(bytes_max, floor_bytes, false)
     }
 
-    /// A part of this budget that has never more than is left for others: one has half of the whole at most, two
-    /// have a third each, and another one always finds as much room as each of those before it. Up to `floor_bytes`
-    /// of it are granted whatever the others have; its own parts may have their floors beyond its limit, all of them
-    /// together as much again.
+    /// A part of this budget that never exceeds the room left for others: a single part has at most half of the whole, two have a
+    /// third each, and another one always finds as much room as each of those before it. Up to `floor_bytes` are granted
+    /// regardless of the others. The floors of its own parts may exceed its limit, by at most that limit in all.
     #[must_use]
     pub fn fair_share(&self, floor_bytes: usize) -> Self {
         self.part(self.limit() / 2, floor_bytes, true)
@@ -107,8 +106,7 @@ impl Budget {
         self.0.bytes_max
     }
 
-    /// Charges `bytes` here and to the whole, or nothing at all. Where others have used up the whole, what is being
-    /// read and stands still makes room.
+    /// Charges `bytes` here and to the whole, or nothing at all. When others have used up the whole, stalled reads are evicted.
     pub fn charge(&self, bytes: usize) -> Result<Charge, Exhausted> {
         self.add_with_eviction(bytes)?;
         Ok(Charge {
@@ -117,7 +115,7 @@ impl Budget {
         })
     }
 
-    /// What is being read of this whole.
+    /// The reads in progress on this whole.
     pub(crate) fn body_reads(&self) -> &BodyReads {
         &self.0.body_reads
     }
@@ -141,7 +139,7 @@ impl Budget {
         }
     }
 
-    /// The same, but waits until there is room.
+    /// Charges `bytes` as [`Budget::charge`] does, but waits until there is room.
     pub async fn charge_when_free(&self, bytes: usize) -> Charge {
         loop {
             let mut level = self;
@@ -222,7 +220,7 @@ impl Level {
     }
 }
 
-/// What something takes of a budget, given back when this is dropped.
+/// A number of bytes charged to a budget, released when this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     budget: Budget,
@@ -249,7 +247,7 @@ impl Charge {
         self.bytes -= rest;
     }
 
-    /// As [`Charge::grow`], with the room that there is.
+    /// Grows like [`Charge::grow`], but only within the free room.
     pub(crate) fn try_grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.budget.add(bytes, false)?;
         self.bytes += bytes;
@@ -290,7 +288,7 @@ impl Drop for Charge {
     }
 }
 
-/// One fair share of a budget for each peer that uses it.
+/// A fair share of a budget for each peer that uses it.
 #[derive(Debug)]
 pub struct Shares<K> {
     parent: Budget,
@@ -298,7 +296,7 @@ pub struct Shares<K> {
     shares: Mutex<HashMap<K, Budget>>,
 }
 
-/// With more peers than this, those that use nothing are forgotten.
+/// The number of peers above which idle peers are forgotten.
 const IDLE_PEERS_MAX: usize = 1_024;
 
 impl<K: Eq + Hash> Shares<K> {
@@ -312,7 +310,7 @@ impl<K: Eq + Hash> Shares<K> {
         }
     }
 
-    /// The share of a peer: the same one for as long as anything of it is in use.
+    /// The share of a peer: the same one as long as any part of it is in use.
     #[must_use]
     pub fn of(&self, peer: K) -> Budget {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! Between messages and the vocabulary of `meseta-resources`: here protobuf ends.
+//! Conversion between messages and the vocabulary of `meseta-resources`: here protobuf ends.
 //!
-//! Into the vocabulary everything is validated, and accepted in each format that was ever spoken;
-//! out of it, the caller says which [`Format`] the receiver understands.
+//! Conversion into the vocabulary validates everything, and accepts every format of present and past versions. For the way
+//! out, the caller chooses the [`Format`] that the receiver understands.
 
 mod attribute;
 mod domain;

@@ -1,8 +1,8 @@
-//! What a master tells an agent before anything is sent: which registry it leads, and since which start.
+//! The epoch of a master: the registry that it leads, and the number of its start.
 //!
-//! It is in the metadata of the answer to `AgentRegistry.Connect`, which comes before the first frame. A master that
-//! stands still before it leads reads what waits on its connections long after it was sent; an agent that has been told
-//! obeys no lower epoch from then on, so that what it sends next is still true when that master reads it.
+//! An agent receives it before anything is sent, in the metadata of the answer to `AgentRegistry.Connect`, which comes before
+//! the first frame. A master that stands still before it leads reads waiting messages long after they were sent. An agent
+//! that knows an epoch obeys no lower one from then on, so that its next message is still true when that master reads it.
 
 use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 
@@ -13,10 +13,10 @@ const EPOCH: &str = "meseta-epoch";
 /// The header of the cluster's id.
 pub const CLUSTER_ID: &str = "meseta-cluster-id";
 
-/// With what a master leads.
+/// The registry and the epoch of a leading master.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedEpoch {
-    /// The id of the registry; absent if it has none that can be told.
+    /// The id of the registry; absent if it has no id that fits into metadata.
     pub cluster_id: Option<String>,
     /// Grows with every start of a master on this registry, from 1.
     pub epoch: u64,
@@ -32,7 +32,8 @@ impl LedEpoch {
         }
     }
 
-    /// Reads it from the metadata of an answer. Masters before 0.2 tell none; what is no number is none.
+    /// Reads the epoch from the metadata of an answer. `None` for masters before 0.2, which send none, and for values that are
+    /// not numbers.
     #[must_use]
     pub fn read(metadata: &MetadataMap) -> Option<Self> {
         let text = |key| metadata.get(key)?.to_str().ok();

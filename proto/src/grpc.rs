@@ -14,11 +14,11 @@ use crate::schema::{self, WireMessage};
 /// clients and servers as `max_decoding_message_size`; tonic's own limit is 4 MiB.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 20;
 
-/// What one message may become when it is decoded: four times the largest, or a hundred thousand tasks.
+/// The limit on the decoded size of one message: four times the largest message, or a hundred thousand tasks.
 const DECODED_MAX_BYTES: usize = 4 * MESSAGE_MAX_BYTES;
 
-/// What each stream has to begin with in each direction. An agent or a framework keeps one for as long as it
-/// lives, and says little most of the time; buffers grow with what is said.
+/// The initial buffer size of each stream in each direction. Agents and frameworks keep a stream for their whole life and
+/// send little most of the time; buffers grow with the messages.
 const BUFFER_BYTES: usize = 1024;
 
 /// Messages that wait together are sent together, up to about so much.

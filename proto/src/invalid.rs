@@ -1,12 +1,12 @@
-//! Why something that was given or asked for breaks a rule: a flag, a call, a task, a resource.
+//! The error of a value that breaks a rule: a flag, a call, a task, a resource.
 //!
-//! Whoever gave it is shown the text: an operator at the start or in an answer, a framework in an ERROR event or in the
-//! status of a task or an operation, an executor in an answer, an agent as its connection ends. Invariant: nothing
-//! branches on which rule it was.
+//! The author of the value sees the text: an operator at the start or in an answer, a framework in an ERROR event or in the
+//! status of a task or an operation, an executor in an answer, an agent as its connection ends. Invariant: no code branches
+//! on the broken rule.
 
 use std::fmt::Display;
 
-/// What is wrong with a value, in words for whoever gave it.
+/// The error in a value, in words for the author of the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(String);

@@ -26,7 +26,7 @@ pub enum Error {
     #[error("Failed to parse body into JSON: {reason}")]
     Syntax {
         reason: String,
-        /// Where, both from 1; the column in bytes.
+        /// The position, line and column from 1; the column in bytes.
         line: usize,
         column: usize,
     },
@@ -37,7 +37,7 @@ pub enum Error {
     },
 }
 
-/// Reads one message; what is wrong with it is told in the words of Mesos.
+/// Reads a message; errors have the wording of Mesos.
 pub fn from_slice<T: WireMessage>(body: &[u8]) -> Result<T, Error> {
     read(body, de::Root::<T>::new(), T::SCHEMA, false)
 }
@@ -53,8 +53,8 @@ pub fn from_slice_charged<T: WireMessage>(
     Ok(read.map(|message| (message, charge)))
 }
 
-/// Runs `read`, which reads JSON with what is here, and charges what its lists take; the error is the budget's
-/// when that is why it ended.
+/// Runs `read`, which reads JSON with this module, and charges the memory of its lists. Returns the budget's error if that
+/// ended the reading.
 pub fn charged<T>(charge: Charge, read: impl FnOnce() -> T) -> Result<(T, Charge), Exhausted> {
     let (result, charged) = session::charged(charge, read);
     charged.map(|charge| (result, charge))
@@ -118,7 +118,7 @@ fn describe_missing(
     schema: &'static schema::Message,
     is_array: bool,
 ) -> Option<String> {
-    /// To name what is missing takes many times the body.
+    /// The list of missing fields takes many times the size of the body.
     const DESCRIBED_MAX_BYTES: usize = 1 << 20;
     if body.len() > DESCRIBED_MAX_BYTES {
         return None;
@@ -180,7 +180,7 @@ fn without_position(error: &serde_json::Error) -> String {
     text.strip_suffix(&position).unwrap_or(&text).to_owned()
 }
 
-/// What follows the fault on its line, as Mesos shows it.
+/// The text after the fault on its line, as Mesos shows it.
 fn syntax(body: &str, error: &serde_json::Error) -> String {
     let reason = without_position(error);
     if reason.starts_with("recursion limit") {

@@ -1,16 +1,16 @@
-//! Which of several masters to ask, and when: for clients that keep to the one that leads.
+//! The choice of the next master to contact, and its time: for clients that stay with the leader.
 //!
-//! A state machine without I/O: the caller connects to what [`MasterSearch::next_attempt`] gives, after its pause, and
-//! shows a failure to [`MasterSearch::failed`]. A master that follows names the one that leads in the metadata of its
-//! refusal, which is asked next and at once. Invariant: nobody is asked twice without a pause but on such a word, and
-//! those words are followed without one only as often as there are masters.
+//! A state machine without I/O: the caller connects to the master of [`MasterSearch::next_attempt`] after its pause, and
+//! reports a failure to [`MasterSearch::failed`]. A follower names the leader in the metadata of its refusal, and the search
+//! tries this master next, without a pause. Invariant: the search tries a master a second time only after a pause or a
+//! redirect, and it follows at most as many redirects without a pause as there are masters.
 
 use std::time::Duration;
 
 use meseta_resources::HostPort;
 use tonic::{Code, Status};
 
-/// Where a master that follows names the one that leads, in the metadata of a gRPC status.
+/// The metadata key of a gRPC status in which a follower names the leader.
 pub const LEADER: &str = "meseta-leader";
 
 /// Masters in a list at most; a cluster has three or five.
@@ -19,7 +19,7 @@ pub const MASTERS_MAX: usize = 64;
 /// Pauses between rounds begin with this.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 
-/// They do not grow beyond this: a new leader is there within ten seconds.
+/// The longest pause: a new leader is there within ten seconds.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The address of the leader that a refused call names, if it names one that can be an address.
@@ -35,7 +35,7 @@ pub fn is_host_port(text: &str) -> bool {
     text.parse::<HostPort>().is_ok()
 }
 
-/// Pauses that double, each between half of its length and all of it, so that clients do not come together.
+/// Pauses that double, each between half of its length and its full length, so that clients do not retry together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     pauses: u32,
@@ -67,7 +67,7 @@ impl Backoff {
     }
 }
 
-/// A list of masters that is none.
+/// Errors in a list of masters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     #[error("{0:?} is not host:port (for example 10.0.0.1:5050)")]
@@ -79,7 +79,7 @@ pub enum ListError {
 /// Whom to ask, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Its host and port.
+    /// The host and port of the master.
     pub master: String,
     /// Time to wait first.
     pub pause: Duration,
@@ -89,13 +89,13 @@ pub struct Attempt {
 #[derive(Clone, Debug)]
 pub struct MasterSearch {
     masters: Vec<String>,
-    /// The place in the list of the one that is asked next.
+    /// The position in the list of the next master.
     next: usize,
     /// Whom the last one named.
     named: Option<String>,
-    /// How often such a word was followed since the last pause.
+    /// The number of redirects followed since the last pause.
     followed: usize,
-    /// Those of the list that were asked since the last pause.
+    /// The number of masters of the list tried since the last pause.
     asked: usize,
     backoff: Backoff,
 }
@@ -140,14 +140,14 @@ impl MasterSearch {
         Attempt { master, pause }
     }
 
-    /// The one that was asked refused or could not be reached. Says whether another attempt can help: a call that a
-    /// leader refuses is refused again.
+    /// Reports that the master refused the call or was unreachable. Returns whether another attempt can help: a call refused by a
+    /// leader would be refused again.
     pub fn failed(&mut self, status: &Status) -> bool {
         self.named = named_leader(status).map(str::to_owned);
         self.named.is_some() || status.code() == Code::Unavailable
     }
 
-    /// The one that was asked leads. When it is lost, the search begins with it.
+    /// Reports that this master leads. After it is lost, the search begins with this master.
     pub fn succeeded(&mut self, master: &str) {
         if let Some(place) = self.masters.iter().position(|one| one == master) {
             self.next = place;

@@ -1,9 +1,8 @@
 //! Meseta's wire: messages, the Mesos JSON dialect, RecordIO.
 //!
-//! [`mesos`] and [`meseta`] are the generated messages; [`media`] reads and writes them, in
-//! [`json`] or [`protobuf`], framed by [`recordio`]; [`convert`] and
-//! [`v0`] stand between them and the vocabulary of `meseta-resources`. Invariant: what has come in
-//! through `media` or [`grpc`] has every required field.
+//! [`mesos`] and [`meseta`] are the generated messages; [`media`] reads and writes them, in [`json`] or [`protobuf`], framed
+//! by [`recordio`]; [`convert`] and [`v0`] stand between them and the vocabulary of `meseta-resources`. Invariant: a message
+//! that was read through `media` or [`grpc`] has every required field.
 
 pub mod body_reads;
 pub mod budget;

@@ -13,9 +13,9 @@ use crate::{json, protobuf, recordio};
 
 /// Names a scheduler's or an operator's stream; answered to SUBSCRIBE, required with other calls.
 pub const MESOS_STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
-/// What the records of a RecordIO answer may be encoded in.
+/// The accepted encodings of the records of a RecordIO answer.
 pub const MESSAGE_ACCEPT: HeaderName = HeaderName::from_static("message-accept");
-/// What the records of a RecordIO body are encoded in.
+/// The encoding of the records of a RecordIO body.
 pub const MESSAGE_CONTENT_TYPE: HeaderName = HeaderName::from_static("message-content-type");
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -26,7 +26,7 @@ pub enum MediaType {
 }
 
 impl MediaType {
-    /// What a single message may be encoded in, the preferred first.
+    /// The encodings of a single message, the preferred first.
     pub const MESSAGES: [Self; 2] = [Self::Json, Self::Protobuf];
 
     #[must_use]
@@ -94,7 +94,7 @@ pub fn content_type(headers: &HeaderMap, allowed: &[MediaType]) -> Result<MediaT
         })
 }
 
-/// What `Accept` lets the answer be, out of the types of single messages.
+/// The type of the answer that `Accept` allows, out of the types of single messages.
 pub fn accept(headers: &HeaderMap) -> Result<MediaType, Error> {
     Accept::of(headers, &ACCEPT)
         .choose(&MediaType::MESSAGES)
@@ -148,7 +148,7 @@ impl Accept {
         Self(ranges.collect())
     }
 
-    /// The best of what is offered; between equals, the first.
+    /// The best of the offered types; between equals, the first.
     #[must_use]
     pub fn choose(&self, offered: &[MediaType]) -> Option<MediaType> {
         let mut best = None;
@@ -192,7 +192,7 @@ fn quality(text: &str) -> Option<u16> {
     }
 }
 
-/// Why a body is not the message it should be.
+/// Errors of decoding a body.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error(transparent)]
@@ -209,7 +209,7 @@ pub fn decode<T: WireMessage>(media: MediaType, body: &[u8]) -> Result<T, BodyEr
     }
 }
 
-/// Why a body that is charged to a budget is not the message it should be.
+/// Errors of decoding a body that is charged to a budget.
 #[derive(Debug, thiserror::Error)]
 pub enum ChargedError {
     #[error(transparent)]
@@ -365,7 +365,7 @@ mod tests {
             drop(charge);
             assert_eq!(budget.used(), 0);
         }
-        // Nobody counts what is read without a budget.
+        // Reading without a budget charges nothing.
         assert_eq!(
             decode::<Launch>(MediaType::Json, json.as_bytes()).unwrap(),
             launch

@@ -1,12 +1,12 @@
-//! The reference reconciler: how a framework keeps its view of its tasks true.
+//! The reference reconciler: keeps a framework's view of its tasks true.
 //!
-//! The algorithm of the Mesos documents as a state machine: after each subscription, and now and
-//! then, ask for every task that is not known to have ended until each has been heard of, with a
-//! pause that doubles up to a limit; one reconciliation at a time, a new one replaces the one
-//! before, and no request is larger than a master takes. Some times after a subscription all is asked for that the master
-//! knows: one that leads since a moment learns only from its agents of tasks that are not ours. Entered through [`Reconciler`]; the caller sends what [`Reconciler::poll`] gives and
-//! shows every update to [`Reconciler::observe`]. Invariant: a task that has ended stays ended,
-//! whatever late or repeated updates say, unless it was only thought lost.
+//! The algorithm of the Mesos documents as a state machine. After each subscription, and from time to time, it requests the
+//! state of every task that is not known to have ended, until the state of each has arrived, with a pause that doubles up to
+//! a limit. There is one reconciliation at a time; a new one replaces the previous one. No request is larger than a master
+//! accepts. A few times after a subscription it requests all tasks that the master knows: a new leader learns only from its
+//! agents of tasks that are unknown here. The caller sends the requests of [`Reconciler::poll`] and passes every update to
+//! [`Reconciler::observe`]. Invariant: a task that has ended stays ended, regardless of late or repeated updates, unless it
+//! was only presumed lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -19,24 +19,25 @@ use crate::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reas
 
 /// Ended tasks that are remembered, so that a late update of one is not taken for an untracked task.
 pub const ENDED_MAX: usize = 10_000;
-/// Tasks that one request names: some 2 MB, of the 32 MiB that a master takes.
+/// The maximum number of tasks in a request: some 2 MB, of the 32 MiB that a master accepts.
 pub const ASKED_MAX: usize = 10_000;
 
-/// After a subscription all that the master knows is asked for so much later: most agents are back at a new master within
-/// seconds, the last when its `--agent_reregister_timeout` is over. Three times, since each costs an answer for each task.
+/// The delays after a subscription at which the reconciler requests all tasks of the master: most agents reregister with a
+/// new master within seconds, the last when its `--agent_reregister_timeout` is over. Three requests, since each costs an
+/// answer for each task.
 pub const ALL_ASKED_AFTER: [Duration; 3] = [
     Duration::from_secs(30),
     Duration::from_secs(2 * 60),
     Duration::from_secs(10 * 60),
 ];
 
-/// How often to ask.
+/// The intervals of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconcileIntervals {
-    /// From the first request of a reconciliation to the second; each later pause is twice as long.
+    /// The pause between the first and the second request of a reconciliation; each later pause is twice as long.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// From the end of one reconciliation to the start of the next, which begins with an implicit one.
+    /// The time between the end of a reconciliation and the start of the next, which begins with an implicit one.
     pub period: Duration,
 }
 
@@ -54,7 +55,7 @@ impl Default for ReconcileIntervals {
 /// A request to send.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// These tasks, and where they are as far as that is known.
+    /// The state of these tasks, with their agents as far as known.
     Explicit(Vec<call::reconcile::Task>),
     /// All that the master knows.
     Implicit,
@@ -76,7 +77,7 @@ impl Request {
     }
 }
 
-/// What an update means to the framework.
+/// The meaning of an update for the framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// A task of ours is in this state now.
@@ -97,7 +98,7 @@ pub enum Observation {
 struct Tracked {
     agent: Option<String>,
     state: Option<TaskState>,
-    /// When it was last heard of.
+    /// The time of the last update.
     confirmed_at: Option<Moment>,
 }
 
@@ -109,11 +110,11 @@ struct Round {
     pause: Duration,
     /// Still to be sent once.
     implicit_due: bool,
-    /// The last task that was asked for since the last pause, while there are more behind it.
+    /// The last requested task since the last pause, while more tasks follow it.
     asked_to: Option<String>,
 }
 
-/// What a framework knows of its tasks, and what it has to ask.
+/// The view of a framework on its tasks, and its next requests.
 #[derive(Clone, Debug)]
 pub struct Reconciler {
     intervals: ReconcileIntervals,
@@ -122,9 +123,9 @@ pub struct Reconciler {
     /// In order, the oldest first.
     ended_order: VecDeque<String>,
     round: Option<Round>,
-    /// When the next periodic reconciliation starts; nothing while there is no stream.
+    /// The start of the next periodic reconciliation; `None` while there is no stream.
     periodic: Option<Moment>,
-    /// When all is asked for again after the subscription, the next first.
+    /// The times at which all tasks are requested again after the subscription, the next first.
     all_asked: VecDeque<Moment>,
 }
 
@@ -184,7 +185,7 @@ impl Reconciler {
         self.all_asked.clear();
     }
 
-    /// When [`Self::poll`] has something to do next.
+    /// The time of the next action of [`Self::poll`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         let own = match &self.round {
@@ -205,7 +206,7 @@ impl Reconciler {
         }
     }
 
-    /// What to send now, if anything.
+    /// The request to send now, if any.
     pub fn poll(&mut self, now: Moment) -> Option<Request> {
         let due = self.all_asked.iter().take_while(|at| **at <= now).count();
         if due > 0 {
@@ -290,7 +291,7 @@ impl Reconciler {
         });
     }
 
-    /// What to ask of the tasks behind this one that were not heard of since then, and whether there are more of them.
+    /// The tasks after `behind` without an update since then, and whether there are more of them.
     fn questions(&self, since: Moment, behind: Option<&str>) -> (Vec<call::reconcile::Task>, bool) {
         let mut unconfirmed = self.unconfirmed(since, behind);
         let tasks =
@@ -372,7 +373,7 @@ fn is_end(state: TaskState) -> bool {
     }
 }
 
-/// Where a live state stands in a task's life.
+/// The position of a live state in a task's life.
 fn order(state: TaskState) -> u8 {
     match state {
         TaskState::TaskUnknown | TaskState::TaskStaging => 0,

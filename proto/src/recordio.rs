@@ -1,14 +1,14 @@
 //! RecordIO: the framing of every Mesos stream, `<decimal length>\n<bytes>` over and over.
 //!
-//! Chunk boundaries of the transport mean nothing here. After a bad header the stream is lost, since
-//! nothing tells where the next record begins: the decoder fails once and for all.
+//! Chunk boundaries of the transport mean nothing here. After a bad header the stream is lost, since the start of the next
+//! record is unknown: the decoder fails once and for all.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 /// The digits of `u64::MAX`: a header without a newline after as many is no header.
 const HEADER_MAX_DIGITS: usize = 20;
 
-/// One record with its header, in one buffer: real clients need both in the same HTTP chunk.
+/// Encodes a record with its header, in one buffer: real clients need both in the same HTTP chunk.
 #[must_use]
 pub fn encode(record: &[u8]) -> Bytes {
     let header = format!("{}\n", record.len());

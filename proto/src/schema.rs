@@ -7,7 +7,7 @@
 use serde::Serialize;
 use serde::de::MapAccess;
 
-/// A message of the wire: what is generated for each of them.
+/// A message of the wire; each has generated code.
 pub trait WireMessage: prost::Message + Default + Serialize {
     const SCHEMA: &'static Message;
 
@@ -25,11 +25,11 @@ impl<T: WireMessage> WireMessage for Box<T> {
 
 #[derive(Debug)]
 pub struct Message {
-    /// With its package: `mesos.v1.scheduler.Call`.
+    /// The name with its package: `mesos.v1.scheduler.Call`.
     pub name: &'static str,
     /// Whether it, or a message inside it, has a required field.
     pub has_required: bool,
-    /// What one takes in memory, decoded, without what it points to.
+    /// The size of a decoded message in memory, without its heap data.
     pub bytes: usize,
     /// In the order of declaration.
     pub fields: &'static [Field],
@@ -68,7 +68,7 @@ impl Message {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
 
-    /// Of a map's entry, which has a key and a value: the value's, if it is a message.
+    /// The value's message, if this is a map's entry whose value is a message.
     fn map_value(&self) -> Option<&'static Self> {
         match self.fields.get(1)?.kind {
             Kind::Message(value) => Some(value),
@@ -103,7 +103,7 @@ pub fn bytes_of<T: WireMessage>(message: &T) -> usize {
     decoded_bytes(T::SCHEMA, &message.encode_to_vec())
 }
 
-/// What a message points to: texts, and the elements of lists and maps.
+/// The size of a message's heap data: texts, and the elements of lists and maps.
 fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
     /// A text in a list, or a number with the room that lists keep.
     const ELEMENT: usize = 24;
@@ -131,14 +131,14 @@ fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
     sum
 }
 
-/// As deep as prost goes.
+/// The limit of prost on the depth.
 const DEPTH_MAX: usize = 100;
 
-/// Paths that one answer names; a body that lacks more is a program's mistake, and each is like the others.
+/// The maximum number of paths in an answer; a body that lacks more is a program's mistake, and further paths look alike.
 const MISSING_MAX: usize = 100;
 
-/// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`, and of what is
-/// deeper than prost accepts.
+/// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`, and of fields deeper
+/// than prost accepts.
 ///
 /// The bytes must be well-formed: call it after decoding.
 #[must_use]
@@ -150,7 +150,7 @@ pub fn missing_in_wire(schema: &'static Message, bytes: &[u8]) -> Vec<String> {
     missing
 }
 
-/// The same of a JSON object.
+/// The paths of the required fields that a JSON object lacks.
 #[must_use]
 pub fn missing_in_json(schema: &'static Message, value: &serde_json::Value) -> Vec<String> {
     let mut missing = Vec::new();
@@ -158,8 +158,8 @@ pub fn missing_in_json(schema: &'static Message, value: &serde_json::Value) -> V
     missing
 }
 
-/// One pass without allocation. May say no where a message's field came in several pieces that are
-/// complete together; never says yes wrongly.
+/// Checks for all required fields in one pass without allocation. May return false for a message field in several pieces that
+/// are complete together; never returns true wrongly.
 fn is_complete(schema: &'static Message, bytes: &[u8], depth: usize) -> bool {
     if depth > DEPTH_MAX {
         return false;
@@ -404,7 +404,7 @@ impl<'a> Iterator for Wire<'a> {
 }
 
 pub(crate) mod tables {
-    //! One table per message, generated.
+    //! Generated tables, one for each message.
 
     use super::{Field, Kind, Label, Message};
 
@@ -439,7 +439,7 @@ mod tests {
         out
     }
 
-    /// Found by libFuzzer: what was taken could not be read again, for of two states the last one is kept.
+    /// Regression, found by libFuzzer: an accepted message was unreadable after writing, because the last of two states is kept.
     #[test]
     fn of_a_required_enum_that_comes_twice_the_last_counts() {
         let id = field(1, &field(1, b"t"));

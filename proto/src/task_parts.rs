@@ -93,7 +93,7 @@ fn check_secret(secret: &v1::Secret) -> Result<(), Invalid> {
     }
 }
 
-/// One command of a check: something to run.
+/// Checks that a command of a check contains something to run.
 fn check_command(command: &CommandInfo, what: &str) -> Result<(), Invalid> {
     match &command.value {
         Some(_) => Ok(()),
@@ -166,7 +166,7 @@ pub fn check_health(
     ])
 }
 
-/// The same for a check whose outcome is only told.
+/// Validates a check whose outcome is only reported.
 pub fn check_check(
     check: &v1::CheckInfo,
     environment: impl Fn(Option<&CommandInfo>) -> Result<(), Invalid>,

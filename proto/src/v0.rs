@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use crate::convert::{Format, to_resource};
 
-/// Shown even when there is none.
+/// Names that are shown even with an amount of zero.
 const ALWAYS: [&str; 4] = ["cpus", "gpus", "mem", "disk"];
 
 /// A limit of a task; JSON has no infinity, and Mesos writes it as a text.
@@ -31,8 +31,8 @@ impl From<f64> for Limit {
     }
 }
 
-/// All there is of each name: `{"cpus":4.0,"gpus":0.0,"mem":0.0,"disk":0.0,"ports":"[1-2]"}`, and
-/// what is revocable apart, as `cpus_revocable`.
+/// The total of each name: `{"cpus":4.0,"gpus":0.0,"mem":0.0,"disk":0.0,"ports":"[1-2]"}`, and revocable resources
+/// separately, as `cpus_revocable`.
 #[derive(Copy, Clone, Debug)]
 pub struct Summary<'a>(pub &'a Resources);
 
@@ -69,7 +69,7 @@ impl Serialize for Summary<'_> {
     }
 }
 
-/// Of two kinds under one name, the later is shown.
+/// Adds two values; for different kinds under one name the later value wins.
 fn add<'a>(sum: Cow<'a, Value>, value: Cow<'a, Value>) -> Cow<'a, Value> {
     match (&*sum, &*value) {
         (Value::Scalar(a), Value::Scalar(b)) => Cow::Owned(Value::Scalar(*a + *b)),
@@ -93,7 +93,7 @@ fn number_or_text(value: &Value) -> NumberOrText {
     }
 }
 
-/// `reserved_resources`: the [`Summary`] of what is reserved to each role.
+/// `reserved_resources`: the [`Summary`] of the resources reserved to each role.
 #[derive(Copy, Clone, Debug)]
 pub struct Reserved<'a>(pub &'a Resources);
 
@@ -127,7 +127,7 @@ impl Serialize for Full<'_> {
     }
 }
 
-/// `reserved_resources_full`: [`Full`] of what is reserved to each role.
+/// `reserved_resources_full`: [`Full`] of the resources reserved to each role.
 #[derive(Copy, Clone, Debug)]
 pub struct ReservedFull<'a>(pub &'a Resources);
 

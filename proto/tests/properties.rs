@@ -128,7 +128,7 @@ fn random<T: WireMessage>(bytes: &[u8], careless: bool) -> DynamicMessage {
     .message(&descriptor, DEPTH)
 }
 
-/// As prost-reflect writes it, with our names and numbers.
+/// The output of prost-reflect, with our names and numbers.
 fn canonical(message: &DynamicMessage) -> Vec<u8> {
     let options = SerializeOptions::new()
         .use_proto_field_name(true)

@@ -7,7 +7,7 @@ use super::resource::{ranges, to_ranges};
 use crate::mesos::v1;
 use crate::mesos::v1::value;
 
-/// Why a message is not an attribute.
+/// Errors of converting a message to an attribute.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AttributeError {
     #[error("invalid attribute: {0}")]

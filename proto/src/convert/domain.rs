@@ -3,7 +3,7 @@
 use crate::json;
 use crate::mesos::v1::DomainInfo;
 
-/// What a domain looks like, for errors.
+/// A valid domain, for errors.
 const EXAMPLE: &str = r#"{"fault_domain":{"region":{"name":"eu"},"zone":{"name":"rack1"}}}"#;
 
 /// A domain could not be read.

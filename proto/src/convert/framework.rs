@@ -1,11 +1,11 @@
-//! What a framework says of itself: its roles and its capabilities.
+//! The declaration of a framework: its roles and its capabilities.
 
 use meseta_resources::{Role, RoleError};
 
 use crate::mesos::v1::FrameworkInfo;
 use crate::mesos::v1::framework_info::capability::Type;
 
-/// What a framework declared that it understands; unknown capabilities are dropped.
+/// The capabilities that a framework declared; unknown ones are dropped.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct FrameworkCapabilities {
     pub revocable_resources: bool,
@@ -47,7 +47,7 @@ pub fn has_capability(framework: &FrameworkInfo, kind: Type) -> bool {
         .any(|capability| capability.r#type == Some(kind.into()))
 }
 
-/// Why a framework's roles are refused.
+/// Reasons to refuse a framework's roles.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameworkRolesError {
     #[error("'FrameworkInfo.role' must not be set when the framework is MULTI_ROLE capable")]

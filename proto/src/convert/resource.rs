@@ -18,7 +18,7 @@ use crate::mesos::v1::resource::{
 };
 use crate::mesos::v1::{value, volume};
 
-/// How reservations are written.
+/// The format of written reservations.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Format {
     /// `role` and `reservation`: for frameworks and agents that know nothing else.
@@ -34,7 +34,7 @@ pub enum Format {
 #[error("{0} has a reservation that the format before refinement cannot say")]
 pub struct NotRepresentable(pub res::Resource);
 
-/// One resource among several is invalid.
+/// A resource among several is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("Resource '{name}' is invalid: {reason}")]
 pub struct ResourcesError {
@@ -43,7 +43,7 @@ pub struct ResourcesError {
     pub reason: RawResourceError,
 }
 
-/// What an operator wrote cannot be read as resources.
+/// Errors of parsing resources that an operator wrote.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ResourcesTextError {
     #[error(transparent)]
@@ -196,7 +196,7 @@ fn raw_disk(message: &DiskInfo) -> RawDisk {
     }
 }
 
-/// Every resource as a message; a shared volume as many times as there are copies of it.
+/// Converts every resource to a message; a shared volume becomes as many messages as it has copies.
 pub fn to_resources(
     resources: &Resources,
     format: Format,

@@ -82,7 +82,8 @@ fn refined_reservations_need_the_stack() {
     assert!(to_resources(&Resources::from(refined), Format::PreRefinement).is_err());
 }
 
-/// Found by libFuzzer: it was told as reserved by nobody, and what was made of that was not what had been offered.
+/// Regression, found by libFuzzer: the resource was sent without its principal, so resources made from it differed from those
+/// offered.
 #[test]
 fn who_made_a_static_reservation_needs_the_stack() {
     for who in [

@@ -1,7 +1,7 @@
-//! How values are read: one seed per type of field, each knowing the field's name for its errors.
+//! Reading of values: one seed per type of field, each knowing the field's name for its errors.
 //!
-//! Every seed yields `None` for `null`. Deep nesting ends in serde_json's recursion limit, also
-//! within values that are skipped, because skipping recurses through the same counter.
+//! Every seed yields `None` for `null`. Deep nesting ends in serde_json's recursion limit, also within skipped values,
+//! because skipping recurses through the same counter.
 
 mod whole;
 
@@ -94,7 +94,7 @@ macro_rules! refuse {
     };
 }
 
-/// What the visitors of single values share: the expectation, and that `null` is absence.
+/// The common part of the visitors of single values: the expectation, and `null` as absence.
 macro_rules! single {
     () => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -378,7 +378,7 @@ impl<'de, T: WireMessage> DeserializeSeed<'de> for Encoded<T> {
     }
 }
 
-/// A repeated field: an array, or one value that stands for an array of it. `null`s are dropped.
+/// A repeated field: an array, or a single value in place of an array of one. `null`s are dropped.
 #[derive(Copy, Clone)]
 pub(crate) struct Many<S>(pub(crate) S);
 

@@ -1,4 +1,4 @@
-//! How values are written where serde's own way is not the dialect's.
+//! Writing of values for which serde's own way is not the dialect's.
 
 use std::marker::PhantomData;
 

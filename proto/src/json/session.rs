@@ -19,7 +19,7 @@ enum State {
 
 thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::Outside) };
-    /// What the elements of lists may still take before more is charged; all there is where nobody counts.
+    /// The bytes that elements of lists may take before the next charge; unlimited where nothing is charged.
     static LEFT_BYTES: Cell<usize> = const { Cell::new(usize::MAX) };
     static CHARGED: RefCell<Option<Result<Charge, Exhausted>>> = const { RefCell::new(None) };
 }
@@ -27,7 +27,7 @@ thread_local! {
 /// Charged at once, so that most elements cost an addition.
 const STEP_BYTES: usize = 64 * 1024;
 
-/// Runs `read`, and tells whether anything required was missing.
+/// Runs `read`, and returns whether a required field was missing.
 pub(crate) fn within<T>(
     read: impl FnOnce() -> Result<T, serde_json::Error>,
 ) -> (Result<T, serde_json::Error>, bool) {

@@ -45,7 +45,7 @@ fn null_is_absence_at_any_depth() {
     );
 }
 
-/// What it was before does no harm.
+/// The discarded value causes no error.
 #[test]
 fn of_a_key_that_comes_twice_the_last_counts() {
     let text = r#"{"type": "KILL", "type": "REVIVE", "revive": {"roles": ["a"]}, "revive": {"roles": ["b"]}}"#;

@@ -153,7 +153,7 @@ fn a_new_subscription_starts_anew_and_a_lost_stream_asks_nothing() {
         ["a"],
         "the pause is short again"
     );
-    // What was heard before the start does not count.
+    // Updates from before the start do not count.
     reconciler.observe(at(202), &status("a", TaskState::TaskRunning));
     reconciler.start(at(203));
     assert_eq!(asked(reconciler.poll(at(203))), ["a"]);
@@ -217,7 +217,7 @@ fn the_end_is_the_end_except_of_what_was_only_thought_lost() {
     );
 }
 
-/// What a network does to one answer.
+/// The effect of a network on an answer.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Arrives,

@@ -1,4 +1,4 @@
-//! Whole values: what is skipped, and messages that stand on their own.
+//! Whole values: skipped values, and standalone messages.
 
 use std::fmt;
 use std::marker::PhantomData;
