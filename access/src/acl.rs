@@ -10,7 +10,7 @@ use crate::unique_keys;
 /// Entries of one list; a file that long is a mistake.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Who or what an entry speaks of.
+/// The principals or objects of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entity {
     Some(Vec<String>),
@@ -20,14 +20,14 @@ pub enum Entity {
     None,
 }
 
-/// One entry: these principals, and no others that it matches, may do it to these objects.
+/// An entry: these principals, and no others that the entry matches, may act on these objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     pub principals: Entity,
     pub objects: Entity,
 }
 
-/// What a file says.
+/// The contents of a file of ACLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acls {
     /// The decision where no entry matches; the daemon's own default when the file says nothing.
@@ -35,7 +35,7 @@ pub struct Acls {
     lists: BTreeMap<Action, Vec<Acl>>,
 }
 
-/// Why a file of ACLs cannot be used.
+/// Errors in a file of ACLs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AclError {
     #[error("the ACLs are not JSON: {0}")]
@@ -253,7 +253,7 @@ fn is_recursive(role: &str) -> bool {
 }
 
 impl Entity {
-    /// What all roles that this speaks of begin with, if it is `a/%`.
+    /// The common prefix of all roles that this entity matches, if it is `a/%`.
     pub(crate) fn subtree(&self) -> Option<&str> {
         match self {
             Self::Some(values) => match values.as_slice() {

@@ -15,7 +15,7 @@ pub enum Objects {
 
 macro_rules! actions {
     ($(#[doc = $doc:literal] $name:ident $key:literal $object:literal $objects:ident;)*) => {
-        /// One kind of action that ACLs allow or deny.
+        /// A kind of action that ACLs allow or deny.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Action { $(#[doc = $doc] $name,)* }
 

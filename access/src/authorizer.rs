@@ -24,7 +24,7 @@ impl Default for Authorizer {
     }
 }
 
-/// What was not allowed.
+/// The action that was denied, with its principal and object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
     action: Action,
@@ -71,7 +71,7 @@ impl Authorizer {
         }
     }
 
-    /// The same rules under a number that tells them from those that a daemon had before.
+    /// The same rules with a version number that distinguishes them from earlier rules of the daemon.
     #[must_use]
     pub fn of_version(self, version: u64) -> Self {
         Self { version, ..self }
@@ -102,7 +102,7 @@ impl Authorizer {
         rules.permissive
     }
 
-    /// The same, as a result that says what was forbidden.
+    /// Checks like [`Self::allows`], but returns the denied action as an error.
     pub fn check(
         &self,
         principal: Option<&str>,
@@ -154,7 +154,7 @@ impl Authorizer {
             Entity::Any | Entity::None => &[],
         });
         let mut named = Vec::new();
-        // `a/%` is asked for as it is: no entry names a role of that name, and all of `a/%` have it below `a`.
+        // `a/%` is checked literally: no entry names a role of that name, and all entries of `a/%` match it below `a`.
         for value in values {
             if named.len() < named_max
                 && !named.contains(value)
@@ -188,7 +188,7 @@ pub struct Extent {
     pub named: Vec<String>,
 }
 
-/// What one caller may do. Cheap to clone.
+/// The rights of one caller. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Approver {
     authorizer: Authorizer,

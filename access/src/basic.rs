@@ -1,4 +1,4 @@
-//! Basic authentication on the wire: what a header says, and what is answered when it does not do.
+//! Basic authentication on the wire: parsing of the header, and the answer to a missing or wrong header.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,8 +1,8 @@
-//! Which requests a page in a browser may have sent here: by the name it asks for, and by where it comes from.
+//! Blocks requests that a foreign page in a browser may have sent: by their host name, and by their origin.
 //!
-//! Entered through [`Policy::check`]; headers go in as text. Programs that are no browsers send none of the
-//! headers that decide here but `Host`, and are let through. Invariant: a request that changes something and
-//! says that it comes from a page comes from a page of this daemon, or of an origin that the operator allows.
+//! [`Policy::check`] takes the headers as text. Programs other than browsers send none of the headers that matter here except
+//! `Host`, and pass. Invariant: a request that changes something and claims to come from a page comes from a page of this
+//! daemon, or of an origin that the operator allows.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ pub enum HostPattern {
     Below(String),
 }
 
-/// Why a text is no host or no origin.
+/// Errors of parsing a host or an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     #[error("{0:?} is no name of a host: give names, `*.domain` or `*`, without scheme and port")]
@@ -61,7 +61,7 @@ fn normal(name: &str) -> String {
     name.to_ascii_lowercase()
 }
 
-/// What `Host` and the target of a request name.
+/// The host and port in `Host` and in the target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Authority {
     host: String,
@@ -102,7 +102,7 @@ fn port(text: &str) -> Option<Option<u16>> {
     }
 }
 
-/// Where a page comes from.
+/// The origin of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     scheme: String,
@@ -137,7 +137,7 @@ impl Origin {
     /// Whether a page of this origin asks the server that it came from.
     fn is_of(&self, authority: &Authority, encrypted: bool) -> bool {
         let port = authority.port.or_else(|| default_port(&self.scheme));
-        // Behind a proxy that ends TLS, what comes here in the clear may be of an encrypted page.
+        // Behind a proxy that ends TLS, a request in the clear may come from an encrypted page.
         let fits = matches!(self.scheme.as_str(), "https") || (self.scheme == "http" && !encrypted);
         fits && self.host == authority.host && self.port == port
     }
@@ -151,7 +151,7 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// What a request would change, by its method and its path.
+/// The effect of a request, by its method and its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// GET, HEAD: it shows something.
@@ -162,7 +162,7 @@ pub enum Effect {
     ChangesByGet,
 }
 
-/// What a request says of itself.
+/// The properties of a request that decide its origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Each `Host`, and the authority in the target.
@@ -171,12 +171,12 @@ pub struct Request<'a> {
     pub referer: Option<&'a str>,
     pub fetch_site: Option<&'a str>,
     pub user_agent: Option<&'a str>,
-    /// It came over TLS.
+    /// Whether the request came over TLS.
     pub encrypted: bool,
     pub effect: Effect,
 }
 
-/// Why a request is not answered.
+/// The reasons to block a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockedRequest {
     #[error(
@@ -196,7 +196,7 @@ pub enum BlockedRequest {
     Get,
 }
 
-/// Where an accepted request comes from.
+/// The source of an accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A program, or a page of this daemon.
@@ -277,7 +277,7 @@ impl Policy {
     }
 }
 
-/// Whether a page elsewhere sent it. `is_own` tells of the page that it names, if it names one.
+/// Whether a foreign page sent the request. `is_own` is the result for the page that the request names, if any.
 fn is_foreign(request: &Request<'_>, is_own: Option<bool>) -> bool {
     let site = request
         .fetch_site
@@ -302,7 +302,7 @@ fn is_browser(request: &Request<'_>) -> bool {
         || request.user_agent.is_some_and(names_itself)
 }
 
-/// What of a header is repeated in an answer.
+/// The part of a header that an answer may repeat.
 fn truncated(text: &str) -> String {
     const CHARS_MAX: usize = 256;
     let is_plain = |c: &char| c.is_ascii_graphic() && !matches!(c, '<' | '>' | '"' | '\'');

@@ -1,7 +1,7 @@
-//! Files of credentials: who there is, and the hash of what each of them knows.
+//! Files of credentials: principals, and the hashes of their secrets.
 //!
-//! Read from Mesos's JSON or from lines of `principal hash`. Invariant: a secret in plain text is an
-//! error that says how to make a hash of it, and no error repeats one.
+//! Read from Mesos's JSON or from lines of `principal hash`. Invariant: a secret in plain text is an error that explains how
+//! to make a hash, and no error repeats a secret.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use crate::basic::Claim;
 const PRINCIPALS_MAX: usize = 100_000;
 /// The longest name of a principal, in bytes.
 const PRINCIPAL_BYTES_MAX: usize = 255;
-/// How a line begins that is none of a principal.
+/// The first character of a comment line.
 const COMMENT: char = '#';
-/// How a file of JSON begins.
+/// The first character of a JSON file.
 const JSON: char = '{';
 /// The most memory that checking one secret may take, in KiB.
 const MEMORY_KIB_MAX: u32 = 256 * 1024;
@@ -87,7 +87,7 @@ pub struct Credentials {
     hashes: BTreeMap<String, SecretHash>,
 }
 
-/// Why a file of credentials cannot be used.
+/// Errors in a file of credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     #[error(
@@ -178,8 +178,7 @@ impl Credentials {
         self.hashes.get(principal)
     }
 
-    /// The hash of somebody, whoever it is: what is compared for somebody who is not there, so that this
-    /// takes as long.
+    /// The hash of an arbitrary principal: the check of an unknown principal compares with it, so that it takes as long.
     #[must_use]
     pub fn any_hash(&self) -> Option<&SecretHash> {
         self.hashes.values().next()
@@ -209,8 +208,7 @@ pub fn may_begin_line(principal: &str) -> bool {
     !principal.starts_with([COMMENT, JSON])
 }
 
-/// What a claim that was checked once is remembered by: neither the secret nor a guess can be had from it
-/// without `key`, which is never stored.
+/// The fingerprint of a checked claim: without `key`, which is never stored, it reveals neither the secret nor a guess.
 #[must_use]
 pub fn fingerprint(key: &[u8; 32], claim: &Claim) -> [u8; 32] {
     let mut hash = Sha256::new();
@@ -369,7 +367,7 @@ mod tests {
         ));
     }
 
-    /// Which of the two was meant was said by nothing.
+    /// A file with a duplicate key does not show which value is meant.
     #[test]
     fn a_key_that_is_there_twice_is_named() {
         let pair = r#"{"principal":"ada","secret":"CANARY","secret":"b"}"#;

@@ -1,8 +1,8 @@
-//! What an executor shows to say which container it runs in: a JSON web token, as Mesos makes them.
+//! The token with which an executor proves its container: a JSON web token in Mesos's format.
 //!
-//! [`TokenKey::sign`] makes one for a container, [`TokenKey::verify`] reads it. Signed with HMAC-SHA256, so
-//! that nothing has to be kept of a token but the key. Invariant: neither the key nor a token is shown by
-//! `Debug`, and a signature is compared in a time that says nothing of it.
+//! [`TokenKey::sign`] makes a token for a container, [`TokenKey::verify`] reads it. Signed with HMAC-SHA256, so that only the
+//! key has to be kept. Invariant: `Debug` shows neither the key nor a token, and the time of a signature's comparison reveals
+//! nothing.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The longest token that is looked at, in bytes: three ids and what is around them.
+/// The longest accepted token, in bytes: three ids and the surrounding text.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// The shortest key, in bytes.
 pub const KEY_BYTES_MIN: usize = 16;
-/// What SHA-256 works on at once, in bytes.
+/// The block size of SHA-256, in bytes.
 const BLOCK_BYTES: usize = 64;
 
-/// What a token says, under the names that Mesos gives it.
+/// The claims of a token, under the names that Mesos gives them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     #[serde(rename = "fid")]
@@ -93,7 +93,7 @@ impl TokenKey {
         format!("{signed}.{signature}")
     }
 
-    /// What a token says, if it was signed with this key.
+    /// The claims of a token, if it was signed with this key.
     #[must_use]
     pub fn verify(&self, token: &str) -> Option<Claims> {
         if token.len() > TOKEN_BYTES_MAX {

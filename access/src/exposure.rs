@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// How a daemon would stand in the network.
+/// The exposure of a daemon to the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposure {
     pub address: IpAddr,
@@ -13,16 +13,16 @@ pub struct Exposure {
     pub insecure: bool,
 }
 
-/// How it then behaves.
+/// The resulting behaviour of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posture {
-    /// As Mesos by default: actions without a matching ACL are allowed, and authentication is optional.
+    /// Mesos's default: actions without a matching ACL are allowed, and authentication is optional.
     Permissive,
-    /// What no ACL allows is forbidden.
+    /// Actions without a matching ACL are forbidden.
     Strict,
 }
 
-/// Why it must not start.
+/// The reason why a daemon must not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("anyone on the network of {address} could run tasks as root: {}, or keep to 127.0.0.1, or give --insecure to allow it", remedy(*lacks_authentication, *lacks_tls))]
 pub struct ExposureError {
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn the_matrix_of_starting() {
         use Posture::{Permissive, Strict};
-        // Loopback, authentication, TLS, --insecure: what comes of it, or the words that must be said.
+        // Loopback, authentication, TLS, --insecure: the resulting behaviour, or the required words.
         type Row = (
             bool,
             bool,

@@ -1,8 +1,7 @@
 //! Authentication and authorization rules: credentials, ACLs, rate limits.
 //!
-//! Entered through [`Authorizer::allows`], [`Credentials::find`] and [`exposure::check`]. Values in,
-//! decisions out: no socket, no file, no clock. Invariant: what is not understood is refused, and no
-//! secret is kept or shown, only its hash.
+//! The entry points are [`Authorizer::allows`], [`Credentials::find`] and [`exposure::check`]. Values in, decisions out: no
+//! socket, no file, no clock. Invariant: unknown input is refused, and no secret is kept or shown, only its hash.
 
 pub mod acl;
 pub mod action;

@@ -1,4 +1,4 @@
-//! How fast frameworks may call: Mesos's `--rate_limits`, and the buckets that hold them to it.
+//! The rate limits of frameworks' calls: Mesos's `--rate_limits`, and their token buckets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,16 +13,16 @@ pub struct Limit {
     pub capacity: f64,
 }
 
-/// What a file says.
+/// The contents of a file of rate limits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RateLimits {
     /// By principal; no limit where there is `None`.
     principals: BTreeMap<String, Option<Limit>>,
-    /// What all others share.
+    /// The limit that all other principals share.
     aggregate: Option<Limit>,
 }
 
-/// Why limits cannot be used.
+/// Errors in rate limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateLimitError {
     #[error(
@@ -105,7 +105,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// One that has all that it may save up.
+    /// A full bucket with all its tokens.
     #[must_use]
     pub fn full(limit: Limit, now: Duration) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Bucket {
         }
     }
 
-    /// How many calls may come at once by now, and parts of one.
+    /// The number of calls that may come at once by now, including fractions.
     #[must_use]
     pub fn available(&self, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.filled).as_secs_f64();

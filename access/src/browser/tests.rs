@@ -1,4 +1,4 @@
-//! Requests as browsers and other programs send them, and what is decided on each.
+//! Requests as browsers and other programs send them, and the decision on each.
 
 use super::*;
 
