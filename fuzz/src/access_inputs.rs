@@ -1,6 +1,6 @@
 //! Inputs of access control: ACLs, credentials as clients send them, rate limits.
 //!
-//! What is read is read the same again; what cannot be is refused with the reason.
+//! An accepted input gives the same value when read again; a refused one gives a reason.
 
 use meseta_access::rate_limits::RateLimits;
 use meseta_access::{Acls, Action, Authorizer, SecretHash, basic};

@@ -1,6 +1,6 @@
-//! What libFuzzer found to reach more of the code, kept with the sources: one stream of records for each target.
+//! The inputs with which libFuzzer reached more of the code, kept with the sources: one stream of records for each target.
 //!
-//! `fuzz/run` searches on from it, drops what reaches nothing new, and keeps the shortest that fit.
+//! `fuzz/run` continues the search from them, drops inputs that reach nothing new, and keeps the shortest that fit.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use meseta_proto::recordio;
 
-/// Of one target's file; of all of them less than 1 MiB.
+/// The size limit of one target's file; all of them together take less than 1 MiB.
 pub const FILE_BYTES_MAX: usize = 56 << 10;
 
 fn path(target: &str) -> PathBuf {

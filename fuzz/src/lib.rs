@@ -1,6 +1,6 @@
-//! What the fuzz targets and the tests run: bodies that take bytes, with seeds.
+//! The bodies of the fuzz targets and of the tests: functions of bytes, with seeds.
 //!
-//! A body panics when what it was given breaks a promise; refusing it is no such thing.
+//! A body panics when its input breaks a promise; refusing the input is fine.
 
 pub mod access_inputs;
 pub mod corpus;
@@ -12,7 +12,7 @@ pub mod specs;
 
 use meseta_proto::mesos::v1::scheduler;
 
-/// What takes bytes, by its target's name.
+/// A function of bytes, with its target's name.
 #[derive(Debug)]
 pub struct Target {
     pub name: &'static str,

@@ -1,7 +1,7 @@
 //! Arbitrary sequences of calls, frames and accidents into the master's core.
 //!
-//! Nothing panics, the master's and the allocator's books agree, and a call that is refused has
-//! changed nothing. Messages are drawn whole from the input, or made to fit what is there.
+//! Nothing panics, the master's and the allocator's books agree, and a refused call has changed nothing. Messages are drawn
+//! whole from the input, or made to fit the present state.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -40,7 +40,7 @@ impl<'a> Source<'a> {
         *first
     }
 
-    /// As many bytes as the next one says.
+    /// Takes as many bytes as the next byte gives.
     fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(self.byte()).min(self.0.len());
         let (taken, rest) = self.0.split_at(length);
@@ -49,7 +49,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Where a framework or agent is connected, and its id.
+/// The connection of a framework or agent, and its id.
 #[derive(Clone, Debug, Default)]
 struct Actor {
     connection: Option<ConnectionId>,
@@ -121,7 +121,7 @@ impl World {
         self.next
     }
 
-    /// One input, and the registry's answer to what it made durable.
+    /// Handles an input, and the registry's answer to the changes that it made durable.
     fn input(&mut self, input: Input) {
         let effects = self.core.step(self.now, input);
         self.record_effects(effects);
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// A call of a framework; what is refused must have changed nothing.
+    /// Makes a call of a framework; a refused call must have changed nothing.
     fn act(&mut self, who: u8, action: Action) {
         let Some(framework) = self.frameworks.get(&(who % ACTORS)).cloned() else {
             return;

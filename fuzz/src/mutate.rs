@@ -57,7 +57,7 @@ fn variation(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
                 }
             }
             6 => {
-                // Once more what is there already.
+                // Repeats a part of the input.
                 let again = input.get(at..end).unwrap_or_default().to_vec();
                 input.splice(at..at, again);
             }

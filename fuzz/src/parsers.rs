@@ -1,6 +1,6 @@
-//! Everything that turns bytes from outside into values: messages, streams, texts, headers.
+//! All parsers of bytes from outside: messages, streams, texts, headers.
 //!
-//! Each body says what must hold of what was understood: written and read again it is the same.
+//! Each body states a property of accepted input: written and read again it is the same.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub fn operator_call_protobuf(data: &[u8]) {
     protobuf_message::<agent::Call>(data);
 }
 
-/// What agents and the master send each other.
+/// Frames between agents and the master.
 pub fn frames_protobuf(data: &[u8]) {
     protobuf_message::<meseta::v1::AgentFrame>(data);
     protobuf_message::<meseta::v1::MasterFrame>(data);
@@ -186,7 +186,7 @@ fn records(chunks: &[&[u8]]) -> (Vec<bytes::Bytes>, Option<recordio::Error>) {
     (found, decoder.finish().err())
 }
 
-/// Media types and what is accepted.
+/// Media types and `Accept` headers.
 pub fn headers(data: &[u8]) {
     let Ok(value) = HeaderValue::from_bytes(data) else {
         return;

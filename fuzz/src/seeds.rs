@@ -7,7 +7,7 @@ pub(crate) fn bytes(all: &[&[u8]]) -> Vec<Vec<u8>> {
     all.iter().map(|one| one.to_vec()).collect()
 }
 
-/// The same messages in protobuf.
+/// The seed messages encoded in protobuf.
 pub(crate) fn encoded<T: WireMessage>(all: &[&[u8]]) -> Vec<Vec<u8>> {
     let encode = |one: &&[u8]| {
         let message = json::from_slice::<T>(one).expect("a seed is understood");
@@ -39,7 +39,7 @@ pub(crate) fn encoded_executor_calls() -> Vec<Vec<u8>> {
     all
 }
 
-/// Found by libFuzzer: a required enum that is known the first time and unknown the second time.
+/// A finding of libFuzzer: a required enum that is known the first time and unknown the second time.
 const TASK_IN_TWO_STATES: &[u8] =
     b"\x0a\x03\x0a\x01e\x12\x03\x0a\x01f\x18\x02\x2a\x0b\x0a\x09\x0a\x03\x0a\x01t\x10\x01\x10\x3d";
 const OPERATION_IN_TWO_STATES: &[u8] = b"J\x22\x0a\x03\x0a\x01f\x12\x07\x10\x02\x1a\x01o\x103\x1a\x12\x0a\x10\x00\x00\x00\x00\x00\x00\x01s:\x06\x1a\x04\x07rue";

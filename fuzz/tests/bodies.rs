@@ -10,7 +10,7 @@ use meseta_fuzz::{ALL, mutate};
 /// Changing it draws other variations.
 const SEED: u64 = 20_250_801;
 
-/// One test for each target, with the number of variations.
+/// A test for each target, with the number of variations.
 macro_rules! targets {
     ($($name:ident: $count:expr,)*) => {
         $(#[test]
@@ -68,7 +68,7 @@ fn every_target_has_a_body_and_a_test() {
     assert_eq!(tested, files);
 }
 
-/// What the variations must be able to find: a fault three changes away from the seed.
+/// The variations must be able to find a fault three changes away from the seed.
 #[test]
 #[should_panic(expected = "found")]
 fn a_fault_behind_a_seed_is_found() {
