@@ -15,9 +15,9 @@ use meseta_tests::{Cluster, Framework, Setup, http, kernel, wait};
 use serde_json::json;
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 256.0)];
-/// Memory enough for all processes that it may have: what holds it is to be their number.
+/// Memory enough for all permitted processes: the limit of the processes should stop the bomb.
 const BOMB: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 1024.0)];
-/// Each figure is taken over this long.
+/// The time over which each figure is measured.
 const STRETCH: Duration = Duration::from_secs(10);
 const FORKS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,10 +1,10 @@
-//! Two gangs of 8 on 12 slots, again and again, beside a framework that takes whatever it is offered.
+//! Two gangs of 8 on 12 slots, repeatedly, beside a greedy framework.
 //!
 //! `cargo build --release -p meseta` and `cargo run --release -p meseta-tests --example gangs -- [SECONDS] [weights]`, as
-//! root; 120 seconds unless given. The role of the gangs is guaranteed 8 slots. Fails where a gang has run in part, does not
-//! run for too long, or holds offers for longer than it may. With `weights` the role has twice the weight of the other one
-//! instead, which is not enough for that bound: an offer holds all memory and disk of its agent, so what a gang holds
-//! makes its role's dominant share a large one, and slots that become free go to the other.
+//! root; 120 seconds by default. The role of the gangs is guaranteed 8 slots. Fails if a gang has run in part, does not run
+//! for too long, or holds offers longer than permitted. With `weights` the role has twice the weight of the other one
+//! instead, which is not enough for that bound: an offer contains all memory and disk of its agent, so a holding gang gives
+//! its role a large dominant share, and free slots go to the other role.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The time for the slower work of the master and the agents.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// The framework that takes what it is offered, on a thread of its own.
+/// The greedy framework, on a thread of its own.
 struct Greedy {
     launched: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
@@ -98,7 +98,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Submits it anew where it has ended; the contradiction, if there is one.
+    /// Submits a finished gang again; returns the contradiction, if any.
     fn look(&mut self, scheduler: &Scheduler, name: &str) -> Result<(), String> {
         let job = scheduler.job(name);
         let state = job.as_ref().and_then(|job| job["state"].as_str());

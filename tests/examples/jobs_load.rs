@@ -22,10 +22,10 @@ use serde_json::{Value, json};
 /// The resources of each agent: room for some thirty tasks.
 const RESOURCES: &str = "cpus:32;mem:65536;disk:65536";
 const LOG_LEVEL: &str = "warn";
-/// All tasks of the service run within this; the array has ended within that.
+/// The time limit for all tasks of the service to run, and then for the array to end.
 const SERVICE_LIMIT: Duration = Duration::from_secs(300);
 const ARRAY_LIMIT: Duration = Duration::from_secs(1_800);
-/// Between two looks at a job.
+/// The pause between two looks at a job.
 const LOOK: Duration = Duration::from_millis(50);
 /// The clock ticks of a second in `/proc` (`getconf CLK_TCK`).
 const TICKS: f64 = 100.0;
@@ -40,7 +40,7 @@ impl Drop for Process {
     }
 }
 
-/// All that runs while it measures.
+/// The processes of the measurement.
 struct Cluster {
     scheduler: Daemon,
     agents: Process,

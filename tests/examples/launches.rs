@@ -16,12 +16,12 @@ use serde_json::Value;
 
 /// Tasks in one ACCEPT.
 const AT_ONCE: usize = 1_000;
-/// Until what ends has ended.
+/// The time limit for ending tasks.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 /// Connections come and go, and with them threads.
 const DESCRIPTORS_MORE: usize = 20;
 const THREADS_MORE: u64 = 20;
-/// Others make groups too, and the kernel frees its own in its own time.
+/// Other programs make groups too, and the kernel frees groups with a delay.
 const DYING_MORE: u64 = 200;
 const TINY: &[(&str, f64)] = &[("cpus", 0.01), ("mem", 32.0)];
 
@@ -112,7 +112,7 @@ impl Left {
     }
 }
 
-/// Groups of memory that are gone and not freed: those that the kernel counts beyond those that there are.
+/// Returns the memory groups that are gone but not freed: the kernel's count minus the existing ones.
 fn dying() -> u64 {
     let text = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
     let memory = text.lines().find_map(|line| line.strip_prefix("memory\t"));
@@ -123,7 +123,7 @@ fn dying() -> u64 {
 
 /// Launches tasks of these numbers in one ACCEPT, and waits until all have ended.
 fn launch(framework: &mut Framework, numbers: Range<usize>) {
-    // What the last task gave back may be offered by itself: not enough for all.
+    // The resources of the last task may be offered alone: not enough for all.
     let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
     let needed = f64::from(count) * TINY[0].1;
     let offer = loop {

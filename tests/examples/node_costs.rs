@@ -20,9 +20,9 @@ use meseta_tests::{Encoding, Framework, daemon, http, kernel};
 
 const CONTAINERS: usize = 1_000;
 const STARTS: usize = 20;
-/// Tasks in one ACCEPT; the master takes up to 1,000.
+/// Tasks in one ACCEPT; the master accepts up to 1,000.
 const TASKS_PER_ACCEPT: usize = 250;
-/// After the start, or after the last launch, until memory is looked at.
+/// The time after the start, or after the last launch, before memory is measured.
 const SETTLE: Duration = Duration::from_secs(8);
 /// The time for which the agent's CPU time is measured.
 const WATCH: Duration = Duration::from_secs(30);
@@ -201,7 +201,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The mean of what each supervisor has to itself.
+    /// Returns the mean of each supervisor's private memory.
     fn supervisors(&self) -> anyhow::Result<String> {
         let groups = kernel::groups_below(&self.root);
         let group = groups.iter().find(|group| group.ends_with(".supervisors"));

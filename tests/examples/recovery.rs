@@ -24,12 +24,12 @@ const STARTS: usize = 3;
 /// Tasks in one ACCEPT.
 const TASKS_PER_ACCEPT: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(300);
-/// After the registration, until memory and descriptors are looked at.
+/// The time after the registration before memory and descriptors are measured.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Ticks a second in `/proc/PID/stat`, a constant of the kernel's interface.
 const USER_HZ: f64 = 100.0;
 const LOG_LEVEL: &str = "error";
-/// Bytes before the body of a record that is a file, and of one in a log; a log's own first bytes.
+/// Bytes before the body of a record in a file, and in a log; a log's own first bytes.
 const FILE_HEADER_BYTES: usize = 16;
 const RECORD_HEADER_BYTES: usize = 8;
 const LOG_HEADER_BYTES: usize = 8;
@@ -111,7 +111,7 @@ impl Bench {
         );
         let processes = launch(&mut framework, live)?;
         agent.kill();
-        // A master that has run them kills what it has not launched; one that was started anew asks the agents.
+        // A master that has run them would kill unknown tasks; a restarted one asks the agents.
         self.restart_master();
         let pattern = run_of(&self.work_dir().join("meta/slaves"), &name_of(0))
             .context("the checkpoint of the first task")?;
@@ -162,7 +162,7 @@ impl Bench {
     }
 }
 
-/// All names have the same length, so that a copy differs in nothing else.
+/// Returns a name; all have the same length, so that a copy differs in nothing else.
 fn name_of(number: usize) -> String {
     format!("sleeper-{number:08}")
 }
@@ -210,7 +210,7 @@ fn descriptors_of(agent: &Daemon) -> usize {
     open.map_or(0, Iterator::count)
 }
 
-/// All that the process has computed since its start, which a busy machine does not change much.
+/// Returns the CPU time of the process since its start, which hardly depends on other load.
 fn cpu_secs(agent: &Daemon) -> anyhow::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", agent.pid()))?;
     let times = stat.rsplit(')').next().unwrap_or_default();
@@ -278,7 +278,7 @@ fn length_at(bytes: &[u8], at: usize) -> anyhow::Result<usize> {
     Ok(usize::try_from(u32::from_le_bytes(field.try_into()?))?)
 }
 
-/// Writes the checksum of a record anew: it stands behind the length, and is of the length and the body.
+/// Recomputes the checksum of a record: it follows the length, and covers the length and the body.
 fn seal(record: &mut [u8], length_at_byte: usize, body_at: usize) -> anyhow::Result<()> {
     let length = length_at(record, length_at_byte)?;
     let mut sum = crc32fast::Hasher::new();

@@ -2,8 +2,8 @@
 //! and return.
 //!
 //! `cargo build --release` and `cargo run --release -p meseta-tests --example scheduler_kills -- [TASKS] [KILLS] [SEED]
-//! [etcd]`, as root; 200 tasks, 100 kills and seed 7 unless given. With `etcd`, three schedulers share their jobs in one,
-//! and the one that leads is killed.
+//! [etcd]`, as root; 200 tasks, 100 kills and seed 7 by default. With `etcd`, three schedulers share their jobs there, and
+//! the kills hit the leader.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::process::ExitCode;

@@ -55,7 +55,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// The lesser one of each count.
+    /// Returns the lower of each count.
     fn least(mut self, other: Self) -> Self {
         for (kind, count) in &mut self.descriptors {
             *count = (*count).min(other.descriptors[kind]);
@@ -102,7 +102,7 @@ impl Local {
         local
     }
 
-    /// The processes of one kind of daemon.
+    /// Returns the processes of one kind of daemon.
     fn daemons(&self, verb: &str) -> Vec<i32> {
         let state = self.dir.path().join("state");
         kernel::processes_like(&format!(" {verb} --work_dir={}/", state.display()))
@@ -113,7 +113,7 @@ impl Local {
         (answer.status == 200).then(|| answer.json())
     }
 
-    /// Whether a job comes to this state.
+    /// Whether a job reaches this state.
     fn comes_to(&self, name: &str, state: &str) -> bool {
         holds(REST_LIMIT, || {
             std::thread::sleep(Duration::from_millis(200));

@@ -1,8 +1,8 @@
-//! Services of three instances with `spread`, one after the other, on three racks: each has to come to all three.
+//! Services of three instances with `spread`, one after the other, on three racks: each has to reach all three.
 //!
-//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example spreads -- [SERVICES]`, as root; 20 unless
-//! given, in some minutes. The limit of the role is worth one machine, so that the master offers one at a time, and another
-//! framework takes every offer that it gets and gives it back after some seconds. Ends with 1 where a service has two
+//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example spreads -- [SERVICES]`, as root; 20 by
+//! default, in some minutes. The limit of the role is worth one machine, so that the master offers one at a time, and
+//! another framework takes every offer that it gets and gives it back after some seconds. Exits with 1 if a service has two
 //! instances on one rack, or is not healthy in time.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 const RACKS: [&str; 3] = ["r1", "r2", "r3"];
 const ROLE: &str = "ads";
-/// The other framework keeps each offer for so long.
+/// The time for which the other framework keeps each offer.
 const HELD_FOR: Duration = Duration::from_secs(4);
 /// The time from a submission until all instances are healthy, and from a stop until all have ended.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -107,7 +107,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(spread < services)))
 }
 
-/// Limits the role to what one machine has.
+/// Limits the role to the resources of one machine.
 fn limit(cluster: &Cluster) -> anyhow::Result<()> {
     let limits =
         json!({ "cpus": { "value": 2 }, "mem": { "value": 1024 }, "disk": { "value": 1024 } });

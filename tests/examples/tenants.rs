@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 const MALLORY: &str = "mallory";
 const BOB: &str = "bob";
 const SECRET: &str = "secret";
-/// A job that does not run by then never does.
+/// The time after which a waiting job counts as starved.
 const STARVED: Duration = Duration::from_secs(60);
-/// Between two jobs of bob.
+/// The pause between two jobs of bob.
 const PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(10);
 /// The largest resident memory of the scheduler: the sum of its bounds in docs/jobs.md.
@@ -306,7 +306,7 @@ fn roles(bench: &Bench, number: u64) {
     }
 }
 
-/// Patterns that are large when they are compiled, each another one.
+/// Submits different patterns that are large when they are compiled.
 fn patterns(bench: &Bench, number: u64) {
     let constraints: Vec<Value> = (0..63)
         .map(|index| json!({ "attribute": "rack", "matches": format!("(a|b|{number}-{index}){{1,200}}[a-z]{{1,50}}") }))
@@ -345,7 +345,7 @@ fn arrays(bench: &Bench, number: u64) {
     bench.purge(&name);
 }
 
-/// Services whose tasks fail at once, with long output.
+/// Submits services whose tasks fail at once, with long output.
 fn crashes(bench: &Bench, number: u64) {
     let name = format!("m-crash-{}", number % 100);
     let mut job = job(&name, MALLORY, "service");

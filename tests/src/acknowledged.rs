@@ -22,7 +22,7 @@ const NAMES: u64 = 6;
 const PREFIX: &str = "kept-";
 /// Shares of a tenth of a processor that one role reserves at most.
 const SHARES_MAX: u32 = 3;
-/// Removed frameworks that are tried in one check, the last ones.
+/// The last removed frameworks that one check tries.
 const REMOVED_CHECKED: usize = 3;
 
 /// A change by an operator.
@@ -75,7 +75,7 @@ pub enum Outcome {
     Acknowledged,
     /// Refused with this status; from 500 on it may nevertheless have taken effect.
     Refused(u16),
-    /// No answer came back in time.
+    /// The answer did not come in time.
     Unknown,
 }
 
@@ -114,14 +114,14 @@ struct Possible {
     in_flight: Vec<Write>,
 }
 
-/// Draws writes and remembers what became of them.
+/// The random writes and their results.
 #[derive(Debug)]
 pub struct Writes {
     dice: Dice,
     agent: Option<String>,
     frameworks: u64,
     subjects: BTreeMap<Subject, Possible>,
-    /// Frameworks whose end was acknowledged, in that order.
+    /// Frameworks with an acknowledged end, in order.
     removed: Vec<String>,
     counts: BTreeMap<(&'static str, &'static str), usize>,
 }
@@ -325,7 +325,7 @@ fn subscribe(url: &str, framework: &str) -> Result<Subscription, String> {
 }
 
 impl Possible {
-    /// All that may be once writes without an answer have taken effect or have not.
+    /// Adds all settings that writes without an answer may have made.
     fn spread(&mut self) {
         for write in &self.in_flight {
             let more: Vec<_> = self
@@ -446,7 +446,7 @@ impl Writes {
         }
     }
 
-    /// Notes what became of a write; the next one about the same subject is sent after that.
+    /// Records the result of a write; the next write to the same subject is sent after that.
     pub fn record(&mut self, write: &Write, outcome: Outcome) {
         let how = match outcome {
             Outcome::Acknowledged => "acknowledged",
@@ -479,7 +479,7 @@ impl Writes {
         &self.counts
     }
 
-    /// Whether the master of this URL has all that was acknowledged; the agent, if there is one, is registered.
+    /// Checks that the master of this URL has all acknowledged values; the agent, if any, is registered.
     pub fn check(&self, url: &str) -> Result<(), String> {
         let found = self.read(url)?;
         for (subject, possible) in &self.subjects {
@@ -597,7 +597,7 @@ fn kept(name: &Value) -> Option<String> {
     name.starts_with(PREFIX).then(|| name.to_owned())
 }
 
-/// A number as so many parts of one.
+/// Returns a number as a multiple of a part of one.
 fn whole(value: &Value, parts: f64) -> Result<u32, String> {
     let number = value
         .as_f64()

@@ -28,7 +28,7 @@ const LEAVING: Duration = Duration::from_secs(30);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0)];
 /// A group of three, and their executor.
 const OF_A_LAUNCH_MAX: usize = 4;
-/// More than all the groups under way at a time take, in MB.
+/// More disk than all groups in progress need, in MB.
 const DISK_MIN: f64 = 64.0;
 /// A default executor needs some of each.
 const OF_A_GROUP: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0), ("disk", 1.0)];
@@ -49,7 +49,7 @@ const ALONE: [Kind; 13] = [
     Kind::Hungry,
 ];
 
-/// So many kills under so many tasks.
+/// Runs tasks under this many kills.
 pub fn run(kills: usize, tasks: usize, mut dice: Dice) -> Outcome {
     let setup = Setup {
         agent_flags: vec!["--resources=cpus:64;mem:16384;disk:4096".to_owned()],

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use crate::framework::patience;
 
-/// Until an agent that is back has registered, orders for it are lost too: 5 s, and more in an emulated machine.
+/// Returns the time that a returning agent takes to register, during which orders for it are lost too: 5 s, and more in an
+/// emulated machine.
 fn coming_back() -> Duration {
     patience() / 4
 }
@@ -39,7 +40,7 @@ pub enum Kind {
     Grouped,
     /// A member of a group in which another fails.
     TakenAlong,
-    /// The one that fails.
+    /// A member of a group that fails.
     FailsItsGroup,
     /// Runs until its agent is drained.
     Drained,
@@ -49,7 +50,7 @@ impl Kind {
     /// A command for a shell that leaves its marks in this file, and naps before it ends itself.
     pub fn script(self, mark: &Path, nap: &str) -> String {
         let mark = mark.display();
-        // Whatever it runs inherits the descriptor, and with it the lock.
+        // Its child processes inherit the descriptor, and with it the lock.
         let began =
             format!("exec 9>> {mark}; flock -n 9 || echo twice >> {mark}; echo began >> {mark}");
         let rest = match self {
@@ -111,9 +112,9 @@ pub struct TaskRecord {
     /// The time when its end was reported.
     told_at: Option<Instant>,
     pub kill_asked: Option<Instant>,
-    /// Each status once, in the order in which they came first.
+    /// Each status once, in the order of their first arrival.
     statuses: Vec<Value>,
-    /// Statuses that came again and said something else.
+    /// The number of repeated statuses that differed.
     changed: usize,
     /// The actions of the task when its end was reported.
     pub end: Option<Observed>,
@@ -122,7 +123,7 @@ pub struct TaskRecord {
 /// The pause before an unanswered kill is repeated.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
 
-/// Tasks whose kill is to be asked for again: it may be lost with the agent that had it.
+/// Returns the tasks whose kill must be repeated: it may be lost with its agent.
 pub fn unanswered_kills(told: &BTreeMap<String, TaskRecord>) -> Vec<String> {
     let is_due = |told: &TaskRecord| {
         told.end.is_none() && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
@@ -145,9 +146,9 @@ impl TaskRecord {
         }
     }
 
-    /// Takes a status; whether it is new. One with a uuid comes again until it is acknowledged, word for word.
+    /// Records a status; returns whether it is new. A status with a uuid comes again unchanged until it is acknowledged.
     pub fn record_update(&mut self, status: &Value) -> bool {
-        // A kill of a task whose launch was refused is answered like this.
+        // A kill of a task whose launch was refused gets this answer.
         if status["state"] == "TASK_UNKNOWN" && self.kill_asked.is_some() {
             return false;
         }
@@ -216,7 +217,7 @@ struct RunRecord {
     mate_ended: bool,
     /// Whether its launch may have been lost with an agent.
     may_be_lost: bool,
-    /// Whether the power was cut between its launch and the word of its end.
+    /// Whether the power was cut between its launch and the report of its end.
     was_cut_off: bool,
     /// Whether its launch may have been refused.
     may_be_refused: bool,
@@ -269,7 +270,7 @@ fn circumstances(
         .filter(|(other, mate)| *other != id && mate.group.is_some() && mate.group == one.group)
         .map(|(other, _)| &after[other])
         .collect();
-    // An absence between the order and the word that it was lost.
+    // There was an absence between the order and the report that it was lost.
     let is_around = |(killed, back): &(Instant, Instant)| {
         one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + coming_back()
     };

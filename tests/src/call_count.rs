@@ -1,4 +1,4 @@
-//! Counts the system calls of a running daemon: what a request costs, without a clock.
+//! Counts the system calls of a running daemon: the cost of a request, without a clock.
 //!
 //! Entered through [`fewest_calls`]. A thread attaches to all threads of the process and lets each run from call to call;
 //! at the end it detaches from them. Invariant: the process is not killed, and runs on when the counter is dropped.
@@ -20,7 +20,7 @@ const ROUNDS: usize = 15;
 /// The fewest system calls that a process makes while `work` is done.
 pub fn fewest_calls(pid: i32, mut work: impl FnMut()) -> u64 {
     let counter = Counter::attach(pid);
-    // Threads and connections that the first one needs stay.
+    // Threads and connections that the first round needs stay.
     work();
     let counts = (0..ROUNDS).map(|_| {
         let before = counter.calls.load(Ordering::SeqCst);

@@ -36,7 +36,7 @@ pub struct Setup {
     pub master_disk: Option<SmallDisk>,
     /// A file system of its own that the first agent's work directory is; needs root.
     pub agent_disk: Option<SmallDisk>,
-    /// Whether what agents keep of containers is beside their work directories and not in them.
+    /// Whether the runtime directories of agents are outside their work directories.
     pub runtime_dir_apart: bool,
     /// The runtime directory of the first agent, on a file system of its own; needs root.
     pub runtime_disk: Option<SmallDisk>,
@@ -170,8 +170,7 @@ impl Cluster {
         flags
     }
 
-    /// A start of an agent that was killed, found by its port: its disk may have no room for the file that
-    /// says where it listens.
+    /// Starts a killed agent, and finds it by its port: its disk may have no room for the file with its address.
     pub fn start_agent_unannounced(&mut self, index: usize) {
         let url = self.agents[index].url.clone();
         let flags = self.agent_flags(index);
@@ -188,7 +187,7 @@ impl Cluster {
         self.agents[index] = Daemon::spawn_at(&url, prefix, "agent", &dir, &flags);
     }
 
-    /// kill -9 of an agent and a start with the same work directory.
+    /// Kills an agent with SIGKILL, and starts it with the same work directory.
     pub fn restart_agent(&mut self, index: usize) {
         self.agents[index].kill();
         self.agents[index] = self.start_agent(index);
@@ -209,7 +208,7 @@ impl Cluster {
         known.extend(flags.iter().map(|flag| (*flag).to_owned()));
     }
 
-    /// kill -9 of the master and a start on the same port with the same work directory.
+    /// Kills the master with SIGKILL, and starts it on the same port with the same work directory.
     pub fn restart_master(&mut self) {
         let port = self
             .master
@@ -251,7 +250,7 @@ impl Cluster {
             .expect("meseta runs")
     }
 
-    /// A cluster of one agent with these resources.
+    /// Starts a cluster of one agent with these resources.
     pub fn with_resources(resources: &str) -> Self {
         Self::start(Setup {
             agent_flags: vec![format!("--resources={resources}")],
@@ -259,7 +258,7 @@ impl Cluster {
         })
     }
 
-    /// A cluster of so many plain agents.
+    /// Starts a cluster of plain agents.
     pub fn with_agents(agents: usize) -> Self {
         Self::start(Setup {
             agents,
@@ -288,12 +287,12 @@ impl Cluster {
         http::post_json(&format!("{}/api/v1", self.master.url), &call)
     }
 
-    /// A framework in role `dev` that speaks JSON.
+    /// Subscribes a framework in role `dev` with JSON.
     pub fn framework(&self) -> Framework {
         self.subscribe(&framework_info("dev"))
     }
 
-    /// A framework that speaks JSON.
+    /// Subscribes a framework with JSON.
     pub fn subscribe(&self, info: &Value) -> Framework {
         Framework::subscribe(&self.scheduler_url(), Encoding::Json, info)
     }
@@ -304,8 +303,8 @@ impl Cluster {
     }
 }
 
-/// Whether an agent answers, and not that it is registered: one that recovers has no such metric. One that does not answer,
-/// or not without credentials, says nothing.
+/// Whether an agent answers that it is not registered: a recovering agent has no such metric. An agent that does not
+/// answer, or requires credentials, does not count.
 fn is_unregistered(agent: &Daemon) -> bool {
     let url = format!("{}/metrics/snapshot", agent.url);
     http::get_within(ASK_LIMIT, &url).is_ok_and(|page| match page.status {

@@ -34,7 +34,7 @@ pub fn binary() -> PathBuf {
     path
 }
 
-/// Runs a daemon that must refuse to start, and gives what it said.
+/// Runs a daemon that must refuse to start, and returns its output.
 pub fn refused(verb: &str, dir: &Path, flags: &[&str]) -> String {
     let mut child = Command::new(binary())
         .arg(verb)
@@ -68,7 +68,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `meseta VERB FLAGS` and waits until it says where it listens.
+    /// Starts `meseta VERB FLAGS` and waits until it has written its address.
     pub fn start(verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
         Self::start_by(&[], None, verb, work_dir, flags, level)
@@ -91,7 +91,7 @@ impl Daemon {
         Self::start_by(prefix, None, verb, work_dir, flags, level)
     }
 
-    /// Starts it and waits until it answers at this address, whatever becomes of the file that says so.
+    /// Starts a daemon and waits until it answers at this address, without its endpoint file.
     pub fn start_at(url: &str, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let mut daemon = Self::spawn_at(url, &[], verb, work_dir, flags);
         eventually(&format!("{verb} answers"), START_LIMIT, || {
@@ -220,7 +220,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Ports below those that Linux gives by default to connections and for port 0: they stay free between two runs of a
+/// Ports below those that Linux assigns by default to connections and for port 0: they stay free between two runs of a
 /// daemon.
 const FREE_PORTS: Range<u16> = 20_000..30_000;
 
@@ -228,7 +228,7 @@ static PORTS_GIVEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A port that nobody listens on, and that no other test of this process is given.
 pub fn free_port() -> u16 {
-    // Far from those of another suite that was started just before.
+    // The ports are far from those of another suite that was started just before.
     let first = usize::try_from(std::process::id()).unwrap_or_default() * 97;
     let is_free = |port: &u16| TcpListener::bind((loopback(), *port)).is_ok();
     let mut candidates = FREE_PORTS.filter_map(|_| {
@@ -241,7 +241,7 @@ pub fn free_port() -> u16 {
 
 static ORIGINAL_UMASK: OnceLock<Mode> = OnceLock::new();
 
-/// Keeps the suite's own umask for daemons alone: what scenarios lay out for other users can be read by them.
+/// Uses the suite's own umask for daemons alone: other users can read the files that scenarios prepare for them.
 pub fn keep_umask_for_daemons() {
     let given = umask(Mode::from_bits_truncate(0o022));
     ORIGINAL_UMASK.get_or_init(|| given);

@@ -1,4 +1,4 @@
-//! A file system whose server does not answer: a mount of FUSE, or of NFS whose server has stopped.
+//! A file system whose server does not answer: a mount of FUSE, or of NFS with a stopped server.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -46,9 +46,10 @@ pub struct DeadMount {
 
 #[derive(Debug)]
 enum Server {
-    /// The server's end of FUSE. The kernel gives the file system up when it is closed: whoever waits gets an error.
+    /// The server's end of FUSE. When it is closed, the kernel gives the file system up, and waiting processes get an
+    /// error.
     Fuse { _device: File },
-    /// The export. The server starts again in the end, and whoever waits gets an answer.
+    /// The export. The server starts again in the end, and waiting processes get an answer.
     Nfs { export: String },
 }
 
@@ -74,7 +75,7 @@ impl DeadMount {
         }
     }
 
-    /// Makes the folder and mounts there what an NFS server of this machine exports; then the server stops.
+    /// Makes the folder and mounts the export of an NFS server of this machine; then the server stops.
     pub fn nfs(dir: &Path) -> Self {
         let source = dir.with_extension("exported");
         for made in [dir, &source] {
@@ -84,7 +85,7 @@ impl DeadMount {
         of_machine("mkdir", &["-p", "/var/lib/nfs/v4recovery"]);
         let options = "rw,no_root_squash,insecure,no_subtree_check,fsid=7";
         of_machine("exportfs", &["-o", options, &export]);
-        // The first loads the module; what the second answers is there only then.
+        // The first command loads the module; the second one needs it.
         of_machine("rpc.nfsd", &["--no-nfs-version", "3", "2"]);
         of_machine("rpc.mountd", &["--no-nfs-version", "3"]);
         let mounted = dir.to_str().expect("text");

@@ -26,9 +26,9 @@ pub const FLOOD: &str = "flood";
 const FLOODERS: usize = 4;
 /// The pause before the next request to the agent.
 const PAUSE: Duration = Duration::from_millis(100);
-/// An update that is not acknowledged by then is sent again.
+/// The pause before an unacknowledged update is sent again.
 const RESEND: Duration = Duration::from_secs(1);
-/// Without an agent for so long it ends.
+/// The time without an agent after which the executor ends.
 const ALONE_MAX: Duration = Duration::from_secs(120);
 
 /// The resource part and command of an executor that is this program.
@@ -39,7 +39,7 @@ pub fn info(id: &str, framework: &str, resources: &Value) -> Value {
         "resources": resources})
 }
 
-/// Makes a command task one of an executor: it runs the command.
+/// Gives a command task to an executor: it runs the command.
 pub fn assign(task: &mut Value, executor: &Value) {
     let command = task["command"]["value"].as_str().unwrap_or_default();
     task["data"] = json!(BASE64.encode(command));
@@ -49,7 +49,7 @@ pub fn assign(task: &mut Value, executor: &Value) {
     }
 }
 
-/// Plays the executor, where the command line says so.
+/// Plays the executor, if the command line requests it.
 pub fn run_if_requested() -> Option<ExitCode> {
     if std::env::args().nth(1)? != ARGUMENT {
         return None;
@@ -80,7 +80,7 @@ struct Executor {
 #[derive(Debug, Default)]
 struct Known {
     tasks: BTreeMap<String, Value>,
-    /// Each status, and when it was sent last.
+    /// Each status, and the time when it was last sent.
     updates: Vec<(Value, Instant)>,
     pids: BTreeMap<String, i32>,
     /// The tasks to be killed.

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use crate::audit::is_terminal;
 use crate::http::{self, Answer};
 
-/// Longest wait for an event that must come, in seconds; more where `MESETA_TEST_PATIENCE` says so, as in
-/// an emulated machine.
+/// Longest wait for an event that must come, in seconds; `MESETA_TEST_PATIENCE` raises it, as in an emulated machine.
 const PATIENCE_SECS: u64 = 20;
 
 pub(crate) fn patience() -> Duration {
@@ -73,7 +72,7 @@ pub struct Framework {
     kept_events: Vec<Value>,
 }
 
-/// `FrameworkInfo` of a framework with one role and the capabilities that modern ones have.
+/// Returns the `FrameworkInfo` of a framework with one role and the capabilities of modern frameworks.
 pub fn framework_info(role: &str) -> Value {
     json!({
         "user": "root", "name": "test", "roles": [role], "checkpoint": true, "failover_timeout": 60.0,
@@ -206,8 +205,8 @@ impl Framework {
         event["update"]["status"].clone()
     }
 
-    /// Waits for a task's updates, acknowledging each, until one says that it neither begins nor runs; gives that.
-    /// None may take longer than `limit`.
+    /// Waits for a task's updates, acknowledging each, until one reports that it neither begins nor runs; returns that
+    /// update. Each may take at most `limit`.
     pub fn until_end(&mut self, task: &str, limit: Duration) -> Value {
         loop {
             let status = self.update_within(limit, task);

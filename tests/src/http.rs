@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::Agent;
 
-/// No answer takes longer.
+/// The time limit for an answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,8 @@ impl Answer {
     }
 }
 
-/// A client that takes every status for an answer. Without a limit the answer may go on for ever once it has begun.
+/// Returns a client that accepts every status as an answer. Without a limit the answer may continue for ever once it has
+/// begun.
 pub(crate) fn client(limit: Option<Duration>) -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
@@ -54,12 +55,12 @@ pub fn try_get(url: &str) -> Result<Answer, ureq::Error> {
     answer(client(Some(TIMEOUT)).get(url).call()?)
 }
 
-/// GET, which takes so long at most.
+/// Sends GET, with a time limit.
 pub fn get_within(limit: Duration, url: &str) -> Result<Answer, ureq::Error> {
     answer(client(Some(limit)).get(url).call()?)
 }
 
-/// PUT, which takes so long at most.
+/// Sends PUT, with a time limit.
 pub fn put_within(limit: Duration, url: &str, body: &str) -> Result<Answer, ureq::Error> {
     answer(client(Some(limit)).put(url).send(body)?)
 }
@@ -88,7 +89,7 @@ pub fn post_within(
     answer(request.send(body)?)
 }
 
-/// POST of a JSON value whose answer goes on; it is read as it comes.
+/// Posts a JSON value whose answer is a stream.
 pub fn stream(url: &str, body: &Value) -> impl std::io::Read + use<> {
     try_stream(url, body).unwrap_or_else(|why| panic!("POST {url}: {why}"))
 }
@@ -130,7 +131,7 @@ impl Reader {
         )
     }
 
-    /// POST of a JSON value whose answer goes on; it is read as it comes.
+    /// Posts a JSON value whose answer is a stream.
     pub fn stream(&self, url: &str, body: &Value) -> impl std::io::Read + use<> {
         let sent = self
             .agent

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Does this at the first SIGINT or SIGTERM, on a thread of its own; processes that are started get both as usual.
+/// Runs `act` at the first SIGINT or SIGTERM, on a thread of its own; child processes get both as usual.
 pub fn on_interrupt(act: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! Schedulers of jobs beside a cluster: one with a file, or several on etcd; started, asked, killed.
+//! Schedulers of jobs beside a cluster: one with a file, or several on etcd; started, queried, killed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Scheduler {
         }
     }
 
-    /// kill -9, and a start with the same work directory.
+    /// Kills the scheduler with SIGKILL, and starts it with the same work directory.
     pub fn restart(&mut self, cluster: &Cluster) {
         self.daemon.kill();
         self.daemon = Daemon::start("scheduler", &work_dir(cluster), &self.flags);
@@ -63,14 +63,14 @@ pub struct Schedulers {
 }
 
 impl Schedulers {
-    /// Starts so many of the cluster's master, and waits until one leads and all know it.
+    /// Starts schedulers for the cluster's master, and waits until one leads and all know it.
     pub fn start(cluster: &Cluster, count: usize) -> Self {
         let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
         let etcd = Etcd::start(dir.path());
         let flags = vec![
             "--store=etcd".to_owned(),
             format!("--etcd_endpoints={}", etcd.url),
-            // One that stands still for some seconds leads on.
+            // A leader survives a pause of some seconds.
             "--etcd_lease_ttl=8secs".to_owned(),
             format!("--master={}", cluster.master.address()),
         ];
@@ -113,7 +113,7 @@ impl Schedulers {
         leadership::role(&self.all[index])
     }
 
-    /// All addresses, as the command line takes them.
+    /// Returns all addresses, in the form of the command line.
     pub fn addresses(&self) -> String {
         let all: Vec<_> = self.all.iter().map(Daemon::address).collect();
         all.join(",")
@@ -125,7 +125,7 @@ impl Schedulers {
         job(&self.all[leader].url, name)
     }
 
-    /// Submits a job to whoever leads; gives its version.
+    /// Submits a job to the leader; returns its version.
     pub fn submit(&self, job: &Value) -> u64 {
         submit(&self.all[self.leader()].url, job)
     }
@@ -179,7 +179,7 @@ fn work_dir(cluster: &Cluster) -> PathBuf {
     first.parent().unwrap_or(Path::new("/")).join("scheduler")
 }
 
-/// A service of small instances that rolls one by one.
+/// Returns a service of small instances that rolls one by one.
 pub fn service(name: &str, count: usize, command: &str) -> Value {
     json!({
         "name": name,

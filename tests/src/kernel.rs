@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::wait::eventually;
 
-/// The path of one group of a cgroup-v1 hierarchy, or of the unified one, under `root`.
+/// Returns the paths of groups under `root`, in the cgroup-v1 hierarchies or the unified one.
 pub fn groups_below(root: &str) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
     let mut found = Vec::new();
@@ -122,7 +122,7 @@ pub fn memory_kib(pid: i32, name: &str) -> Option<u64> {
     line.trim().split(' ').next()?.parse().ok()
 }
 
-/// Processes whose command line contains `needle`.
+/// Returns processes whose command line contains `needle`.
 pub fn processes_like(needle: &str) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -140,7 +140,7 @@ pub fn processes_like(needle: &str) -> Vec<i32> {
     .collect()
 }
 
-/// Mounts whose line mentions `needle`.
+/// Returns mounts whose line contains `needle`.
 pub fn mounts_like(needle: &str) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
     mounts

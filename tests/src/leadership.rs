@@ -10,7 +10,7 @@ pub fn role(daemon: &Daemon) -> String {
     said(daemon, "role").unwrap_or_default()
 }
 
-/// The address at which a daemon says that its cluster is led.
+/// Returns the leader's address as a daemon reports it.
 fn leader(daemon: &Daemon) -> Option<String> {
     said(daemon, "leader")
 }
@@ -28,7 +28,7 @@ pub fn leading(all: &[Daemon], is_looked_at: impl Fn(usize) -> bool) -> usize {
     })
 }
 
-/// Waits until one leads and all know it: a follower hears of a leader somewhat later than the leader itself.
+/// Waits until one leads and all know it: a follower learns of a leader somewhat later than the leader itself.
 pub fn until_all_know(all: &[Daemon]) {
     eventually("one leads and all know it", FAILOVER_LIMIT, || {
         let leads = all.iter().find(|daemon| role(daemon) == "leading")?;

@@ -1,8 +1,7 @@
-//! The harness: real daemons on loopback, a scheduler that speaks both encodings, the kernel's view.
+//! The harness: real daemons on loopback, a scheduler with both encodings, the kernel's view.
 //!
-//! Everything that a test starts hangs from one [`Cluster`], whose end kills the daemons, empties
-//! and removes the cgroups below a root of its own, and deletes the work directory, also when the
-//! test failed. Nothing else on the machine is touched.
+//! Each test owns one [`Cluster`], whose drop kills the daemons, empties and removes the cgroups below a root of its own,
+//! and deletes the work directory, even if the test failed. The rest of the machine stays untouched.
 
 pub mod acknowledged;
 pub mod agent_kills;

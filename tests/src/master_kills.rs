@@ -14,7 +14,7 @@ use crate::{Cluster, http, kernel};
 
 /// The time for an agent to come back to a new master.
 const RETURN_LIMIT: Duration = Duration::from_secs(60);
-/// A kill comes within so many times the mean of a write, after a write has begun.
+/// The spread of a kill after the begin of a write, in mean durations of a write.
 const SPREAD: u32 = 3;
 
 /// The observations of a run.
@@ -28,7 +28,7 @@ pub struct Report {
     pub agent_back: Vec<Duration>,
 }
 
-/// Makes so many writes at least and kills the master so many times; the first contradiction ends it.
+/// Makes at least this many writes and kills the master this many times; ends at the first contradiction.
 pub fn run(writes: usize, kills: usize, seed: u64) -> Result<Report, String> {
     let mut cluster = Cluster::default();
     let agent = cluster.agent_id();

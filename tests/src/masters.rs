@@ -62,7 +62,7 @@ impl Etcd {
         let _ = self.child.wait();
     }
 
-    /// Starts it again with what it has stored.
+    /// Starts it again with its stored data.
     pub fn restart(&mut self) {
         self.child = run(&self.flags);
         self.wait();
@@ -85,7 +85,7 @@ fn run(flags: &[String]) -> Child {
         .expect("etcd runs")
 }
 
-/// Masters that share one etcd. The fields end in this order.
+/// The masters that share one etcd. The fields are dropped in this order.
 #[derive(Debug)]
 pub struct Masters {
     pub all: Vec<Daemon>,
@@ -95,7 +95,7 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// Starts so many, and waits until one leads and all know it.
+    /// Starts masters, and waits until one leads and all know it.
     pub fn start(count: usize, flags: &[&str]) -> Self {
         let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
         let etcd = Etcd::start(dir.path());
@@ -131,7 +131,7 @@ impl Masters {
         Daemon::start("master", &dir, &flags)
     }
 
-    /// Starts one again that has ended, at its address.
+    /// Restarts a master that has ended, at its address.
     pub fn restart(&mut self, index: usize) {
         self.all[index].kill();
         let port = self.all[index].address().rsplit(':').next();

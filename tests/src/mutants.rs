@@ -94,10 +94,11 @@ impl Mutant {
     }
 }
 
-/// All mutants of a checkout, by name.
+/// Returns all mutants of a checkout, by name.
 ///
 /// # Errors
-/// Names the patch that cannot be read, and what it lacks.
+///
+/// Names the unreadable patch, and its missing part.
 pub fn all(checkout: &Path) -> anyhow::Result<Vec<Mutant>> {
     let folder = checkout.join("tests/mutants");
     let mut paths = Vec::new();

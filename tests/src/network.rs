@@ -25,10 +25,10 @@ const NOBODYS_ADDRESS: &str = "02:00:00:00:ff:ff";
 const DISABLED: &str = "0";
 const FORWARDING: &str = "3";
 
-/// Until a new process has its own namespace.
+/// The time limit for a new process to get its own namespace.
 const NAMESPACE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Moves this thread, and all that it starts, to a network of its own: the process, where there are no others.
+/// Moves this thread, and all that it starts, to a network of its own; without other threads, the whole process.
 pub fn leave() -> anyhow::Result<()> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNET)
         .context("failed to make a network namespace; run this as root")?;
@@ -201,7 +201,7 @@ impl Host {
         self.set_port(DISABLED)
     }
 
-    /// Ends what [`Self::isolate`] has begun.
+    /// Ends the effect of [`Self::isolate`].
     pub fn rejoin(&self) -> anyhow::Result<()> {
         self.set_port(FORWARDING)
     }
@@ -220,7 +220,7 @@ impl Host {
         self.ip(&[&["neighbor", "replace", &to], &lost[..]].concat())
     }
 
-    /// Ends what [`Self::lose_to`] has begun.
+    /// Ends the effect of [`Self::lose_to`].
     pub fn find_again(&self, other: Ipv4Addr) -> anyhow::Result<()> {
         self.ip(&["neighbor", "delete", &other.to_string(), "dev", "eth0"])
     }

@@ -1,4 +1,4 @@
-//! A cluster whose tasks are held against their marks, and its frameworks' events, taken as they come.
+//! A cluster whose tasks are compared with their marks, and its frameworks' events, in order of arrival.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::audit::{self, Excuses, Kind, TaskRecord, is_terminal};
 use crate::framework::task;
 use crate::{Cluster, Framework, Setup, kernel};
 
-/// Between two looks at a stream of events.
+/// The pause between two looks at a stream of events.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The updates of all tasks, and their errors.
@@ -56,7 +56,7 @@ impl Observed {
         }
     }
 
-    /// A task whose marks are looked for, and which does this before it ends itself.
+    /// Returns a task with marks, which runs `rest` before it ends itself.
     pub fn make(
         &mut self,
         offer: &Value,
@@ -154,7 +154,7 @@ impl Observed {
         }
     }
 
-    /// Takes events until this holds; says so if it does not in time.
+    /// Handles events until the condition holds; records an error if it does not in time.
     pub fn until(&mut self, what: &str, limit: Duration, holds: impl Fn(&Self) -> bool) {
         let end = Instant::now() + limit;
         while !holds(self) {
@@ -199,7 +199,7 @@ impl Observed {
         }
     }
 
-    /// The process that a task began with: the only one that has its marks in its command line.
+    /// Returns the first process of a task: the only one with its marks in its command line.
     fn pid_of(&self, id: &str) -> Option<i32> {
         let mark = format!("exec 9>> {};", self.marks.join(id).display());
         let pids = kernel::tasks_below(&self.cluster.cgroups_root);
@@ -210,7 +210,7 @@ impl Observed {
         pids.into_iter().find(has_mark)
     }
 
-    /// Says which of those that go on are not there any more.
+    /// Records the long tasks that have vanished.
     pub fn check_standing(&mut self, when: &str) {
         for (id, (pid, born)) in &self.standing {
             if kernel::start_time(*pid) != Some(*born) {
@@ -220,7 +220,7 @@ impl Observed {
         }
     }
 
-    /// All offers of an agent that hold at least this, as one: their resources, and the ids to accept.
+    /// Combines all offers of an agent that hold at least this: their resources, and their ids.
     pub fn offer_of(&mut self, agent: &str, least: &[(&str, f64)]) -> Option<(Value, Value)> {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {

@@ -1,10 +1,10 @@
 //! Priorities of the threads that stand for other machines.
 
-/// At this one a thread gets a ninth of what one at 0 gets beside it.
+/// The nice value: a thread gets a ninth of the time of a thread at 0 beside it.
 const NICE: i32 = 10;
 
-/// Lowers the priority of the calling thread, and of those that it starts from now on: clients that run on other
-/// machines in the field give way to the daemons that are measured.
+/// Lowers the priority of the calling thread, and of its later threads: clients that run on other machines in the field
+/// give way to the measured daemons.
 pub fn lower_priority() {
     #[expect(unsafe_code, reason = "nix knows no priorities")]
     // SAFETY: takes numbers only; 0 is the calling thread.

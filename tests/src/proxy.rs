@@ -1,6 +1,7 @@
-//! A TCP proxy on loopback: what goes through it is late, cut after so many bytes, stands still without an end, or is kept.
+//! A TCP proxy on loopback: it delays bytes, cuts connections after a number of bytes, stalls them, or records them.
 //!
-//! Cuts hold for connections that are accepted from then on, [`Proxy::hold`] for those that there are. Each direction of each connection has a thread; all end with the proxy.
+//! Cuts apply to connections accepted from then on, [`Proxy::hold`] to the present ones. Each direction of each connection
+//! has a thread; all end with the proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use crate::network::loopback;
 
 /// Bytes of a client that the proxy keeps at most.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// No limit to the bytes of a direction.
+/// The value without a limit for the bytes of a direction.
 const NEVER: usize = usize::MAX;
 
 /// The sender of the bytes.
@@ -26,7 +27,7 @@ pub enum Sender {
 struct Connection {
     client: TcpStream,
     server: TcpStream,
-    /// After so many bytes of each side the connection is closed.
+    /// The number of bytes of each side after which the connection is closed.
     ends: [AtomicUsize; 2],
     passed: [AtomicUsize; 2],
     is_held: Mutex<bool>,
@@ -131,7 +132,7 @@ impl Proxy {
         }
     }
 
-    /// The newest connection is closed after so many bytes more of one side.
+    /// Closes the newest connection after this many more bytes of one side.
     pub fn cut_newest_after(&self, from: Sender, bytes: usize) {
         let newest = self.newest();
         let at = from as usize;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 
-/// No answer takes longer.
+/// The time limit for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -94,12 +94,12 @@ impl Raw {
         }
     }
 
-    /// Exactly so many bytes.
+    /// Reads exactly this many bytes.
     pub fn read_exact(&mut self, into: &mut [u8]) {
         self.reader.read_exact(into).expect("the body");
     }
 
-    /// A whole answer with a `Content-Length`; an answer without one has no body.
+    /// Reads a whole answer with a `Content-Length`; an answer without one has no body.
     pub fn answer(&mut self) -> (Head, String) {
         let head = self.head();
         let length = head
@@ -119,7 +119,7 @@ impl Raw {
         (length > 0).then_some(chunk)
     }
 
-    /// The next chunk, which must be one whole record: its length, a line feed, so many bytes.
+    /// Reads the next chunk, which must be one whole record: its length, a line feed, its bytes.
     pub fn record(&mut self) -> Option<serde_json::Value> {
         let chunk = String::from_utf8(self.chunk()?).expect("text");
         let parts: Vec<&str> = chunk.split('\n').collect();
@@ -132,7 +132,7 @@ impl Raw {
         Some(serde_json::from_str(parts[1]).expect("JSON"))
     }
 
-    /// Records until one of this type.
+    /// Reads records until one of this type.
     pub fn until(&mut self, kind: &str) -> serde_json::Value {
         loop {
             let record = self
@@ -144,7 +144,7 @@ impl Raw {
         }
     }
 
-    /// All that comes until the other side closes the connection, in whichever way.
+    /// Reads everything until the other side closes the connection, in whichever way.
     pub fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
         // A reset ends it too.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// All lines of a file by name, after what this version writes was compared with those of the same name.
+/// Returns all lines of a file by name, after comparing the messages of this version with those of the same name.
 pub fn recorded(file: &str, written_now: &[(String, Vec<u8>)]) -> BTreeMap<String, Vec<u8>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("recorded")

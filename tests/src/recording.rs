@@ -21,7 +21,7 @@ pub fn text(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// A file of JSON, one value a line.
+/// Returns the values of a file of JSON, one per line.
 pub fn lines(file: &str) -> Vec<Value> {
     let parse = |line| serde_json::from_str(line).expect("JSON");
     text(file).lines().map(parse).collect()
@@ -34,7 +34,7 @@ pub fn framework_info() -> Value {
         "failover_timeout": 0, "checkpoint": true})
 }
 
-/// Every path to a value with the value's type; what differs between elements of a list is united.
+/// Returns every path to a value with the value's type; differences between elements of a list are united.
 pub fn shape(value: &Value) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     add_shape(value, "", &mut paths);
@@ -100,7 +100,7 @@ impl Events {
         &found.unwrap_or_else(|| panic!("nothing recorded as {name:?}"))["event"]
     }
 
-    /// Same shape, and these texts to the letter.
+    /// Compares the shape, and these texts exactly.
     pub fn compare(&self, name: &str, ours: &Value, texts: &[&str]) {
         let theirs = self.event(name);
         if let Some(difference) = difference(theirs, ours, &|_| false) {

@@ -8,7 +8,7 @@ use crate::framework::{Encoding, Framework, framework_info, task};
 /// Rounds of waiting for revocable cpus and memory in one offer.
 const OFFERS_MAX: usize = 100;
 
-/// A framework that takes what can be revoked.
+/// Subscribes a framework that accepts revocable resources.
 pub fn revocable_framework(cluster: &Cluster) -> Framework {
     let mut info = framework_info("batch");
     let capabilities = info["capabilities"].as_array_mut().expect("capabilities");
@@ -20,7 +20,7 @@ pub fn is_revocable(resource: &Value) -> bool {
     resource.get("revocable").is_some()
 }
 
-/// Sum of a scalar in an offer, of one kind.
+/// Returns the sum of a scalar in an offer, regular or revocable.
 pub fn amount(offer: &Value, name: &str, revocable: bool) -> f64 {
     let all = offer["resources"].as_array().expect("resources");
     all.iter()

@@ -18,7 +18,7 @@ use crate::{Cluster, Setup, http};
 
 /// The time from the last kill until all has its intended state.
 const SETTLE_LIMIT: Duration = Duration::from_secs(180);
-/// Between two kills at most, in ms.
+/// The longest pause between two kills, in ms.
 const PAUSE_MS_MAX: u64 = 1_500;
 /// An agent that does not answer is unreachable after two seconds.
 const MASTER_FLAGS: [&str; 4] = [
@@ -27,7 +27,7 @@ const MASTER_FLAGS: [&str; 4] = [
     "--agent_removal_rate_limit=none",
     "--recovery_agent_removal_limit=100%",
 ];
-/// An agent is cut off until it is unreachable, and for so long after that.
+/// The time for which an agent stays cut off after it is unreachable.
 const CUT: Duration = Duration::from_secs(1);
 const CUT_LIMIT: Duration = Duration::from_secs(30);
 /// Instances above its count that the service may have.
@@ -80,8 +80,8 @@ impl Killed {
     }
 }
 
-/// Runs as many tasks, half of a service and half of a batch, through so many kills; the first contradiction ends it. With
-/// `on_etcd` there are three schedulers, of which the leader is killed.
+/// Runs tasks, half of a service and half of a batch, through this many kills; ends at the first contradiction. With
+/// `on_etcd` there are three schedulers, and the kills hit the leader.
 pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Report, String> {
     let mut cluster = Cluster::start(Setup {
         agents: 2,
@@ -132,8 +132,8 @@ pub fn run(tasks: usize, kills: usize, seed: u64, on_etcd: bool) -> Result<Repor
     Ok(report)
 }
 
-/// Stops an agent until the master has given it up for unreachable, and a moment longer. Others may be unreachable as well:
-/// one that came back as another, or that stood still by itself.
+/// Stops an agent until the master has declared it unreachable, and a moment longer. Others may be unreachable as well: an
+/// agent that came back as another, or that stood still by itself.
 fn cut(cluster: &Cluster, agent: &Daemon) {
     cluster.wait_for_agents(2);
     eventually("the agent is listed", CUT_LIMIT, || {
@@ -215,7 +215,7 @@ fn settle(
     contradiction.map_or(Ok(()), Err)
 }
 
-/// Each index has written its line once.
+/// Checks that each index has written its line once.
 fn once_each(done: &Path, count: usize) -> Result<(), String> {
     for index in 0..count {
         let text = std::fs::read_to_string(done.join(index.to_string()));

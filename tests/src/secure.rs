@@ -10,7 +10,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::http::{Answer, answer};
 
-/// No answer takes longer.
+/// The time limit for an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An authority, with the folder that it writes to.
@@ -85,7 +85,7 @@ impl Authority {
     }
 }
 
-/// A client that believes one authority and follows no redirection.
+/// A client that trusts one authority and follows no redirection.
 #[derive(Debug)]
 pub struct Client {
     agent: ureq::Agent,

@@ -24,14 +24,14 @@ pub const PLENTY: &str = "cpus:1000000;mem:100000000";
 /// Frames of one agent that wait for the socket.
 pub const FRAMES_MAX: usize = 4_096;
 
-/// Each has a stream of its own; so many share a socket.
+/// The number of agents that share a socket; each has a stream of its own.
 const AGENTS_PER_CONNECTION: usize = 10;
 
 pub const RUNNING: u8 = 1;
 pub const FINISHED: u8 = 2;
 const KILLED: u8 = 3;
 
-/// So many agents with these resources each, until the master ends.
+/// Runs agents with these resources each, until the master ends.
 pub async fn run(master: &str, count: usize, resources: &str) -> anyhow::Result<()> {
     let mut agents = Vec::with_capacity(count);
     let mut channel = None;
@@ -119,7 +119,7 @@ pub fn registration(index: usize, resources: &str) -> anyhow::Result<Register> {
     })
 }
 
-/// That a task is running, or has ended.
+/// Returns an update that a task is running, or has ended.
 pub fn update(
     framework_id: v1::FrameworkId,
     task_id: v1::TaskId,

@@ -1,4 +1,4 @@
-//! File systems of a test's own: small ones that are soon full, what fills them, and those that lose power.
+//! File systems of a test: small ones that are soon full, their fillers, and those that lose power.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,15 +10,15 @@ use nix::mount::{MsFlags, mount};
 /// A small file system.
 #[derive(Copy, Clone, Debug)]
 pub enum SmallDisk {
-    /// In memory, with these options: `size=16m`.
+    /// A file system in memory, with these options: `size=16m`.
     Tmpfs(&'static str),
-    /// On a loop device; needs `mkfs.ext4`.
+    /// A file system on a loop device; needs `mkfs.ext4`.
     Ext4 {
         mib: u64,
         /// The number of inodes in all.
         inodes: u64,
     },
-    /// On a loop device, with a journal.
+    /// A file system on a loop device, with a journal.
     Journaled {
         mib: u64,
         /// The command line that makes it; the image comes last.
@@ -81,7 +81,7 @@ fn succeed(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// Takes what room there is on a file system, until it is removed.
+/// Fills a file system, until it is removed.
 #[derive(Debug)]
 pub struct Filler {
     folder: PathBuf,
@@ -104,7 +104,7 @@ impl Filler {
         for bytes in [1 << 20, 4096, 512, 1] {
             while file.write_all(&vec![0; bytes]).is_ok() {}
         }
-        // What the kernel has only promised room for is placed.
+        // The sync allocates blocks that the kernel has only promised.
         let _ = file.sync_all();
     }
 

@@ -11,7 +11,7 @@ use prost::Message as _;
 
 use crate::http;
 
-/// Everything at one moment of the master.
+/// The state of the master at one moment.
 #[derive(Debug)]
 pub struct StateCheck {
     state: GetState,

@@ -1,4 +1,4 @@
-//! Tests that say what they need of the machine: where that is absent they are listed as ignored, with the reason.
+//! Tests that declare their needs of the machine: without these they are listed as ignored, with the reason.
 
 use std::process::ExitCode;
 
@@ -9,11 +9,11 @@ use crate::{Missing, daemon, network};
 /// The number of tests that run at once, where each has a network of its own. Most tests wait for most of their time.
 const AT_ONCE: usize = 5;
 
-/// A test: its name, what it needs of the machine, what it does.
+/// A test: its name, its needs of the machine, its function.
 pub type Scenario = (&'static str, fn() -> Missing, fn());
 
-/// The tests of a module: what they need of the machine, and the functions, after which they are named; `name = body`
-/// gives another body.
+/// Defines the tests of a module: their needs of the machine, and the functions, which give the names; `name = body` sets
+/// another body.
 #[macro_export]
 macro_rules! scenarios {
     ($($need:path: $($test:path $(= $body:expr)?),+;)+) => {
@@ -38,11 +38,12 @@ pub fn anywhere() -> Missing {
 }
 
 /// Runs the tests that the command line names, each as `GROUP::NAME`: first some at once, where each can have a network of
-/// its own; then those of the groups `measuring`, but for the tests `waiting`, one at a time, since a limit can be judged
-/// only when nothing else wants the machine.
+/// its own; then those of the groups `measuring`, except the tests `waiting`, one at a time, since a limit can be judged
+/// only on an idle machine.
 ///
 /// # Panics
-/// A name in `measuring` or `waiting` is that of no group or test.
+///
+/// A name in `measuring` or `waiting` is no group or test.
 pub fn run(groups: &[(&str, &[Scenario])], measuring: &[&str], waiting: &[&str]) -> ExitCode {
     daemon::keep_umask_for_daemons();
     for name in measuring {

@@ -59,7 +59,7 @@ pub fn run(tasks: usize, kills: usize) -> Result<Report, String> {
     assert!(made.is_ok_and(|status| status.success()), "mkfifo");
     scheduler.launch(tasks, &gate)?;
     let began = Instant::now();
-    // Each of those that wait takes one line; whoever comes late finds the pipe open.
+    // Each waiting task takes one line; a late one finds the pipe open.
     let mut open = File::options().write(true).open(&gate).expect("a pipe");
     open.write_all(&vec![b'\n'; tasks]).expect("written");
     for kill in 1..=kills {

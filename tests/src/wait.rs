@@ -1,11 +1,11 @@
-//! Waiting for what another process does: a condition looked at again until a deadline.
+//! Waits for other processes: a condition checked repeatedly until a deadline.
 
 use std::time::{Duration, Instant};
 
 /// Pause between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until `probe` gives something; panics with `what` when that takes longer than `limit`. However long this process
+/// Waits until `probe` returns a value; panics with `what` when that takes longer than `limit`. However long this process
 /// stands still, the last look begins after the limit.
 pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();

@@ -70,7 +70,7 @@ fn suites(page: &str) -> Vec<Suite> {
     suites
 }
 
-/// The test targets and unit tests of the workspace: what a name begins with, and where its files are.
+/// The test targets and unit tests of the workspace: the prefix of their names, and their folders.
 struct Targets(BTreeMap<String, Vec<(PathBuf, String)>>);
 
 impl Targets {
@@ -150,7 +150,7 @@ fn is_in(module: &str, file: &Path, text: &str, files: &[(PathBuf, String)]) -> 
             .any(|(_, text)| text.contains(&format!("\"{module}\"")))
 }
 
-/// Whether a file holds a test function of that name, or lists one.
+/// Whether a file contains a test function of that name, or lists one.
 fn is_test(function: &str, text: &str) -> bool {
     if text.contains(&format!("\"{function}\"")) || is_listed(function, text) {
         return true;

@@ -1,8 +1,8 @@
-//! Scenarios under a real systemd on cgroup v2: what the units promise, and what the kernel enforces.
+//! Scenarios under a real systemd on cgroup v2: the promises of the units, and the enforcement of the kernel.
 //!
-//! They stop, kill and replace the installed services, so they run only where `tests/vm/run` says so (by
-//! `MESETA_TEST_MACHINE`), in a virtual machine of its own; elsewhere each is listed as ignored. Every
-//! scenario has two tasks that live through it, the same processes before and after.
+//! They stop, kill and replace the installed services, so they run only if `tests/vm/run` permits it (by
+//! `MESETA_TEST_MACHINE`), in a virtual machine of its own; elsewhere each is listed as ignored. Every scenario has two
+//! tasks that live through it, as the same processes before and after.
 
 #[path = "systemd/kernel.rs"]
 mod kernel;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-/// Says that this machine may be used up, and holds its units.
+/// The variable that permits the use of this machine, with the folder of its units.
 const PERMISSION: &str = "MESETA_TEST_MACHINE";
 
 /// A scenario on the node.
@@ -23,7 +23,7 @@ type Test = (&'static str, fn(&mut node::Node));
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // There is one machine.
+    // There is only one machine.
     arguments.test_threads = Some(1);
     let groups: [(&str, &[Test]); 2] = [("units", units::ALL), ("kernel", kernel::ALL)];
     let trials = groups

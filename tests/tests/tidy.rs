@@ -13,7 +13,7 @@ use std::process::Command;
 
 /// Lines of a source file before its tests; beyond this it is asking to be a folder.
 const FILE_LINES_MAX: usize = 600;
-/// Lines of a file of tests; beyond this it is about more than one thing.
+/// Lines of a file of tests; beyond this it has more than one subject.
 const TEST_FILE_LINES_MAX: usize = 700;
 /// Lines of a function, signature and closing brace included.
 const FUNCTION_LINES_MAX: usize = 100;
@@ -122,7 +122,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that decide and never act: nothing that speaks to a kernel, a network or a clock.
+/// Crates that decide and never act: they use no kernel, network or clock.
 const PURE: &[&str] = &[
     "meseta-resources",
     "meseta-access",
@@ -328,7 +328,7 @@ fn files_of_tests_fit() {
     assert_none("too long", long);
 }
 
-/// Functions of formatted code: from the line that opens one to the brace at the same indentation.
+/// Finds long functions in formatted code: from the opening line to the brace at the same indentation.
 fn long_functions(lines: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
@@ -360,7 +360,7 @@ fn long_functions(lines: &[&str]) -> Vec<String> {
     found
 }
 
-/// Words that only we would understand, with what stands there instead; `docs/glossary.md` has those that remain.
+/// Words that only we would understand, with their replacements; `docs/glossary.md` has the remaining ones.
 const RETIRED_WORDS: &[(&str, &str)] = &[
     ("door", "authentication"),
     ("wish", "request"),
@@ -432,10 +432,10 @@ fn a_retired_word_is_found() {
     assert!(retired("fn what_is_lent() { the.other(); }").is_empty());
 }
 
-/// Words of a doc comment; with fewer it says nothing that the name does not.
+/// The minimum number of words in a doc comment; a shorter one repeats the name.
 const DOC_WORDS_MIN: usize = 4;
 
-/// Doc comments of one line with too few words, by line number.
+/// Returns one-line doc comments with too few words, by line number.
 fn short_docs(text: &str) -> Vec<(usize, &str)> {
     let lines: Vec<_> = text.lines().map(str::trim).collect();
     let is_doc = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("///"));

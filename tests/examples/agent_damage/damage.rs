@@ -9,7 +9,7 @@ const ZEROES_MAX: u64 = 64;
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) enum Harm {
-    /// Up to three bits are changed.
+    /// Changes up to three bits of the file.
     Flip,
     /// The end is gone.
     Cut,
@@ -20,7 +20,7 @@ pub(crate) enum Harm {
     /// The file has its contents from some time ago.
     Old,
     Gone,
-    /// There is a folder instead.
+    /// Replaces the file by a folder.
     Folder,
 }
 
@@ -36,7 +36,7 @@ pub(crate) const ALL: [Harm; 8] = [
 ];
 
 impl Harm {
-    /// Does it; whether that changed anything.
+    /// Damages the file; returns whether that changed anything.
     pub(crate) fn apply(self, path: &Path, old: Option<&Vec<u8>>, dice: &mut Dice) -> bool {
         let before = std::fs::read(path).unwrap_or_default();
         let mut roll = |below: usize| {

@@ -1,4 +1,4 @@
-//! An agent with an executor of each kind, and what must be so after it was started with a damaged file.
+//! An agent with an executor of each kind, and the expectations after its start with a damaged file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const EXECUTORS: [(&str, &[&str]); 5] = [
 /// The result of one damage.
 #[derive(Debug, Default)]
 pub(crate) struct Trial {
-    /// Whether the log speaks of the file.
+    /// Whether the log names the file.
     pub(crate) is_named: bool,
     /// Executors that are gone.
     pub(crate) lost: Vec<String>,
@@ -154,7 +154,7 @@ impl Node {
         self.live.insert(name.to_owned(), ids);
     }
 
-    /// All files that may be damaged, by their kinds.
+    /// Returns all files that may be damaged, by their kinds.
     pub(crate) fn files(&self) -> BTreeMap<String, Vec<PathBuf>> {
         let dir = self.observed.cluster.agent_dir(0);
         let mut found: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
@@ -180,7 +180,7 @@ impl Node {
         found
     }
 
-    /// The agent is killed, the file damaged, the agent started; nothing if the file is as it was.
+    /// Kills the agent, damages the file, and starts the agent; returns `None` if the file is unchanged.
     pub(crate) fn damaged(&mut self, path: &Path, harm: Harm, dice: &mut Dice) -> Option<Trial> {
         let owner = self.owner_of(path);
         let log = self.observed.cluster.agent().log.clone();
@@ -317,7 +317,7 @@ impl Node {
         Some(found)
     }
 
-    /// Executors of which a task has ended end.
+    /// Ends the executors that lost a task.
     fn forget_the_lost(&mut self, trial: &mut Trial) {
         let ended = |ids: &Vec<String>| ids.iter().any(|id| self.observed.is_over(id));
         let lost = self.live.iter().filter(|(_, ids)| ended(ids));
@@ -352,7 +352,7 @@ fn without_names(kind: &str) -> String {
     parts.join("/")
 }
 
-/// Whether a warning or an error speaks of this file, or of the folder that it is in.
+/// Whether a warning or an error names this file, or its folder.
 fn is_named(log: &str, path: &Path) -> bool {
     let path = path.to_string_lossy();
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);

@@ -1,12 +1,17 @@
-//! Sweeps an agent with faults at its system calls: killed at every one that changes something, or each that can
-//! fail made to fail.
+//! Sweeps an agent with faults at its system calls: kills it at every call that changes something, or fails each call that
+//! can fail.
 //!
 //! `cargo build && cargo run -p meseta-tests --example agent_faults -- MODE [FLAG=VALUE]...` as root. `MODE` is `count`,
-//! `kill-before`, `kill-after` or `errors`. Flags: `--from=M` and `--points=N` for a part of the sweep, `--share=I/N` for
-//! the Ith part of N, counted from 0, of programs that run side by side, `--ordinals=K` for the first K calls of each site, `--together=K`
-//! faults in one life (those of a life that went wrong, or were not reached, are tried again one by one), `--times=T` calls of a site that
-//! fail in a row, `--only=TEXT` for points whose names contain it, `--listed=FILE` for those whose names are lines of a file, `--logs=DIR` for what agents printed in lives that went wrong.
-//! SIGINT and SIGTERM end it after the life that goes on. Ends with 1 if anything was wrong. How it works is in `tests/src/faults`.
+//! `kill-before`, `kill-after` or `errors`. Flags:
+//! - `--from=M` and `--points=N`: a part of the sweep
+//! - `--share=I/N`: the Ith part of N, counted from 0, for programs that run side by side
+//! - `--ordinals=K`: the first K calls of each site
+//! - `--together=K`: K faults in one life (those of a life with errors, or not reached, are tried again one by one)
+//! - `--times=T`: T calls of a site that fail in a row
+//! - `--only=TEXT`: points whose names contain a text; `--listed=FILE`: those whose names are lines of a file
+//! - `--logs=DIR`: the folder for the agents' logs of lives with errors
+//!
+//! SIGINT and SIGTERM end it after the present life. Exits with 1 on any error. `tests/src/faults` describes the method.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::collections::BTreeSet;

@@ -180,7 +180,7 @@ fn fetching(round: &mut Round<'_>) -> Option<()> {
     Some(())
 }
 
-/// Tasks come to an executor that goes on, and go; then its limits are those of what it was.
+/// Adds tasks to a lasting executor, and ends them; then its limits are the original ones.
 fn resizing(round: &mut Round<'_>) -> Option<()> {
     let (offer, offers) = round.observed.offer_of(&round.agents[0], ENOUGH)?;
     let mut groups = Vec::new();

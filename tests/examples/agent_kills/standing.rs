@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0), ("disk", 2.0)];
 const LIMIT: Duration = Duration::from_secs(60);
-/// Each so many kills everything is looked at, and a task comes and goes.
+/// The number of kills between two full checks, at which a task comes and goes.
 const LOOK_EACH: usize = 10;
 const VOLUME_MB: f64 = 16.0;
 const FIXED: &str = r#"{"libraries": [{"modules": [{"name": "org_apache_mesos_FixedResourceEstimator",
@@ -185,7 +185,7 @@ fn check(task: &mut Value, number: usize, port: u16) {
     task["check"] = with(other, &often);
 }
 
-/// Opens a session in a task, and nests a container in it, both of which would last; nothing if the agent does not answer yet.
+/// Opens a lasting session in a task, and nests a lasting container in it; returns `None` if the agent does not answer yet.
 fn nest(observed: &Observed, id: &str) -> Option<impl std::io::Read + use<>> {
     let parent = observed.containers.get(id)?;
     let url = format!("{}/api/v1", observed.cluster.agent().url);
@@ -199,7 +199,7 @@ fn nest(observed: &Observed, id: &str) -> Option<impl std::io::Read + use<>> {
     let session = json!({"type": "LAUNCH_NESTED_CONTAINER_SESSION",
         "launch_nested_container_session": {"container_id": name("session"), "command": command}});
     let mut stream = http::try_stream(&url, &session).ok()?;
-    // It runs once it has said something.
+    // The session runs once it has sent a byte.
     let mut first = [0; 1];
     stream.read_exact(&mut first).ok()?;
     Some(stream)

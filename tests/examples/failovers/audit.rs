@@ -1,4 +1,4 @@
-//! Whether the cluster is whole, and whether everybody agrees on what runs.
+//! The checks whether the cluster is whole, and whether all parties agree on the running tasks.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -49,16 +49,16 @@ fn epoch_of(url: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Since when each part of the cluster was itself again, counted from a fault.
+/// The times from a fault until each part of the cluster was restored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recovery {
-    /// The term that has to be over, if one has.
+    /// The term that has to be over, if any.
     pub(crate) not: Option<Term>,
-    /// All agents are with the master that leads.
+    /// The time until all agents were with the leading master.
     pub(crate) agents: Option<Duration>,
     /// The framework is with it.
     pub(crate) framework: Option<Duration>,
-    /// All long tasks run, as the master sees it, and all masters answer.
+    /// The time until all long tasks ran, as the master sees them, and all masters answered.
     pub(crate) whole: Option<Duration>,
 }
 

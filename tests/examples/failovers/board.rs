@@ -94,7 +94,7 @@ impl Board {
         Term { master, start }
     }
 
-    /// Asks one master until all is over.
+    /// Queries one master until the end of the run.
     pub(crate) fn watch(&self, master: usize) {
         let url = format!("{}/leader", self.urls[master]);
         while !self.is_over() {
@@ -150,7 +150,7 @@ impl Board {
         said.map(|said| said.role).unwrap_or_default()
     }
 
-    /// The host of a term is about to be cut off: what it has sent by then may arrive when it is back.
+    /// Marks the host of a term that is about to be cut off: messages sent before may arrive when it is back.
     pub(crate) fn cuts_off(&self, term: Term) {
         self.known().cut_off.push(term);
     }
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(board.take_wrong(), Vec::<String>::new());
         board.leads(one, Instant::now() + LIMIT, "leads");
         assert_eq!(board.take_wrong().len(), 1);
-        // The same master, started again.
+        // The same master has been started again.
         board.restarts(0);
         board.leads(board.term(0), Instant::now(), "leads");
         assert_eq!((board.take_wrong().len(), board.terms_count()), (0, 3));

@@ -1,4 +1,4 @@
-//! The daemons, each on a host of its own, and the one that starts masters again which have ended.
+//! The daemons, each on a host of its own, and the restart of masters that have ended.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const AGENT_HOSTS: u8 = 31;
 const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
 const LOG: &str = "info,h2=warn,hyper=warn,tower=warn";
-/// After so long a master that has ended is started again, as a service manager does.
+/// The pause before a master that has ended is started again, as by a service manager.
 const RESTART_PAUSE: Duration = Duration::from_secs(2);
 /// The time that an agent has to end its tasks.
 const END_LIMIT: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ const END_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) struct Master {
     pub(crate) host: Host,
     pub(crate) daemon: Daemon,
-    /// Since when it is known to have ended.
+    /// The time since when it is known to have ended.
     ended: Option<Instant>,
 }
 
@@ -133,7 +133,7 @@ impl Cluster {
         }
     }
 
-    /// Processes of the long tasks by the number of each: the pid, and when it was started.
+    /// Returns the processes of the long tasks by number: the pid, and the start time.
     pub(crate) fn long_processes(&self) -> std::collections::BTreeMap<usize, (i32, u64)> {
         let pids = kernel::tasks_below(&self.cgroups_root).into_iter();
         let identity = |pid: i32| {

@@ -10,7 +10,7 @@ use meseta_tests::network::Host;
 use meseta_tests::{http, wait};
 use serde_json::Value;
 
-/// Above it etcd takes no more writes, in bytes.
+/// The size in bytes above which etcd accepts no more writes.
 const QUOTA_BYTES: usize = 64 << 20;
 /// A value that etcd still takes.
 const FILLER_BYTES: usize = 1 << 20;
@@ -79,7 +79,7 @@ impl Etcd {
         self.wait()
     }
 
-    /// Starts one that does not run.
+    /// Starts a member that does not run.
     pub(crate) fn start_member(&mut self, number: usize) -> anyhow::Result<()> {
         let data = self.data_dir(number);
         let member = &mut self.members[number];
@@ -128,7 +128,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// SIGKILL for one member.
+    /// Sends SIGKILL to one member.
     pub(crate) fn kill(&mut self, number: usize) {
         if let Some(mut child) = self.members[number].child.take() {
             let _ = child.kill();
@@ -197,7 +197,7 @@ impl Etcd {
         ))
     }
 
-    /// Writes until etcd has no space left; whether it says so.
+    /// Writes until etcd reports that its space is exhausted.
     pub(crate) fn fill(&self) -> anyhow::Result<()> {
         let value = vec![b'x'; FILLER_BYTES];
         for number in 0..2 * QUOTA_BYTES / FILLER_BYTES {
@@ -245,7 +245,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Gives it the state that was saved, as its documentation says: new directories for all members.
+    /// Restores the saved state, as etcd's documentation describes: new directories for all members.
     pub(crate) fn restore(&mut self) -> anyhow::Result<()> {
         self.kill_all();
         self.restored += 1;

@@ -21,7 +21,7 @@ pub(crate) enum Fault {
     LeaderShutDown,
     /// One member of etcd gets SIGKILL: the leader, of three.
     EtcdMemberKilled,
-    /// All members of etcd get SIGKILL.
+    /// SIGKILL for all members of etcd.
     EtcdAway,
     /// etcd has no space left.
     EtcdFull,

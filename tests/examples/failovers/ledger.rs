@@ -16,7 +16,7 @@ const TRIES: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     writes: Mutex<Writes>,
-    /// Whether the registry was given an earlier state, of which the model knows nothing.
+    /// Whether the registry was reset to an earlier state, which the model does not know.
     is_retired: AtomicBool,
 }
 

@@ -105,7 +105,7 @@ fn audited(options: &Options, board: &Board, cluster: &mut Cluster) -> anyhow::R
     })
 }
 
-/// Every fault of the plan; whether nothing was wrong.
+/// Runs every fault of the plan; returns success if there was no error.
 fn plan(run: &mut Run<'_>) -> anyhow::Result<ExitCode> {
     let (seed, begun) = (run.options.seed, Instant::now());
     let faults = run.options.sequence(&mut run.dice);

@@ -33,7 +33,7 @@ impl Offers {
         self.held.retain(|(offer, _)| offer["id"]["value"] != id);
     }
 
-    /// An offer that was held for so long.
+    /// Takes an offer that was held for longer than this.
     pub(crate) fn take_older_than(&mut self, age: Duration) -> Option<Value> {
         let at = self
             .held

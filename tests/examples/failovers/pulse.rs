@@ -1,7 +1,7 @@
-//! Operators' writes at a steady pace: since when the cluster takes changes again, and that none is lost.
+//! Operators' writes at a steady pace: they show since when the cluster accepts changes again, and that none is lost.
 //!
-//! Each write sets the weight of one role to a number that is never used twice. A read may show the number that was
-//! acknowledged last, or one whose write had no answer: such a write may take effect late.
+//! Each write sets the weight of one role to a number that is never used twice. A read may show the last acknowledged
+//! number, or one whose write had no answer: such a write may take effect late.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use crate::board::{Board, Term};
 
-/// Between two writes, where they are answered at once.
+/// The pause between two writes that are answered at once.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// The longest that a write waits for its answer.
 const LIMIT: Duration = Duration::from_secs(1);
 /// The longest that a check waits for its answer.
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
-/// After so many writes all that was written is read.
+/// The number of writes after which everything written is read.
 const READ_BACK: u32 = 5;
-/// So many roles are written by turns, so that a check is about the last so many writes.
+/// The number of roles that the writes alternate between, so that a check covers as many writes.
 const ROLES: u32 = 40;
 /// The time after which a write without an answer can no longer take effect: packets on the way are lost then.
 const LATE: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug, Default)]
 struct Register {
     acknowledged: Option<u32>,
-    /// Whether it was given an earlier state, and not written since.
+    /// Whether it was reset to an earlier state, and not written since.
     is_forgotten: bool,
     unanswered: Vec<(Instant, u32)>,
 }
@@ -72,7 +72,7 @@ impl Pulse {
         let (mut number, mut last) = (0_u32, None);
         while !board.is_over() {
             if let Some(term) = board.leader() {
-                // A new leader shows what the one before has acknowledged.
+                // A new leader shows the writes that the earlier one acknowledged.
                 let is_new = last.replace(term) != Some(term);
                 if is_new || number.is_multiple_of(READ_BACK) {
                     self.check(board, term)
@@ -173,6 +173,6 @@ impl Pulse {
 fn weight_of(page: &Value, role: &str) -> Option<u32> {
     let mut all = page.as_array()?.iter();
     let weight = &all.find(|one| one["role"] == role)?["weight"];
-    // As it was written: a whole number.
+    // The writes use whole numbers.
     weight.to_string().trim_end_matches(".0").parse().ok()
 }

@@ -27,7 +27,7 @@ pub(crate) fn line(number: usize, outcome: &Outcome) {
     }
 }
 
-/// The least of sorted values that so many in a hundred do not exceed.
+/// Returns the smallest of the sorted values that this percentage does not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()

@@ -30,7 +30,7 @@ const AFTERWARDS: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) fault: Fault,
-    /// Until a change was acknowledged again.
+    /// The time until a change was acknowledged again.
     pub(crate) served: Option<Duration>,
     pub(crate) recovery: Recovery,
     /// A further remark about the fault.
@@ -106,7 +106,7 @@ impl Run<'_> {
         }
     }
 
-    /// Until a change was acknowledged, by another term than the one that has to be over; nothing if that took too long.
+    /// Waits until another term than the ended one has acknowledged a change; returns `None` if that took too long.
     fn until_served(
         &mut self,
         since: Instant,
@@ -125,7 +125,7 @@ impl Run<'_> {
         }
     }
 
-    /// Keeps a fault up for so long since it began, and looks how far the cluster is meanwhile.
+    /// Keeps a fault up until this time since its start, and checks the progress of the cluster meanwhile.
     fn hold(
         &mut self,
         since: Instant,
@@ -140,7 +140,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Does one fault from the beginning to the end, and audits what it has left.
+    /// Plays one fault from the beginning to the end, and audits the consequences.
     pub(crate) fn one(&mut self, fault: Fault) -> anyhow::Result<Outcome> {
         let pause = Duration::from_millis(self.dice.roll(2_000));
         self.pause_for(pause)?;
@@ -250,7 +250,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A fault of etcd; since when it was well again.
+    /// Plays a fault of etcd; returns the time of its end.
     fn trouble_etcd(&mut self, leader: Term, outcome: &mut Outcome) -> anyhow::Result<Instant> {
         let begun = Instant::now();
         match outcome.fault {
@@ -312,7 +312,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// While nothing can be written: writes fail clearly, and reads are marked.
+    /// Checks the time without writes: writes fail clearly, and reads are marked.
     fn without_writes(
         &mut self,
         leader: Term,

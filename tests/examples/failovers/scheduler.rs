@@ -17,9 +17,9 @@ use crate::offers::Offers;
 
 /// The longest that a call waits for its answer.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
-/// Between two launches of short tasks.
+/// The pause between two launches of short tasks.
 const SHORT_INTERVAL: Duration = Duration::from_millis(500);
-/// An offer is held for so long, that offers of several masters could meet.
+/// The time for which an offer is held, so that offers of several masters could meet.
 const OFFER_HELD: Duration = Duration::from_secs(1);
 /// The silence after which the framework asks about a task.
 const ASK_AFTER: Duration = Duration::from_secs(15);
@@ -74,7 +74,7 @@ impl Desk {
         self.tasks_mut().clone()
     }
 
-    /// The term whose stream it reads.
+    /// Returns the term whose stream the framework reads.
     pub(crate) fn served_by(&self) -> Option<Term> {
         *self
             .served_by
@@ -214,7 +214,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Takes the next event, if there is one soon; whether the stream goes on.
+    /// Handles the next event, if one comes soon; returns whether the stream continues.
     fn attend(&mut self, stream: &mut Stream) -> bool {
         match stream
             .framework

@@ -40,7 +40,7 @@ impl Bench {
     }
 }
 
-/// Until when all goes on.
+/// The end of all work.
 #[derive(Debug)]
 pub(crate) struct Time {
     end: Mutex<Instant>,
@@ -79,12 +79,12 @@ impl Time {
         self.stop.load(Ordering::Relaxed) || Instant::now() >= *lock(&self.end)
     }
 
-    /// Waits so long, or until all is over.
+    /// Waits for this time, or until the end.
     pub(crate) fn pause(&self, length: Duration) {
         self.wait_for(length, || false);
     }
 
-    /// Waits until something holds, at most so long; whether it did.
+    /// Waits until a condition holds, for this time at most; returns whether it did.
     pub(crate) fn wait_for(&self, length: Duration, mut holds: impl FnMut() -> bool) -> bool {
         let began = Instant::now();
         loop {

@@ -7,7 +7,7 @@ use crate::bench::Bench;
 use crate::fleet::Fleet;
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// After the floods: for connections to be seen closed and memory to be given back; less after short ones.
+/// The time after the floods for connections to close and memory to be released; less after short floods.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// The usage at one moment.

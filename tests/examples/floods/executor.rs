@@ -1,4 +1,4 @@
-//! The executors of hostile frameworks: what runs as `floods executor BEHAVIOUR TASK`, over `/api/v1/executor`.
+//! The executors of hostile frameworks: the program `floods executor BEHAVIOUR TASK`, over `/api/v1/executor`.
 
 use std::io::{self, BufReader, Write as _};
 use std::net::SocketAddrV4;
@@ -16,14 +16,14 @@ use crate::sockets::{
 
 const PATH: &str = "POST /api/v1/executor";
 const MEDIA: &str = "application/x-protobuf";
-/// An executor whose agent has gone for good ends by itself.
+/// The time after which an executor without its agent ends by itself.
 const LIFETIME: Duration = Duration::from_secs(15 * 60);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// The size of the messages of a `talker`, which pauses after each series.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: usize = 100;
 const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
-/// The data of a `bulky` status: what an agent takes in one call, less its frame.
+/// The data of a `bulky` status: the maximum that an agent accepts in one call, minus its frame.
 const STATUS_BYTES: usize = 6 * 1024 * 1024 - 4096;
 
 /// Plays an executor until it is killed.

@@ -28,7 +28,7 @@ const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
 /// The time that an agent has to end its tasks.
 const END_LIMIT: Duration = Duration::from_secs(20);
-/// In which an agent that was restarted has to be back.
+/// The time within which a restarted agent has to be back.
 pub(crate) const REGISTER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The node that only the measured framework uses.
@@ -51,7 +51,7 @@ const SHARED_ROLES: [&str; 6] = [
     "hung-checks",
 ];
 const VICTIM_ROLES: [&str; 2] = ["large-launches", "large-statuses"];
-/// Principals of which each is used for the first time in the midst of guesses.
+/// Principals that are each used for the first time in the midst of guesses.
 pub(crate) const NEWCOMERS: usize = 20;
 
 /// Any rule will do for the views to be filtered.
@@ -170,7 +170,7 @@ impl Fleet {
         self.master.as_ref().map(lock)
     }
 
-    /// The daemons' names and process ids; one that is being restarted has the id of before.
+    /// Returns the daemons' names and process ids; a daemon in a restart has its earlier id.
     pub(crate) fn processes(&self) -> Vec<(&'static str, i32)> {
         let master = self.master().map(|daemon| ("master", daemon.pid()));
         let nodes = NODES.iter().zip(&self.nodes);
@@ -178,7 +178,7 @@ impl Fleet {
         master.into_iter().chain(nodes).collect()
     }
 
-    /// The daemons that have ended, with the last of what they logged.
+    /// Returns the daemons that have ended, with the end of their logs.
     pub(crate) fn ended(&self) -> Vec<String> {
         let mut ended = Vec::new();
         let nodes = NODES.iter().copied().zip(self.nodes.iter().map(lock));
@@ -225,7 +225,7 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Whether an agent says itself that it is registered: what the master says may be of its life before.
+    /// Whether an agent itself reports that it is registered: the master's report may concern its earlier life.
     pub(crate) fn says_registered(&self, index: usize) -> bool {
         let mut client = Client::new(self.node_address(index), Some(OPERATOR));
         let Ok(reply) = client.send("GET /metrics/snapshot", &[], b"") else {
@@ -236,7 +236,7 @@ impl Fleet {
     }
 }
 
-/// The flag for a budget, if the daemon has one; without it the budget is still held against its resident memory.
+/// Returns the flag for a budget, if the daemon has one; otherwise the budget is only compared with its resident memory.
 fn budget_flag(verb: &str, budget: Option<&Budget>) -> Option<String> {
     let budget = budget?;
     let help = Command::new(binary()).args([verb, "--help"]).output();
@@ -245,7 +245,7 @@ fn budget_flag(verb: &str, budget: Option<&Budget>) -> Option<String> {
     knows.then(|| format!("--memory_budget={}", budget.text))
 }
 
-/// Daemons say what an operator would want to know, not every step.
+/// The daemons log events of interest to an operator, not every step.
 const LOG: &str = "info";
 
 fn resources(index: usize) -> String {
@@ -279,7 +279,7 @@ fn write_credentials(dir: &TempDir) -> anyhow::Result<()> {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        // Whatever was stopped has to run for its own end.
+        // Stopped processes must continue to end.
         for (_, pid) in self.processes() {
             kernel::kill(pid, Signal::SIGCONT);
         }

@@ -1,4 +1,4 @@
-//! The framework that behaves: how long it waits for offers, launches and kills while the floods go on.
+//! The well-behaved framework: its waiting times for offers, launches and kills during the floods.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -12,11 +12,11 @@ use crate::bench::Bench;
 use crate::fleet::{ADDRESS, GUEST, MEASURED};
 use crate::scheduler::{Scheduler, Subscription, is_terminal, shell, task};
 
-/// Whoever waits longer than this gets nothing.
+/// The waiting time from which a request counts as starved.
 const STARVED: Duration = Duration::from_secs(30);
-/// Between two rounds: a scheduler has other things to do too.
+/// The pause between two rounds: a scheduler has other things to do too.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Every so many rounds a task on the own node, and one on the node that is flooded.
+/// The number of rounds between two tasks on the own node, and on the flooded one.
 const OWN_EVERY: usize = 5;
 const GUEST_EVERY: usize = 20;
 /// A refusal that lasts for the whole run.
@@ -60,7 +60,7 @@ pub(crate) fn run(bench: &Bench) -> Figures {
     figures
 }
 
-/// Until the time is over or the stream has ended.
+/// Works until the time is over or the stream has ended.
 fn work(bench: &Bench, mut scheduler: Scheduler, figures: &mut Figures) {
     let mut round = 0;
     while !bench.time.is_over() {
@@ -104,7 +104,7 @@ fn offered(scheduler: &mut Scheduler, figures: &mut Figures) -> io::Result<()> {
     let (when, offer) = scheduler.offer(MEASURED, STARVED)?;
     let waited = when.saturating_duration_since(asked);
     figures.offer_after_revive.push(waited);
-    // Kept for the next round, through the same queue as all others.
+    // The offer is kept for the next round, through the same queue as all others.
     scheduler.put_back(when, offer);
     Ok(())
 }

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) agent_budget: Option<Budget>,
 }
 
-/// A size as it was written, and in KiB.
+/// A size as written, and in KiB.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     pub(crate) text: String,

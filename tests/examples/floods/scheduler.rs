@@ -1,5 +1,5 @@
-//! A framework over `/api/v1/scheduler`, in protobuf: one stream of events, stamped as they come, and calls on a
-//! kept connection. It can stop reading its stream.
+//! A framework over `/api/v1/scheduler`, in protobuf: one stream of events with arrival times, and calls on a kept
+//! connection. It can stop reading its stream.
 
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write as _};
@@ -213,7 +213,7 @@ impl Scheduler {
         })
     }
 
-    /// Has an offer come again, before all that has not been looked at.
+    /// Returns an offer to the queue, before all unread events.
     pub(crate) fn put_back(&mut self, when: Instant, offer: pb::Offer) {
         self.kept.push_front((when, of_offer(offer)));
     }
@@ -390,7 +390,7 @@ fn read(mut records: Chunked, reads: Arc<AtomicBool>) -> Receiver<(Instant, Even
             if divided(event).any(|event| sender.send((now, event)).is_err()) {
                 return;
             }
-            // Only its owner has the other one.
+            // Only its owner has the other reference.
             while !reads.load(Ordering::Relaxed) && Arc::strong_count(&reads) > 1 {
                 std::thread::sleep(POLL_INTERVAL);
             }

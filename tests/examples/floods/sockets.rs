@@ -15,7 +15,7 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 /// The receive buffer of an unread socket; the kernel doubles it.
 const UNREAD_BUFFER: usize = 4096;
 
-/// Connects from an address of this machine, or from the usual one.
+/// Connects from an address of this machine, or from the default one.
 pub(crate) fn connect(to: SocketAddrV4, from: Option<Ipv4Addr>) -> io::Result<TcpStream> {
     open(to, from, None)
 }
@@ -44,7 +44,7 @@ fn open(to: SocketAddrV4, from: Option<Ipv4Addr>, buffer: Option<usize>) -> io::
         let from = SockaddrIn::from(SocketAddrV4::new(from, 0));
         socket::bind(socket.as_raw_fd(), &from)?;
     }
-    // The limit of sending is that of connecting too.
+    // The limit of sending also applies to connecting.
     let limit = TimeVal::new(i64::try_from(TIMEOUT.as_secs()).unwrap_or(i64::MAX), 0);
     socket::setsockopt(&socket, sockopt::SendTimeout, &limit)?;
     socket::connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
@@ -54,7 +54,7 @@ fn open(to: SocketAddrV4, from: Option<Ipv4Addr>, buffer: Option<usize>) -> io::
     Ok(stream)
 }
 
-/// Sends the head of a request that announces so many bytes of body.
+/// Sends the head of a request that announces a body of this size.
 pub(crate) fn send_head(
     stream: &mut TcpStream,
     line: &str,
@@ -191,7 +191,7 @@ impl Client {
         Self { to, from, kept }
     }
 
-    /// Sends a request, on a new connection when the kept one has been closed meanwhile.
+    /// Sends a request, on a new connection if the kept one has been closed.
     pub(crate) fn send(
         &mut self,
         line: &str,
@@ -216,7 +216,7 @@ impl Client {
     ) -> io::Result<Reply> {
         let sent = send_head(reader.get_mut(), line, headers, body.len())
             .and_then(|()| reader.get_mut().write_all(body));
-        // A daemon may answer before it has read everything: what it says counts more.
+        // A daemon may answer before it has read everything: its answer is more important.
         let head = match (Head::read(&mut reader), sent) {
             (Ok(head), _) => head,
             (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(error),

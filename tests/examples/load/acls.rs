@@ -18,7 +18,7 @@ const PRINCIPALS: [(&str, &str); 2] = [
 ];
 /// GETs of each reader.
 const READS: usize = 200;
-/// Roles that are given a quota in one call.
+/// Roles that get a quota in one call.
 const ROLES_A_CALL: usize = 500;
 const WATCHED_AGENTS: usize = 100;
 /// Tasks between two looks at the master's memory.
@@ -28,7 +28,7 @@ fn authorization((name, secret): (&str, &str)) -> String {
     basic::header(name, secret.as_bytes())
 }
 
-/// Everybody may do everything; of what there is to see, the reader is shown one role and one user.
+/// Starts a master on which everybody may do everything, but the reader sees only one role and one user.
 async fn start(dir: &Path, more: &[&str]) -> anyhow::Result<(Process, SocketAddr)> {
     let credentials_file = dir.join("people");
     secure::credentials(&credentials_file, &PRINCIPALS);
@@ -104,7 +104,7 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A framework whose tasks come and go, until it is aborted.
+/// Runs a framework whose tasks come and go, until it is aborted.
 async fn churn(address: SocketAddr) -> anyhow::Result<tokio::task::JoinHandle<()>> {
     let mut framework = Framework::subscribe(address, "churning").await?;
     while framework.offers() == 0 {
@@ -133,7 +133,7 @@ fn set_quotas(address: SocketAddr, roles: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So many GETs over one connection.
+/// Sends GETs over one connection, and measures them.
 fn get(address: SocketAddr, path: &str, person: (&str, &str)) -> anyhow::Result<()> {
     let client = http::Reader::new(&authorization(person));
     let url = format!("http://{address}{path}");
@@ -167,7 +167,7 @@ pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
     let mut done = 0;
     while done < tasks {
         let some = TASKS_A_LOOK.min(tasks - done);
-        // One after the other, each of which begins with whole agents.
+        // The frameworks start one after the other, and each begins with whole agents.
         let mut framework = Framework::subscribe_as(address, &who).await?;
         while framework.offers() < WATCHED_AGENTS {
             framework.step().await?;

@@ -1,4 +1,4 @@
-//! `kill -9` of a master whose agents run very much, and how long it takes until the next one has everything back.
+//! `kill -9` of a master whose agents run very many tasks, and the time until the next one has everything back.
 //!
 //! Agents are simulated: each has a connection of its own and pauses between attempts as a real one does.
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::framework::{Framework, Identity};
 use crate::{Process, number, start_master, start_master_at};
 
-/// Between two looks at the master.
+/// The pause between two looks at the master.
 const LOOK: Duration = Duration::from_millis(50);
 /// The time limit for all to return; far above the target.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -119,14 +119,14 @@ async fn replace(
     Ok(master)
 }
 
-/// Whether it leads and answers from what the registry has.
+/// Whether a master leads and answers from the registry's contents.
 fn serves(address: SocketAddr) -> bool {
     let page = |path: &str| http::try_get(&format!("http://{address}{path}")).ok();
     let leads = page("/leader").is_some_and(|page| page.json()["role"] == "leading");
     leads && page("/quota").is_some_and(|page| page.status == 200)
 }
 
-/// Waits until so many agents are active and so many tasks run.
+/// Waits until this many agents are active and this many tasks run.
 pub(crate) async fn back(address: SocketAddr, agents: usize, tasks: usize) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {

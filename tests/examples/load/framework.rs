@@ -1,4 +1,4 @@
-//! A framework over gRPC that counts what it hears and keeps many calls under way.
+//! A framework over gRPC that counts its events and keeps many calls in flight.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ impl Framework {
         Self::subscribed(channel.connect().await?, who, suppressed).await
     }
 
-    /// On a connection that others may use too.
+    /// Subscribes on a connection that others may use too.
     pub(crate) async fn over(
         channel: Channel,
         name: &str,
@@ -177,7 +177,7 @@ impl Framework {
         Ok(())
     }
 
-    /// Takes in the next event and acknowledges what wants it.
+    /// Handles the next event and acknowledges it if necessary.
     pub(crate) async fn step(&mut self) -> anyhow::Result<()> {
         let event = self
             .events
@@ -231,7 +231,7 @@ impl Framework {
         Ok(())
     }
 
-    /// Launches tasks on whatever is offered and sees each to its acknowledged end.
+    /// Launches tasks on all offers and waits for their acknowledged ends.
     pub(crate) async fn run_tasks(&mut self, count: usize) -> anyhow::Result<()> {
         self.launch_all("task", count, |all| all.finished).await
     }

@@ -173,7 +173,7 @@ fn start_agents(master: SocketAddr, count: usize) -> anyhow::Result<Process> {
     Ok(Process(child))
 }
 
-/// Until each agent is on offer.
+/// Waits until each agent is on offer.
 async fn wait_for_agents(master: SocketAddr, count: usize) -> anyhow::Result<()> {
     let mut framework = Framework::subscribe(master, "waiting").await?;
     while framework.offers() < count {
@@ -224,7 +224,7 @@ async fn reconcile_unknown(master: SocketAddr, framework: &mut Framework) -> any
     Ok(())
 }
 
-/// Many frameworks that want nothing, and some that do not even read what they asked for.
+/// Runs many frameworks without any demand, and some that do not even read their answers.
 async fn idle(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<()> {
     let mut others = Vec::new();
     for index in 0..IDLE {
@@ -237,7 +237,7 @@ async fn idle(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<(
         one.reconcile_unknown(20_000).await?;
         stalled.push(one);
     }
-    // Until what they asked lies unread in their queues.
+    // Wait until their answers lie unread in the queues.
     tokio::time::sleep(SETTLE).await;
     let latencies = framework.offer_latencies(LATENCIES).await?;
     report(

@@ -1,9 +1,9 @@
-//! Simulated agents that outlive their master: each has a connection of its own, and comes back to the next master
-//! with what it runs, after the pauses of a real agent.
+//! Simulated agents that outlive their master: each has a connection of its own, and comes back to the next master with its
+//! tasks, after the pauses of a real agent.
 //!
-//! A task whose id begins with [`KEPT`] runs for ever. Others end one after the other once none has been launched for
-//! some time, so that updates go on for a while. Invariant: of a task the next update is sent once the one before it is
-//! acknowledged, and each is sent again until it is.
+//! A task whose id begins with [`KEPT`] runs for ever. Others end one after the other once none has been launched for some
+//! time, so that updates continue for a while. Invariant: the next update of a task leaves once the one before is
+//! acknowledged, and each is repeated until then.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// Between two tasks of an agent that end.
+/// The pause between two ending tasks of an agent.
 const PACE: Duration = Duration::from_millis(50);
 /// The time from the last launch until tasks end.
 const SETTLED: Duration = Duration::from_secs(3);
-/// Until an update that is not acknowledged is sent again, as often as it takes.
+/// The pause before an unacknowledged update is repeated, without limit.
 const RETRY: Duration = Duration::from_secs(10);
 /// Failures after which pauses do not grow any more.
 const DOUBLINGS_MAX: u32 = 6;
@@ -36,7 +36,7 @@ pub(crate) fn raise_descriptors() -> anyhow::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
-/// So many agents from this number on, until the process is killed.
+/// Runs agents from this number on, until the process is killed.
 pub(crate) async fn run(master: &str, first: usize, count: usize) -> anyhow::Result<()> {
     raise_descriptors()?;
     let endpoint = Channel::from_shared(format!("http://{master}"))?;
@@ -55,7 +55,7 @@ async fn agent(endpoint: Endpoint, index: usize) -> anyhow::Result<()> {
     let mut failures = 0;
     loop {
         agent.is_registered = false;
-        // However it ended: a lost master is looked for at once, one that is not found after a pause.
+        // In every case a lost master is looked for at once, and after a failed search there is a pause.
         let _ = agent.session(&endpoint).await;
         if agent.is_registered {
             failures = 0;

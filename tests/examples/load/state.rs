@@ -65,7 +65,7 @@ pub(crate) fn owners(
     })
 }
 
-/// The owners run tasks to their end, and as many that go on.
+/// Lets the owners run tasks to their end, and as many lasting ones.
 pub(crate) async fn fill(address: SocketAddr, agents: usize, tasks: usize) -> anyhow::Result<()> {
     for owner in owners(address) {
         let mut owner = owner.await?;
@@ -98,7 +98,7 @@ async fn others(address: SocketAddr, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a page a few times, alone and while DECLINEs go on.
+/// Reads a page a few times, alone and during DECLINE calls.
 pub(crate) async fn read_beside_declines(
     address: SocketAddr,
     master: &Process,

@@ -1,6 +1,6 @@
 //! `kill -9` of the master in the middle of very many terminal updates: none is lost, and those of a task come in order.
 //!
-//! Agents are simulated and send each update until it is acknowledged, as real ones do.
+//! Agents are simulated and repeat each update until it is acknowledged, as real ones do.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::{number, start_master, start_master_at};
 
 /// The time limit for all updates, in any case.
 const LIMIT: Duration = Duration::from_secs(240);
-/// Between two attempts of a framework to subscribe again.
+/// The pause between two attempts of a framework to subscribe again.
 const PAUSE: Duration = Duration::from_millis(100);
 const FLAGS: [&str; 1] = ["--max_completed_tasks_per_framework=10"];
 
@@ -94,7 +94,7 @@ async fn until_finished(owner: &mut Framework, count: usize, began: Instant) -> 
     Ok(())
 }
 
-/// Each task runs and then ends, in this order; gives how many updates were repeated.
+/// Checks that each task runs and then ends, in this order; returns the number of repeated updates.
 fn check(told: &Told, tasks: usize) -> anyhow::Result<usize> {
     ensure!(
         told.len() == tasks,

@@ -1,14 +1,14 @@
-//! Whether the tests would notice: each deliberate bug of `tests/mutants/` is put in, and has to be found.
+//! The check of the tests: each deliberate bug of `tests/mutants/` is applied, and must be found.
 //!
 //! `cargo run -p meseta-tests --example mutants -- [--scratch=DIR] [--only=simulation|tests] [--steps=N] [--starts=N]
 //! [--control=N] [NAME...]`
 //!
-//! Works in a clone of the last commit, in a folder that is kept (`meseta-mutants` among the temporary files unless
-//! `--scratch` says otherwise) with a target folder of its own, so that a second run builds less. The tree as it is has
-//! to pass everything first. Then each patch is applied, built and run, and taken back: with the simulation from several
-//! first seeds (`--starts`), each until a promise is broken or its part of `--steps` is over, or with the test that its
-//! patch names. `--control` is for how many seeds of each start the tree as it is has to keep its promises. It
-//! ends with a table, and fails if a mutant was not found, does not apply or does not build. NAME is the beginning of a
+//! Works in a clone of the last commit, in a folder that is kept (`meseta-mutants` among the temporary files by default, or
+//! `--scratch`) with a target folder of its own, so that a second run builds less. The tree without mutants has to pass
+//! everything first. Then each patch is applied, built, run, and reverted: with the simulation from several first seeds
+//! (`--starts`), each until a promise is broken or its part of `--steps` is over, or with the test that its patch names.
+//! `--control` is the number of seeds of each start for which the tree without mutants has to keep its promises. Prints a
+//! table at the end, and fails if a mutant was not found, does not apply or does not build. NAME is the beginning of a
 //! mutant's name.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -39,7 +39,7 @@ struct Options {
     starts: u64,
     /// Seeds of each start that the tree as it is has to pass.
     control: u64,
-    /// Whether those are tried that the simulation is to find, and those that tests are to find.
+    /// Whether to try the mutants for the simulation, and those for tests.
     kinds: [bool; 2],
     names: Vec<String>,
 }

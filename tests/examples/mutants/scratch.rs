@@ -15,9 +15,9 @@ pub(crate) struct Scratch {
 
 /// The result of a test run.
 pub(crate) enum Tested {
-    /// So many, and none failed.
+    /// The number of tests, none of which failed.
     Passed(usize),
-    /// The names of those that failed.
+    /// The names of the failed tests.
     Failed(Vec<String>),
 }
 

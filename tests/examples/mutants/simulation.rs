@@ -18,18 +18,18 @@ const MEMORY_MAX: &str = "--as=6000000000";
 /// The result of one start.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// The promise that was broken, if one was.
+    /// The broken promise, if any.
     pub(crate) rule: Option<String>,
     /// Steps of all seeds until then.
     pub(crate) steps: u64,
-    /// The seed in which it was broken.
+    /// The seed of the broken promise.
     pub(crate) seed: Option<u64>,
 }
 
 /// A search for something that a program does wrong.
 pub(crate) struct Hunt<'a> {
     pub(crate) program: &'a Path,
-    /// The program without the mutant: what it does wrong too is not the mutant's.
+    /// The program without the mutant: its errors are not the mutant's.
     pub(crate) as_it_is: Option<&'a Path>,
     /// True for runs about the job scheduler.
     pub(crate) is_of_jobs: bool,
@@ -117,7 +117,7 @@ fn run(program: &Path, is_of_jobs: bool, seed: u64, seeds: u64) -> anyhow::Resul
         Some(124) => return Ok(ended(Some("does not end"))),
         _ => {}
     }
-    // `I1: what it was`, and below it `seed 7, step 11`.
+    // The output has `I1: the error`, and below it `seed 7, step 11`.
     let mut last = text.lines().rev();
     let place = last.next().and_then(|line| {
         let (seed, step) = line.strip_prefix("seed ")?.split_once(", step ")?;

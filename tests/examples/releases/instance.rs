@@ -11,13 +11,13 @@ use meseta_tests::interrupt::on_interrupt;
 
 use crate::message;
 
-/// An instance does one request at a time, each for so long: ten of them do ten at once.
+/// The duration of a request; an instance handles one at a time, so ten of them handle ten at once.
 const WORK: Duration = Duration::from_millis(40);
 /// An instance of a release that dies ends after this time.
 const LIFE: Duration = Duration::from_secs(3);
-/// An instance of a release whose check fails late answers 503 after this time.
+/// The time after which an instance with a late failing check answers 503.
 const GOOD_FOR: Duration = Duration::from_secs(6);
-/// After SIGTERM an instance goes on for so long: longer than a proxy takes to see that it is not listed any more.
+/// The time that an instance continues after SIGTERM: longer than a proxy needs to see that it is no longer listed.
 const DRAIN: Duration = Duration::from_millis(1_500);
 /// The time for a client to send its request, and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);

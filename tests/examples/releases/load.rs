@@ -1,4 +1,4 @@
-//! The load: one client with a bounded number of requests under way, which notes each one that fails.
+//! The load: one client with a bounded number of requests in flight, which notes each failed one.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -47,7 +47,7 @@ impl Load {
         }
     }
 
-    /// Requests that were answered so far, and the longest time of any since the last call.
+    /// Returns the number of answered requests, and the longest duration since the last call.
     pub(crate) fn answered(&self) -> (u64, Duration) {
         let longest = self.counts.longest_ms.swap(0, Ordering::Relaxed);
         let answered = self.counts.answered.load(Ordering::Relaxed);

@@ -1,10 +1,10 @@
 //! Releases of a service of ten instances behind a proxy under load: good ones, and three kinds of bad ones.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example releases -- [RELEASES]`, as root; 20
-//! unless given, in about ten minutes. Of the releases a quarter each is good, dies after 3 s, fails its check after 6 s, and
-//! hangs; every third meets a cluster without room for another instance. Ends with 1 where a request fails, where a
-//! request had to be repeated though every listed instance was well, where a bad release does not return to the version
-//! before by itself, or where `meseta run`, the state or the history of the job says something else.
+//! by default, in about ten minutes. A quarter of the releases each is good, dies after 3 s, fails its check after 6 s, and
+//! hangs; every third meets a cluster without room for another instance. Exits with 1 if a request fails, if a request had
+//! to be repeated though every listed instance was healthy, if a bad release does not revert by itself, or if `meseta run`,
+//! the state or the history of the job reports something else.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod instance;
@@ -31,14 +31,14 @@ const COUNT: u64 = 10;
 const JOB: &str = "web";
 /// The job that fills a cluster.
 const FILLER: &str = "filler";
-/// Ten instances and what the filler takes.
+/// The resources of ten instances and the filler.
 const RESOURCES: &str = "cpus:1.3;mem:4096;disk:4096;ports:[31000-31999]";
 /// The time from the start of a release until it is good, or reverted.
 const RELEASE_LIMIT: Duration = Duration::from_secs(180);
-/// Between two looks at the job.
+/// The pause between two looks at the job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// All that runs. The fields end in this order.
+/// The running programs. The fields are dropped in this order.
 struct Bench {
     load: Load,
     proxy: Proxy,
@@ -69,7 +69,7 @@ impl Release {
         self.behaviour == Behaviour::Good
     }
 
-    /// On a full cluster one instance has to end before another starts.
+    /// Returns the limit for a release: on a full cluster one instance has to end before another starts.
     fn max_unavailable(self) -> u64 {
         u64::from(self.is_full)
     }
@@ -77,7 +77,7 @@ impl Release {
     fn job(self) -> anyhow::Result<Value> {
         let program = std::env::current_exe()?;
         let program = program.to_str().context("a path that is no text")?;
-        // One that hangs runs into the deadline of its update, and not into its check.
+        // A hanging instance runs into the deadline of its update, and not into its check.
         let grace = match self.behaviour {
             Behaviour::Hangs => "10mins",
             _ => "8secs",
@@ -130,7 +130,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Err(why) => {
                 println!("BROKEN: {release:?}: {why:#}");
                 broken += 1;
-                // The next one begins with a service that is well.
+                // The next release begins with a healthy service.
                 bench.until_well()?;
             }
         }
@@ -179,7 +179,7 @@ impl Bench {
         self.scheduler.job(JOB).context("the job is not there")
     }
 
-    /// Takes what room there is beside the ten instances, or gives it back.
+    /// Fills the room beside the ten instances, or frees it.
     fn fill(&self, is_full: bool) -> anyhow::Result<()> {
         let filler = json!({
             "name": FILLER, "count": 3, "task": { "command": "exec sleep infinity" },
@@ -282,7 +282,7 @@ impl Bench {
             let job = self.job()?;
             let now = job["healthy"].as_u64().unwrap_or_default();
             healthy = healthy.min(now);
-            // An instance that becomes ill after it was good may have replaced another one by then.
+            // An instance that fails after it was healthy may have replaced another one before.
             let is_enough = now >= least || release.behaviour == Behaviour::FailsLate;
             if !is_enough {
                 run.kill()?;
@@ -300,7 +300,7 @@ impl Bench {
         })
     }
 
-    /// Waits until all instances are of one version and healthy, and none is too many.
+    /// Waits until all instances have one version and are healthy, without surplus.
     fn until_well(&self) -> anyhow::Result<Value> {
         let mut last = Value::Null;
         let is_well = holds(RELEASE_LIMIT, || {

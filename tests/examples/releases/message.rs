@@ -1,8 +1,8 @@
-//! The little of HTTP/1.1 that the instances, the proxy and the client need: one request on a connection.
+//! The part of HTTP/1.1 that the instances, the proxy and the client need: one request per connection.
 
 use std::io::{self, Read};
 
-/// No head is longer.
+/// The maximum size of a head.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
 pub(crate) fn request(path: &str) -> Vec<u8> {

@@ -17,13 +17,13 @@ use serde_json::Value;
 
 use crate::message;
 
-/// Between two questions for the list. An instance has to drain for longer.
+/// The pause between two requests for the list. An instance has to drain for longer.
 const REFRESH: Duration = Duration::from_millis(200);
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Instances that a request is given to, one after the other.
+/// Instances that a request is tried on, one after the other.
 const TRIES_MAX: usize = 4;
-/// An instance that failed gets nothing for so long, while there are others.
+/// The time for which a failed instance gets no requests, while there are others.
 const LEFT_OUT_FOR: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]

@@ -27,7 +27,7 @@ impl Revocable {
         }
     }
 
-    /// Whether one quota binds all of them.
+    /// Whether a quota limits all of them together.
     pub(crate) fn is_throttled(&self) -> bool {
         self.parents.iter().any(|parent| {
             let v1 = text(parent, "cpu.cfs_quota_us").is_some_and(|quota| quota != "-1");

@@ -30,7 +30,7 @@ use tenants::Tenants;
 const ROUNDS: usize = 3;
 /// The pause between two reports of oversubscribable resources by the agent: its default.
 const INTERVAL: Duration = Duration::from_secs(15);
-/// Regular work is awake for so long.
+/// The time for which regular work is awake.
 const WINDOW: Duration = Duration::from_secs(8);
 /// Regular work sleeps again: an agent that has preempted is not used for a while, and a new task takes a moment.
 const BACK_AFTER: Duration = Duration::from_secs(30);
@@ -236,7 +236,7 @@ fn secs(time: Option<Duration>) -> f64 {
     time.map_or(f64::INFINITY, |time| time.as_secs_f64())
 }
 
-/// Slack is oversubscribed, filled, and taken back, as it is meant to be; gives what regular work does beside
+/// Checks that slack is oversubscribed, filled, and taken back as intended; returns the progress of regular work beside
 /// frozen neighbours.
 fn oversubscribed_and_taken_back(
     is_job: bool,
@@ -361,7 +361,7 @@ fn killed_and_not_helped(
     Ok(())
 }
 
-/// A job whose tasks were killed for regular work runs again once that sleeps.
+/// Checks that a job whose tasks were killed for regular work runs again once that sleeps.
 fn preempted_and_back(bench: &Bench, criteria: &mut Criteria) -> anyhow::Result<()> {
     let began = Instant::now();
     let preemptions = bench.tenants.preemptions();

@@ -78,7 +78,7 @@ impl Tenants {
         Ok(Self::Jobs(scheduler))
     }
 
-    /// Hogs of so many cpus each; gives how long it took until those were offered, or until the job ran.
+    /// Launches hogs of this number of cpus each; returns the time until those were offered, or until the job ran.
     pub(crate) fn fill(
         &mut self,
         cluster: &Cluster,
@@ -142,7 +142,7 @@ impl Tenants {
     }
 }
 
-/// A service of one instance that uses all it can get of a processor, as its command says.
+/// Returns a service of one instance that uses a whole processor if possible, as its command does.
 fn service(name: &str, command: &str, cpus: f64) -> Value {
     json!({
         "name": name,
@@ -159,7 +159,7 @@ fn until_filled(scheduler: &Scheduler) {
     });
 }
 
-/// The first offer of at least so many cpus of a kind.
+/// Waits for an offer of at least this many cpus of a kind.
 fn offered(
     framework: &mut Framework,
     cluster: &Cluster,

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 
-/// While this exists, regular work wants all it was promised.
+/// The file during whose existence regular work wants all its guarantee.
 const AWAKE: &str = "awake";
-/// Asleep, so much of each period is spent working.
+/// The period of sleeping work, and the busy part of it.
 const PERIOD: Duration = Duration::from_millis(20);
 const BUSY: Duration = Duration::from_millis(3);
 const NOTE_EVERY: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const NOTES_LATE_MAX: Duration = Duration::from_secs(10);
 const STEPS: u64 = 20_000;
 const NAP: Duration = Duration::from_millis(1);
 
-/// Since the epoch, in microseconds: what all processes of a machine agree on.
+/// Returns the time since the epoch in microseconds, the same for all processes of a machine.
 pub(crate) fn now_us() -> u64 {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -43,7 +43,7 @@ pub(crate) fn wake(dir: &Path, awake: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Becomes one of the tasks; for ever.
+/// Runs one of the tasks for ever.
 pub(crate) fn run(role: &str, dir: &Path, name: &str) -> anyhow::Result<()> {
     let notes = Notes::new(dir.join(name))?;
     match role {
@@ -89,7 +89,7 @@ fn spin() {
     }
 }
 
-/// Counts what it gets done: a little asleep, all it can awake.
+/// Counts its progress: a little while asleep, as much as possible while awake.
 fn work(dir: &Path, mut notes: Notes) -> anyhow::Result<()> {
     let awake = dir.join(AWAKE);
     let mut done = 0_u64;
@@ -110,8 +110,7 @@ fn work(dir: &Path, mut notes: Notes) -> anyhow::Result<()> {
     }
 }
 
-/// Sleeps for a millisecond again and again, and notes how much later than that it was woken, in
-/// microseconds.
+/// Sleeps for a millisecond repeatedly, and notes the delay of each wake-up, in microseconds.
 fn nap(mut notes: Notes) -> anyhow::Result<()> {
     let mut late = String::new();
     loop {

@@ -25,7 +25,7 @@ fn number(text: Option<&String>, otherwise: u64) -> Result<u64, Box<dyn Error>> 
 /// The words that select the output.
 const OUTPUT_WORDS: [&str; 3] = ["all", "counts", "unshrunk"];
 
-/// Puts what the words say into a plan.
+/// Applies the words to a plan.
 fn read(words: &[String], plan: &mut Plan) -> Result<(), Box<dyn Error>> {
     for word in words
         .iter()

@@ -45,7 +45,7 @@ pub(crate) enum Wanted {
     Send(LinkId, Box<agent_frame::Message>),
 }
 
-/// The process, and what outlives it.
+/// The process of an agent, and its lasting parts.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) core: AgentCore,
@@ -58,13 +58,13 @@ pub(crate) struct Agent {
     pub(crate) wanted: Vec<Wanted>,
     /// The reason why the process has ended by itself, if it has.
     pub(crate) exit: Option<ExitReason>,
-    /// Until when it is stopped.
+    /// The begin and end of the process's pause.
     pub(crate) paused: Option<(u64, u64)>,
     starts: u64,
     booted: u64,
     /// The uuids of the updates of each task of each framework that it has sent, in order, each once.
     pub(crate) sent: BTreeMap<(String, String), Vec<Vec<u8>>>,
-    /// The highest epoch of a frame that it was given since its work directory was made.
+    /// The highest epoch of a received frame since its work directory was made.
     pub(crate) highest_epoch: u64,
     pub(crate) broken: Vec<Broken>,
     /// The events since the last count.
@@ -137,7 +137,7 @@ impl Agent {
         self.release(durable);
     }
 
-    /// The disk takes so many writes.
+    /// Lets the disk accept this many writes.
     pub(crate) fn flush(&mut self, count: usize) {
         match self.disk.flush(count) {
             Ok(Some(lsn)) => self.release(lsn.0),
@@ -316,13 +316,13 @@ impl Agent {
             .retain(|container, _| running.contains_key(container));
     }
 
-    /// The core hears what became of a container.
+    /// Reports the result of a container to the core.
     pub(crate) fn tell(&mut self, time: u64, container: &ContainerId) {
         let container = container.clone();
         let input = match self.machine.news.remove(&container) {
             Some(News::LaunchFailed(cause)) => Input::LaunchFailed { container, cause },
             Some(News::Ended(ending)) => {
-                // It is kept until the core says that it may go.
+                // It is kept until the core permits its removal.
                 let kept = News::Ended(ending.clone());
                 self.machine.news.insert(container.clone(), kept);
                 Input::ContainerEnded { container, ending }
@@ -332,7 +332,7 @@ impl Agent {
         self.step(time, input);
     }
 
-    /// The process dies. So many writes that waited had reached the disk, and perhaps a part of the next.
+    /// Kills the process. The first `kept` waiting writes had reached the disk, and perhaps a part of the next.
     pub(crate) fn crash(&mut self, time: u64, kept: usize, tears: Option<&mut fastrand::Rng>) {
         match self.disk.crash(kept, tears) {
             Ok(Some(lsn)) => self.core.durable(lsn),
@@ -343,7 +343,7 @@ impl Agent {
         self.restart(time, false);
     }
 
-    /// The machine is booted anew.
+    /// Reboots the machine of the agent.
     pub(crate) fn reboot(&mut self, time: u64) {
         match self.disk.crash(0, None) {
             Ok(_) => {}
@@ -355,7 +355,7 @@ impl Agent {
         self.restart(time, true);
     }
 
-    /// An operator clears the work directory and starts the agent as another one.
+    /// Clears the work directory, as an operator does, and starts the agent as a new one.
     pub(crate) fn replace(&mut self, time: u64) -> std::io::Result<()> {
         self.disk = Disk::new()?;
         self.sent.clear();
@@ -365,7 +365,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Another process reads the disk.
+    /// Starts another process, which reads the disk.
     fn restart(&mut self, time: u64, rebooted: bool) {
         let before = self.core.snapshot().resources;
         self.starts += 1;
@@ -392,7 +392,7 @@ impl Agent {
             return self.failed(&error);
         }
         self.remember_image(&image);
-        // One that is not durable was not obeyed either.
+        // An epoch that is not durable was not obeyed either.
         let record = image.agent.as_ref().and_then(|agent| agent.record.as_ref());
         let obeyed = record.and_then(|record| record.obeyed.as_ref());
         self.highest_epoch = obeyed.map_or(0, |obeyed| obeyed.epoch);
@@ -439,7 +439,7 @@ impl Agent {
         }
     }
 
-    /// Whatever runs was written down before.
+    /// Checks that every running container was recorded before.
     fn check_intents(&mut self, recorded: &[ContainerId]) {
         let mut running = self.machine.running.keys();
         if let Some(unknown) = running.find(|id| !recorded.contains(id)) {
@@ -474,7 +474,7 @@ fn asked_to_end(image: &meseta_agent::checkpoint::Image) -> BTreeSet<ContainerId
     asked.map(|run| run.key.container.clone()).collect()
 }
 
-/// All containers on record, nested ones too.
+/// Returns all recorded containers, including nested ones.
 fn containers_of(image: &meseta_agent::checkpoint::Image) -> Vec<ContainerId> {
     let runs = image.frameworks.iter().flat_map(|one| &one.runs);
     let of_run = |run: &meseta_agent::checkpoint::RunImage| {
@@ -488,7 +488,7 @@ fn containers_of(image: &meseta_agent::checkpoint::Image) -> Vec<ContainerId> {
     runs.flat_map(of_run).collect()
 }
 
-/// Whether an input corrects what uses too much.
+/// Whether an input corrects excessive usage.
 fn corrected(input: &Input) -> bool {
     let Input::Oversubscription(report) = input else {
         return false;

@@ -15,7 +15,7 @@ use crate::framework::{Framework, Kind, Task};
 use crate::health_checks::{check, health_check};
 use crate::plan::Feature;
 
-/// Tasks of one framework that are not over at one time, at most.
+/// Unfinished tasks of one framework at one time.
 const TASKS_MAX: usize = 10;
 /// Offers that are kept back at one time.
 const OFFERS_KEPT_MAX: usize = 2;
@@ -180,7 +180,7 @@ impl Framework {
         Some(info)
     }
 
-    /// Tasks that take little, but for their labels, which no agent can tell of in one frame.
+    /// Launches small tasks with long labels, which no agent can report in one frame.
     fn crowd(
         &mut self,
         offer: &pb::Offer,
@@ -325,7 +325,7 @@ impl Framework {
         Some(operation)
     }
 
-    /// Does something of its own accord.
+    /// Does something by itself.
     pub(crate) fn act(&mut self, rng: &mut fastrand::Rng, allowed: Allowed) {
         let some = |rng: &mut fastrand::Rng, tasks: usize| rng.usize(..tasks.max(1));
         match rng.u32(..40) {
@@ -334,7 +334,7 @@ impl Framework {
                 .calls
                 .push_back(Action::Reconcile(call::Reconcile { tasks: Vec::new() })),
             2 | 3 => {
-                // Mostly one that lives.
+                // Mostly choose a live task.
                 let with_all = rng.u32(..4) == 0;
                 let tasks = self.tasks.iter();
                 let tasks = tasks.filter(|(_, task)| with_all || !task.is_over());
@@ -398,7 +398,7 @@ impl Framework {
         Some((agent, info.executor_id.clone()))
     }
 
-    /// Says something to one of its executors, which names it, so that whoever hears it can tell.
+    /// Sends a message to one of its executors, which names the executor, so that the receiver can check it.
     fn send_message(&mut self, rng: &mut fastrand::Rng) {
         let Some((agent_id, executor_id)) = self.some_known_executor(rng) else {
             return;
@@ -447,7 +447,7 @@ fn is_dynamic(resource: &pb::Resource) -> bool {
     last.is_some_and(|reservation| reservation.r#type == dynamic)
 }
 
-/// So much of each, or nothing.
+/// Takes these amounts of each resource, or nothing.
 fn take_all(
     left: &mut Vec<pb::Resource>,
     of: &[(&str, f64)],
@@ -462,7 +462,7 @@ fn take_all(
     Some(taken)
 }
 
-/// So much of one of the resources of a name.
+/// Takes this amount of a resource of this name.
 fn take(
     left: &mut [pb::Resource],
     name: &str,

@@ -103,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Whatever the job scheduler wants to say is queued, with tasks noted as of any framework.
+    /// Queues all calls of the job scheduler, and notes their tasks as for any framework.
     pub(crate) fn take_jobs_calls(&mut self, at: usize) {
         let steps = self.steps;
         let framework = &mut self.frameworks[at];
@@ -158,7 +158,7 @@ impl Cluster {
         self.ask(at, stream, framework_id, action, asked, false);
     }
 
-    /// The role that a change of the roles asks for and the framework may not have, if there is one.
+    /// Returns the forbidden role that a change of the roles requests, if any.
     fn withdrawn_role(&self, at: usize, action: &Action) -> Option<&'static str> {
         let Action::UpdateFramework(changed) = action else {
             return None;
@@ -187,7 +187,7 @@ impl Cluster {
         }
     }
 
-    /// Sends a call; one that is `foreign` must not be taken.
+    /// Sends a call; a `foreign` one must be refused.
     pub(crate) fn ask(
         &mut self,
         at: usize,
@@ -317,7 +317,7 @@ impl Cluster {
         }
     }
 
-    /// A framework without a stream opens one.
+    /// Lets a framework without a stream open one.
     pub(crate) fn subscribe(&mut self) {
         let is_away = |one: &Framework| one.stream.is_none() && !one.is_over;
         let Some(at) = self.busy_framework(is_away) else {
@@ -511,7 +511,7 @@ impl Cluster {
             task.is_none_or(|task| task.is_forgotten || task.is_given_up(given_up))
         };
         let jobs = framework.jobs.as_mut();
-        // A registry that was put back may know nothing of agents and what they run.
+        // A restored registry may not know agents and their tasks.
         if let Some(what) = jobs.and_then(|jobs| jobs.succeeded(status, is_given_up))
             && self.registry.rollbacks == 0
         {

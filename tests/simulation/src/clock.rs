@@ -1,7 +1,7 @@
-//! The clocks of one process: they drift from true time, and the one of the wall is set by people.
+//! The clocks of one process: they drift from true time, and people set the wall clock.
 //!
-//! True time is a number of nanoseconds that only the simulation knows. Invariant: the moments of a process never go
-//! back, whatever becomes of the clock of the wall.
+//! True time is a number of nanoseconds that only the simulation knows. Invariant: the moments of a process never go back,
+//! whatever happens to the wall clock.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Clock {
         Self { started, ..self }
     }
 
-    /// Somebody sets the clock of the wall.
+    /// Sets the wall clock, as an operator does.
     pub(crate) fn set_wall(&mut self, seconds: i64) {
         self.set += seconds;
     }
@@ -77,7 +77,7 @@ impl Clock {
         let shown = moment.as_nanos().saturating_sub(FIRST_NANOS);
         let elapsed = i128::from(shown) * MILLION / (MILLION + i128::from(self.drift));
         let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
-        // Rounded up, so that the moment has come by then.
+        // The result is rounded up, so that the moment has arrived then.
         self.started.saturating_add(elapsed).saturating_add(2)
     }
 }

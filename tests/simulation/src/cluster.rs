@@ -1,4 +1,4 @@
-//! The cluster: masters, agents, frameworks and operators, and what happens next.
+//! The cluster: masters, agents, frameworks and operators, and the next event.
 //!
 //! Entered through [`Cluster::run`]. Each step draws from a generator of its own, see [`Plan`].
 
@@ -60,23 +60,24 @@ pub struct Cluster {
     pub(crate) id_owners: BTreeMap<String, (usize, u64)>,
     /// Agents that a master or an operator has given up, by their ids, with the last step in which that was.
     pub(crate) given_up: BTreeMap<String, u64>,
-    /// Streams on which somebody asks for the id of another's framework, by master.
+    /// Streams on which a client requests the id of another's framework, by master.
     pub(crate) thieves: BTreeSet<(u64, u64)>,
     /// Promises that were broken in this step.
     pub(crate) broken: Vec<Broken>,
     /// Faults happen, and frameworks and operators want something.
     pub(crate) is_wild: bool,
-    /// No container ends by itself.
+    /// Whether no container ends by itself.
     pub(crate) is_calm: bool,
     next_number: u64,
     pub(crate) steps: u64,
 }
 
 impl Cluster {
-    /// A cluster that has just been started, with empty disks.
+    /// Returns a new cluster with empty disks.
     ///
     /// # Errors
-    /// If there is no room for the directories of the agents.
+    ///
+    /// There is no room for the directories of the agents.
     pub fn new(plan: Plan) -> std::io::Result<Self> {
         let features = plan.features();
         let mut cluster = Self {
@@ -165,7 +166,7 @@ impl Cluster {
         self.features.contains(&feature)
     }
 
-    /// Whether something happens that a run may have, so often in a hundred.
+    /// Whether an optional event happens, with this probability in percent.
     pub(crate) fn happens(&mut self, feature: Feature, percent: u32) -> bool {
         self.is_wild && self.has(feature) && self.rng.u32(..100) < percent
     }
@@ -175,7 +176,7 @@ impl Cluster {
         if !self.has(Feature::Drift) {
             return 0;
         }
-        // Ten times what crystals do.
+        // Ten times the drift of crystals.
         let mut rng = fastrand::Rng::with_seed(self.plan.seed ^ machine.wrapping_mul(31));
         rng.i32(-1_000..1_000)
     }
@@ -244,7 +245,7 @@ impl Cluster {
             81..88 => ("is probed", |one| !one.machine.probes.is_empty()),
             _ => ("acts", |one| !one.executors.all.is_empty()),
         };
-        // What the agent's process does itself waits for it.
+        // Events of the agent's process itself wait for the process.
         let needs_agent = !matches!(verb, "ends" | "heeds a signal");
         let busy = self.agents.iter();
         let busy = busy.filter(|one| has(one) && (one.is_up() || !needs_agent));
@@ -321,7 +322,7 @@ impl Cluster {
         self.advance(span);
     }
 
-    /// Time passes for so long, and at least up to the next deadline; whoever has one steps.
+    /// Advances time by this span, and at least to the next deadline; all processes with a due deadline make a step.
     pub(crate) fn advance(&mut self, span: u64) {
         let until = self.time + span;
         self.story.note(("time", "passes"), [self.time, span], || {
@@ -358,7 +359,7 @@ impl Cluster {
         deadlines.min().unwrap_or(u64::MAX)
     }
 
-    /// Processes that were stopped go on.
+    /// Continues the processes whose pause is over.
     fn resume(&mut self) {
         let time = self.time;
         for master in &mut self.masters {
@@ -374,7 +375,7 @@ impl Cluster {
         }
     }
 
-    /// Everybody whose deadline has come makes a step.
+    /// Lets every process with a due deadline make a step.
     pub(crate) fn tick(&mut self) {
         let time = self.time;
         let due: Vec<u64> = self

@@ -24,7 +24,7 @@ pub(crate) struct Disk {
     pub(crate) condition: DiskCondition,
     /// Uuids of updates that are durable.
     pub(crate) updates: BTreeSet<Vec<u8>>,
-    /// Uuids whose acknowledgement is durable.
+    /// Uuids with a durable acknowledgement.
     pub(crate) acknowledged: BTreeSet<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ impl Disk {
         self.unwritten.len()
     }
 
-    /// Takes so many writes; the last of them, if there was one.
+    /// Accepts this many writes; returns the last of them, if any.
     pub(crate) fn flush(&mut self, count: usize) -> Result<Option<Lsn>, StoreError> {
         let count = count.min(self.unwritten.len());
         let batch: Vec<_> = self.unwritten.drain(..count).collect();
@@ -78,8 +78,8 @@ impl Disk {
         }
     }
 
-    /// The process dies. So many of the writes that wait had reached the disk, and if `tears` the next one in part;
-    /// the last that is whole.
+    /// Ends the process. The first `kept` waiting writes had reached the disk, and with `tears` a part of the next; returns
+    /// the last complete one.
     pub(crate) fn crash(
         &mut self,
         kept: usize,
@@ -110,13 +110,13 @@ impl Disk {
             if length > whole
                 && let Ok(file) = fs::OpenOptions::new().write(true).open(&path)
             {
-                // Without an effect the record is whole, which is one of the ways in which a crash may leave it.
+                // Without an effect the record is complete, which a crash may also leave.
                 let _ = file.set_len(rng.u64(whole..length));
             }
         }
     }
 
-    /// All logs with their lengths.
+    /// Returns all logs with their lengths.
     fn logs(&self) -> BTreeMap<PathBuf, u64> {
         let mut logs = BTreeMap::new();
         let mut folders = vec![Layout::new(self.dir.path()).meta()];
@@ -142,7 +142,7 @@ impl Disk {
         read(&Layout::new(self.dir.path()))
     }
 
-    /// Makes what a start found to be necessary durable.
+    /// Makes the writes that a start found necessary durable.
     pub(crate) fn write_at_start(&self, first: &[Write]) -> Result<(), StoreError> {
         self.store.commit(first)
     }

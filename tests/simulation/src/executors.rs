@@ -1,6 +1,6 @@
-//! Executors of frameworks, played: programs that subscribe to their agent, run tasks and tell of them.
+//! Simulated executors of frameworks: programs that subscribe to their agent, run tasks and report them.
 //!
-//! They outlive the agent's process, and tell the next one what it has not acknowledged.
+//! They outlive the agent's process, and repeat unacknowledged updates to the next one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,7 +22,7 @@ pub(crate) struct Executor {
     tasks: BTreeMap<String, (pb::TaskInfo, TaskState)>,
     /// The updates without an acknowledgement of the agent, oldest first.
     unacknowledged: Vec<pb::TaskStatus>,
-    /// Tasks of which the agent has not acknowledged an update.
+    /// Tasks with an update that the agent has not acknowledged.
     unheard: BTreeMap<String, pb::TaskInfo>,
     /// The executor was asked to end.
     is_ending: bool,
@@ -86,7 +86,7 @@ impl Executors {
         all.find(|one| one.connection == Some(connection))
     }
 
-    /// The agent says something on a stream.
+    /// Queues an event of the agent on a stream.
     pub(crate) fn hear(&mut self, connection: ConnectionId, event: Event) {
         if let Some(executor) = self.of(connection) {
             executor.inbox.push_back(event);
@@ -107,7 +107,7 @@ impl Executors {
         };
         if executor.connection.is_none() {
             self.connections += 1;
-            // Streams are numbered anew by each agent; these numbers are of no other.
+            // Each agent numbers its streams from the beginning; these numbers belong to no other.
             let connection = ConnectionId(self.connections);
             return Next::Tell(executor.subscribe(connection));
         }
@@ -127,13 +127,12 @@ impl Executors {
 }
 
 impl Executor {
-    /// Whether a task is one of its own that has not ended.
+    /// Whether the executor has this unfinished task.
     pub(crate) fn has(&self, task: &str) -> bool {
         self.tasks.contains_key(task)
     }
 
-    /// A message of its scheduler, which names the framework and the executor that it is for. None comes to another, or
-    /// twice.
+    /// Checks a message of its scheduler, which names its framework and executor. No message comes to another, or twice.
     fn hear_message(&mut self, data: Vec<u8>) -> Option<Broken> {
         let own = format!("{}/{}#", self.framework, self.executor);
         let is_own = data.starts_with(own.as_bytes());

@@ -108,7 +108,7 @@ impl Cluster {
         }
     }
 
-    /// The process of an agent ends without a word, and another one is started.
+    /// Ends the process of an agent abruptly, and starts another one.
     fn crash_agent(&mut self, at: usize) {
         self.told("agent crash", at as u64);
         let late = self.happens(Feature::LateWrites, 60);
@@ -143,7 +143,7 @@ impl Cluster {
         agent.step(time, AgentInput::Disk(agent.disk.condition));
     }
 
-    /// The registry is put back to an older copy, and all masters start anew; or a copy is kept.
+    /// Restores an older copy of the registry, and restarts all masters; or makes a copy.
     fn roll_back(&mut self) {
         if self.rng.u32(..4) > 0 {
             self.told("backup", 0);
@@ -169,7 +169,7 @@ impl Cluster {
         self.restart_jobs(at);
     }
 
-    /// A process is stopped, and goes on.
+    /// Stops a process for a while.
     fn pause(&mut self, at: usize) {
         let until = self.time + self.rng.u64(..PAUSE_MAX);
         let span = Some((self.time, until));
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// An agent estimates what can be oversubscribed, or finds that something revocable has to end.
+    /// Lets an agent estimate oversubscribable resources, or decide that a revocable container has to end.
     fn oversubscribe(&mut self, at: usize) {
         if !self.agents[at].is_up() {
             return;

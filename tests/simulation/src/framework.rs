@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Greedy,
     /// Reads its stream late.
     Slow,
-    /// Has two roles, one below the other.
+    /// Has two roles, a parent and a child.
     TwoRoles,
     /// Ends and comes back as another process.
     FailingOver,
@@ -120,7 +120,7 @@ impl Task {
         self.state.is_some_and(is_terminal)
     }
 
-    /// Whether its agent has been given up since it was launched.
+    /// Whether its agent has been given up since its launch.
     pub(crate) fn is_given_up(&self, given_up: &BTreeMap<String, u64>) -> bool {
         given_up
             .get(&self.agent)
@@ -144,14 +144,14 @@ pub(crate) struct Framework {
     is_subscribed: bool,
     /// The unread events of the stream.
     pub(crate) events: VecDeque<Box<Event>>,
-    /// The stream ends behind what waits.
+    /// The stream ends behind the waiting events.
     is_closed: bool,
     pub(crate) tasks: BTreeMap<String, Task>,
-    /// Tasks whose KILL a master has accepted while it had them on its books, and which master.
+    /// Tasks whose KILL a master has accepted while it knew them, and the master's number.
     pub(crate) killed: BTreeMap<String, u64>,
     /// Offers that it has not answered.
     pub(crate) offers: VecDeque<pb::Offer>,
-    /// Offers that it has accepted, for whoever accepts twice.
+    /// Offers that it has accepted, for frameworks that accept twice.
     pub(crate) used_offers: VecDeque<pb::OfferId>,
     /// Calls that are on their way on this stream.
     pub(crate) calls: VecDeque<Action>,
@@ -159,11 +159,11 @@ pub(crate) struct Framework {
     pub(crate) is_idle: bool,
     /// Whether it answers no offers at all.
     pub(crate) is_holding: bool,
-    /// Until which step it reads nothing.
+    /// The step until which it reads nothing.
     pub(crate) busy_until: u64,
     /// The framework has ended: by an operator, by its timeout, or by itself.
     pub(crate) is_over: bool,
-    /// The master has said that the id cannot be used any more.
+    /// The master has reported that the id cannot be used any more.
     pub(crate) is_removed: bool,
     pub(crate) broken: Vec<Broken>,
     /// Answers to reconciliation that it has read, without the master's knowledge.
@@ -303,7 +303,7 @@ impl Framework {
         }
     }
 
-    /// The master ends the stream, after what it has sent.
+    /// Ends the stream from the master's side, behind all sent events.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
     }
@@ -479,7 +479,7 @@ impl Framework {
         }
     }
 
-    /// A message of an executor, which names its framework and itself. None comes to another, or twice.
+    /// Checks a message of an executor, which names its framework and itself. No message comes to another, or twice.
     fn hear_message(&mut self, message: &event::Message) {
         let own = self.id.as_deref().unwrap_or_default();
         let from = format!("{own}/{}/", message.executor_id.value);
@@ -519,7 +519,7 @@ impl Framework {
                 }),
             })
             .collect();
-        // One in two thousand is enough for those that ask for all.
+        // Two thousand are enough for frameworks that ask for all.
         tasks.truncate(2_000);
         if !tasks.is_empty() {
             self.calls

@@ -1,7 +1,7 @@
 //! The machine below an agent: containers that begin, run, end, hang and outlive the agent's process.
 //!
-//! Plays the containerizer and the supervisors: what became of a container is kept until the core says that it may go,
-//! and is lost only with the machine itself. Invariant: a container is launched once.
+//! Plays the containerizer and the supervisors: the result of a container is kept until the core permits its removal, and
+//! is lost only with the machine itself. Invariant: a container is launched once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use meseta_isolators::{BootId, ProcessIdentity};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Resources};
 
-/// Pids that the machine gives, so few that they come again soon.
+/// The number of pids, so few that they come again soon.
 const PIDS: u64 = 40;
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -24,7 +24,7 @@ const SIGKILL: i32 = 9;
 pub(crate) struct Process {
     pub(crate) identity: ProcessIdentity,
     pub(crate) plan: Box<LaunchPlan>,
-    /// The signal that it was sent and has not heeded.
+    /// The received signal that the process has not heeded.
     signal: Option<i32>,
     /// Ends by SIGKILL only, and late.
     is_stuck: bool,
@@ -43,13 +43,13 @@ pub(crate) struct Machine {
     pub(crate) launching: BTreeMap<ContainerId, Box<LaunchPlan>>,
     pub(crate) running: BTreeMap<ContainerId, Process>,
     pub(crate) news: BTreeMap<ContainerId, News>,
-    /// Containers whose limits are being changed.
+    /// Containers with a change of limits in progress.
     pub(crate) resizes: VecDeque<ContainerId>,
     /// Every container that was ever launched here.
     launched: BTreeSet<ContainerId>,
     /// The ends of tasks whose process is a container's, by framework and task: whether successful.
     pub(crate) exits: BTreeMap<(String, String), bool>,
-    /// Containers that somebody has asked to end.
+    /// Containers with a kill.
     pub(crate) killed: BTreeSet<ContainerId>,
     /// Probes that are not answered, by the task that they look at.
     pub(crate) probes: VecDeque<(Probe, (String, String))>,
@@ -73,7 +73,7 @@ impl Machine {
         BootId::from_text(&format!("boot-{}", self.boots))
     }
 
-    /// Does what the core asks; a broken promise, if that is one.
+    /// Executes an action of the core; returns the broken promise, if any.
     pub(crate) fn carry_out(&mut self, action: ContainerAction, is_stuck: bool) -> Option<String> {
         match action {
             ContainerAction::Launch(plan) => {
@@ -179,7 +179,7 @@ impl Machine {
         Some(identity)
     }
 
-    /// A launch comes to nothing.
+    /// Fails the launch of a container.
     pub(crate) fn fail_launch(&mut self, container: &ContainerId) {
         if self.launching.remove(container).is_some() {
             let cause = "no such file".to_owned();
@@ -240,7 +240,7 @@ impl Machine {
         }
     }
 
-    /// The agent's process is gone: what it had not begun is not begun any more.
+    /// Handles the end of the agent's process: launches that had not begun do not begin any more.
     pub(crate) fn agent_died(&mut self) {
         for container in std::mem::take(&mut self.launching).into_keys() {
             self.news.insert(container, ending(Exit::NeverBegun));
@@ -254,7 +254,7 @@ impl Machine {
         self.probes.clear();
     }
 
-    /// The machine is booted anew: nothing is left of what ran, and of how it ended.
+    /// Reboots the machine: no containers and no results are left.
     pub(crate) fn reboot(&mut self) {
         self.boots += 1;
         for process in std::mem::take(&mut self.running).into_values() {
@@ -302,7 +302,7 @@ impl Machine {
         held
     }
 
-    /// Any of those that run, launch, or have news.
+    /// Returns a random container among these.
     pub(crate) fn any<T>(
         of: &BTreeMap<ContainerId, T>,
         rng: &mut fastrand::Rng,
@@ -313,13 +313,13 @@ impl Machine {
 }
 
 impl Process {
-    /// The task whose process this is, with its framework.
+    /// Returns the task of this process, with its framework.
     pub(crate) fn task(&self) -> Option<(&str, &str)> {
         task_of(&self.plan)
     }
 }
 
-/// The task whose process runs by this plan, with its framework.
+/// Returns the task of this plan, with its framework.
 pub(crate) fn task_of(plan: &LaunchPlan) -> Option<(&str, &str)> {
     match &plan.subject {
         Subject::Task(task) | Subject::Nested(task) => {

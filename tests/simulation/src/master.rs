@@ -1,7 +1,7 @@
-//! The masters: processes with a core each, of which one leads and one may not know yet that it does not any more.
+//! The masters: processes with a core each; one leads, and another may not know yet that it no longer leads.
 //!
-//! Outputs wait for the registry in the production outbox. A process ends when the registry refuses its write. What an
-//! output does is in `outputs`.
+//! Outputs wait for the registry in the production outbox. A process ends when the registry refuses its write. `outputs`
+//! has the effects of outputs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -54,7 +54,7 @@ pub(crate) struct Master {
     pub(crate) clock: Clock,
     pub(crate) unwritten: VecDeque<(Lsn, Mutation)>,
     outbox: Outbox<Destination, Output>,
-    /// Since when and until when it is stopped.
+    /// The begin and end of the process's pause.
     pub(crate) paused: Option<(u64, u64)>,
     /// True time in which it did not run.
     pub(crate) lost: u64,
@@ -99,7 +99,7 @@ impl Master {
 }
 
 impl Cluster {
-    /// The process that leads; there is always one.
+    /// Returns the leading process; there is always one.
     pub(crate) fn leader(&self) -> u64 {
         self.masters.last().map_or(0, |master| master.number)
     }
@@ -176,7 +176,7 @@ impl Cluster {
         }
     }
 
-    /// The registry takes some of what a master has asked for, or ends it.
+    /// Lets the registry accept some writes of a master, or end it.
     pub(crate) fn flush_master(&mut self) {
         let at = self.rng.usize(..self.masters.len());
         let master = &mut self.masters[at];
@@ -221,7 +221,7 @@ impl Cluster {
         self.operators.forget_replies(number);
     }
 
-    /// The leader crashes, and another process starts. Some of what waited may have reached the registry.
+    /// Crashes the leader, and starts another process. Some waiting writes may have reached the registry.
     pub(crate) fn crash_master(&mut self, with_late_writes: bool) {
         let leader = self.leader();
         if with_late_writes && let Some(at) = self.masters.iter().position(|m| m.number == leader) {
@@ -235,7 +235,7 @@ impl Cluster {
         self.take_over();
     }
 
-    /// Another process takes the lead; the one before, if it runs, learns that with its next write.
+    /// Lets another process take the lead; the earlier one, if it runs, learns that with its next write.
     pub(crate) fn take_over(&mut self) {
         /// Processes that run at once, at most.
         const MASTERS_MAX: usize = 2;
@@ -249,8 +249,7 @@ impl Cluster {
         self.settings_after_start(number);
     }
 
-    /// Agents that are removed or marked gone are given up, with all that runs on them: of what it comes to nothing
-    /// counts.
+    /// Notes agents that are removed or marked gone as given up, with all their tasks: their results do not count.
     fn note_given_up(&mut self, mutation: &Mutation) {
         match mutation {
             Mutation::MarkGone { agent_id, .. } | Mutation::RemoveAgent { agent_id } => {
@@ -294,13 +293,14 @@ impl Cluster {
     }
 }
 
-/// No agent is unreachable that was heard of late, and they are no more at once than the brake allows.
+/// Checks that an unreachable agent has been silent long enough, and that such agents come no faster than the brake
+/// permits.
 fn check_removal(master: &mut Master, time: u64, agent: &str) -> Option<Broken> {
     const SECOND: u64 = 1_000_000_000;
-    // Five pings of 15 s without an answer; the last one that was answered may be 15 s older than its answer. Clocks drift.
+    // An agent misses five pings of 15 s; the last answered ping may be 15 s older than its answer. Clocks drift.
     const SILENCE_MIN: u64 = 58 * SECOND;
     const BETWEEN_MIN: u64 = 19 * SECOND;
-    // The brake is for those who watch the cluster: their time goes on also when the master's does not.
+    // The brake serves the observers of the cluster: their time continues even while the master's stands still.
     let before = master.last_removal.replace(time);
     if before.is_some_and(|before| time.saturating_sub(before) < BETWEEN_MIN) {
         let what = format!("agent {agent} is unreachable right after another");

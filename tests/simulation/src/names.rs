@@ -1,4 +1,4 @@
-//! Names of what can happen, for counts and for the hash.
+//! The names of events, for counts and for the hash.
 
 use meseta_agent::checkpoint::Write;
 use meseta_agent::core::ContainerAction;

@@ -84,7 +84,7 @@ impl Connection {
         waits.then_some(self.opened + TAKEN_TIMEOUT_NANOS)
     }
 
-    /// The process at the master's end is gone, with what it has not read.
+    /// Ends the master's side, with its unread messages.
     pub(crate) fn lose_master(&mut self, rng: &mut fastrand::Rng) {
         self.cut(rng);
         self.to_master.clear();
@@ -139,7 +139,7 @@ impl Network {
         connections.find(|one| one.agent == agent && one.link == link)
     }
 
-    /// Any of the connections, if there is one.
+    /// Returns a random connection, if there is one.
     pub(crate) fn any(&self, rng: &mut fastrand::Rng) -> Option<u64> {
         let at = rng.usize(..self.connections.len().max(1));
         self.connections.keys().nth(at).copied()

@@ -391,7 +391,7 @@ impl Cluster {
         }
     }
 
-    /// Operators take back whatever keeps the cluster from working.
+    /// Removes all settings that keep the cluster from working, as operators do.
     pub(crate) fn undo(&mut self) {
         let leader = self.leader();
         let Some(master) = self.master(leader) else {

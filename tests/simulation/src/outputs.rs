@@ -83,7 +83,7 @@ impl Cluster {
         self.frameworks.iter().position(on)
     }
 
-    /// The scheduler whose framework another one has taken over, by its stream.
+    /// Returns the scheduler whose framework another one has taken over, by its stream.
     fn copy_on(&mut self, master: u64, stream: u64) -> Option<&mut crate::jobs::Copy> {
         let copies = self
             .frameworks
@@ -208,7 +208,7 @@ impl Cluster {
             self.story.note(("network", name), [id, number], || {
                 format!("master {number} takes connection {id}: {name}")
             });
-            // An older agent does not look, and may have sent what it has to say.
+            // An older agent does not wait for this, and may have sent its messages.
             if !connection.is_broken && !self.agents[connection.agent].is_older {
                 connection.to_agent.push_back(ToAgent::Taken(led));
             }
@@ -282,7 +282,7 @@ impl Cluster {
         self.note_epoch(at, epoch);
     }
 
-    /// Only what the agent took: on an old connection nothing is heard at all.
+    /// Notes the epoch only if the agent accepted it: an agent ignores frames on an old connection.
     fn note_epoch(&mut self, at: usize, epoch: u64) {
         let agent = &mut self.agents[at];
         if epoch > agent.highest_epoch && agent.core.snapshot().master_epoch == Some(epoch) {

@@ -50,7 +50,7 @@ pub enum Feature {
     Messages,
     /// Frameworks shut executors down.
     Shutdowns,
-    /// Executors are given more than one task or group.
+    /// Executors that get more than one task or group.
     SharedExecutors,
     /// Some dozens of tasks with long labels on one agent, which then comes back in parts.
     Crowd,
@@ -63,7 +63,7 @@ pub enum Feature {
     /// One agent registers without waiting for the master's epoch, as earlier releases did: its frameworks may, very
     /// rarely, get LOST after FINISHED (I18).
     OlderAgents,
-    /// The clock of the job scheduler's machine is set, and it moves to machines whose clocks differ.
+    /// The clock of the job scheduler's machine is set, and the scheduler moves to machines with different clocks.
     SchedulerClock,
     /// Older copies of the job scheduler's store are put back.
     SchedulerBackups,
@@ -76,7 +76,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// All of them, in the order in which they are declared.
+    /// All features, in the order of their declaration.
     pub const ALL: [Self; 49] = [
         Self::AgentCrash,
         Self::MasterCrash,
@@ -187,7 +187,7 @@ pub struct Plan {
     pub seed: u64,
     /// The run is about the job scheduler: its cluster is small, and its users have many jobs in many roles.
     pub is_of_jobs: bool,
-    /// Steps with faults; those in which the cluster comes to rest follow.
+    /// The steps with faults; the steps to rest follow.
     pub steps: u64,
     /// The seed's features that this run leaves out.
     pub without: BTreeSet<Feature>,
@@ -251,7 +251,7 @@ impl Plan {
         self.skipped.iter().any(|range| range.contains(&step))
     }
 
-    /// The generator of one step.
+    /// Returns the generator of one step.
     pub(crate) fn chance(&self, step: u64) -> fastrand::Rng {
         let mixed = (self.seed ^ step.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         fastrand::Rng::with_seed(mixed ^ (mixed >> 29))

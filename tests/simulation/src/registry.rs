@@ -40,7 +40,7 @@ impl Registry {
         }
     }
 
-    /// A process takes the lead, with an epoch that is one higher; what it finds.
+    /// Makes a process the leader, with the next higher epoch; returns the contents.
     pub(crate) fn lead(&mut self, process: u64) -> Recovered {
         self.leader = process;
         self.content.epoch += 1;
@@ -52,7 +52,7 @@ impl Registry {
         self.leader == process
     }
 
-    /// Makes mutations durable, unless another process leads by now.
+    /// Makes mutations durable, unless another process leads.
     pub(crate) fn commit(&mut self, process: u64, mutations: Vec<Mutation>) -> bool {
         if self.leader != process {
             return false;

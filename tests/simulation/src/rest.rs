@@ -23,14 +23,14 @@ const IDLE_STEPS_OF_JOBS: u64 = 40;
 const STEPS_MAX: u64 = 40_000;
 /// Time that passes between; less than the patience of agents with their master.
 pub(crate) const SPAN: u64 = 25 * SECOND;
-/// In which nobody asks for anything: a kill would bring the end of a task that no retry brings. Longer than the longest
-/// pause between two tries, and than masters wait for agents that they expect.
+/// The spans without requests, since a kill would bring the end of a task that no retry brings. Longer than the longest
+/// pause between two tries, and than masters wait for expected agents.
 const QUIET_SPANS: usize = 30;
 const LAST_SPANS: usize = 12;
 /// Quiet spans in runs about jobs: as long as the pause before a scheduler asks for a refused role again.
 const QUIET_SPANS_OF_JOBS: usize = 8;
 const LAST_SPANS_OF_JOBS: usize = 5;
-/// In which agents come back and graces pass.
+/// The spans in which agents come back and graces pass.
 const KILL_SPANS: usize = 4;
 
 impl Cluster {
@@ -73,7 +73,7 @@ impl Cluster {
             self.pass()?;
         }
         self.check_rest()?;
-        // The job scheduler gives back what it is offered, and there may be nobody else.
+        // The job scheduler gives its offers back, and there may be no other framework.
         match is_of_jobs {
             true => Ok(()),
             false => self.check_all_offered(),
@@ -226,7 +226,7 @@ impl Cluster {
             || self.masters.iter().any(|one| !one.unwritten.is_empty())
     }
 
-    /// Whoever has more to do at once than one step may take, as a master that has many questions to answer, takes more.
+    /// Lets processes with more work than one step may do, such as a master with many questions, make further steps.
     fn tick_at_once(&mut self) -> bool {
         /// Times of clocks are rounded.
         const NANOSECONDS: u64 = 10;
@@ -243,7 +243,7 @@ impl Cluster {
         was_due
     }
 
-    /// Whether a framework is one that promises are made to until the end.
+    /// Whether promises to a framework hold until the end.
     fn is_served(&self, at: usize) -> bool {
         let framework = &self.frameworks[at];
         !framework.is_over && framework.kind != Kind::Malicious && framework.kind != Kind::Old
@@ -322,7 +322,7 @@ impl Cluster {
         None
     }
 
-    /// Whether the process of a task runs; nothing of one that runs within its executor's.
+    /// Whether the process of a task runs; `None` for a task inside its executor's process.
     fn runs(&self, framework: &str, task: &str) -> Option<bool> {
         let mut of_executors = self
             .agents
@@ -353,7 +353,7 @@ impl Cluster {
     fn open_task(&self) -> Option<Broken> {
         for at in (0..self.frameworks.len()).filter(|at| self.is_served(*at)) {
             for (id, task) in &self.frameworks[at].tasks {
-                // Of an agent that has another id now nobody ever hears: the operator has to say that it is gone.
+                // An agent with a new id never reports these: the operator has to mark the old one gone.
                 let is_there = self.agents.iter().any(|agent| {
                     let id = agent.core.snapshot().agent_id;
                     id.is_some_and(|id| id.as_str() == task.agent)
@@ -374,7 +374,7 @@ impl Cluster {
         None
     }
 
-    /// Every update that an agent has sent has come to the framework, in the order in which the agent sent them.
+    /// Returns an error if an update of an agent has not reached the framework, or not in the order of sending.
     fn missing_update(&self) -> Option<Broken> {
         for (number, agent) in self.agents.iter().enumerate() {
             for ((framework, id), sent) in &agent.sent {
@@ -397,7 +397,7 @@ impl Cluster {
         None
     }
 
-    /// Agent and master have the same resources, and the master holds nothing for anybody.
+    /// Returns an error if agent and master have different resources, or if the master holds any.
     fn unequal_books(&mut self) -> Option<Broken> {
         let leader = self.leader();
         let snapshot = self.master(leader)?.core.snapshot();

@@ -1,4 +1,4 @@
-//! Makes a long story short: a run that breaks the same promise with fewer kinds of faults and fewer steps.
+//! Shortens a story: finds a run that breaks the same promise with fewer kinds of faults and fewer steps.
 
 use crate::checks::Violation;
 use crate::cluster::Cluster;

@@ -74,7 +74,7 @@ impl Story {
         self.last.push_back(format!("{}: {words}", self.step));
     }
 
-    /// Counts what happened on the side.
+    /// Counts an event without a step.
     pub(crate) fn count(&mut self, what: Happening) {
         *self.counts.entry(what).or_default() += 1;
     }

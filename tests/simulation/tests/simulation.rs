@@ -6,7 +6,7 @@ use std::thread;
 
 use meseta_simulation::{Cluster, Counts, Outcome, Plan};
 
-/// Steps with faults; those in which the cluster comes to rest are several times as many.
+/// Steps with faults; the steps to rest are several times as many.
 const STEPS: u64 = 3_000;
 const STEPS_IN_ALL: u64 = 1_000_000;
 

@@ -11,7 +11,7 @@ pub enum Effect {
     Changes,
     /// Looks at something and changes nothing.
     Looks,
-    /// Makes a descriptor, of something that is no file.
+    /// Makes a descriptor of something that is no file.
     Opens,
     /// Begins a process or a thread.
     Forks,
@@ -58,7 +58,7 @@ const fn call(number: i64, name: &'static str, effect: Effect, operand: Operand)
 use Effect::{Changes, Forks, Looks, Opens, Signals};
 use Operand::{Below, Descriptor, Nothing, Signal};
 
-/// Calls that every machine has. An `openat` that makes or empties its file is a change all the same.
+/// Calls that every machine has. An `openat` that creates or truncates its file nevertheless counts as a change.
 const EVERYWHERE: &[Call] = &[
     call(libc::SYS_openat, "openat", Looks, Below(0, 1)),
     call(libc::SYS_openat2, "openat2", Looks, Below(0, 1)),
@@ -122,7 +122,7 @@ const LEGACY: &[Call] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[Call] = &[];
 
-/// All calls that are looked at.
+/// Returns all examined calls.
 pub fn all() -> impl Iterator<Item = &'static Call> {
     EVERYWHERE.iter().chain(LEGACY)
 }
@@ -217,7 +217,7 @@ fn without_numbers(part: &str) -> String {
     kept
 }
 
-/// Whether faults at this file would say something of the agent: neither its program nor what it prints.
+/// Whether faults at this file would prove something about the agent: neither its program nor its log.
 pub fn is_of_interest(file: &Path, log: &Path) -> bool {
     const SYSTEM: [&str; 6] = ["/usr", "/lib", "/lib64", "/etc", "/dev", "/memfd:"];
     let text = file.to_string_lossy();

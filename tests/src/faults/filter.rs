@@ -1,7 +1,7 @@
 //! The seccomp filter below which an agent is executed, and the program that sets it.
 //!
-//! [`run_if_requested`] is that program: it sets the filter, hands the listener to who waits at a socket, and executes
-//! what follows on its command line.
+//! [`run_if_requested`] is that program: it sets the filter, passes the listener to the receiver at a socket, and executes
+//! the rest of its command line.
 
 use std::ffi::CString;
 use std::io::{self, IoSlice};
@@ -25,7 +25,7 @@ pub fn prefix(socket: &Path) -> Vec<String> {
     vec![this.display().to_string(), ARGUMENT.to_owned(), socket]
 }
 
-/// Sets the filter and executes the rest, where the command line says so; returns only where it does not, or on error.
+/// Sets the filter and executes the rest, if the command line requests it; returns only otherwise, or on error.
 pub fn run_if_requested() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != ARGUMENT {
@@ -62,7 +62,7 @@ fn below_filter(socket: &Path, command: &[CString]) -> io::Error {
     execute().err().unwrap_or(io::ErrorKind::Other.into())
 }
 
-/// A statement of a filter that jumps so far if it holds.
+/// Returns a statement of a filter that jumps this far if it holds.
 fn statement(code: u32, jump: u8, value: u32) -> libc::sock_filter {
     libc::sock_filter {
         code: u16::try_from(code).expect("a code of two bytes"),
@@ -102,8 +102,8 @@ fn set() -> io::Result<OwnedFd> {
     };
     let flags =
         libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    // SAFETY: the program points to as many statements as it says, which live until the call has returned; the
-    // kernel copies them. The descriptor that it gives is new and ours.
+    // SAFETY: the program points to as many statements as it declares, which live until the call has returned; the kernel
+    // copies them. The returned descriptor is new and ours.
     unsafe {
         let listener = libc::syscall(
             libc::SYS_seccomp,

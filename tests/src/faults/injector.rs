@@ -25,7 +25,7 @@ use super::calls::{self, Call, Effect, Operand};
 use super::ledger::{Fault, Ledger, Site};
 use crate::{kernel, wait};
 
-/// No path that the agent gives is longer.
+/// The maximum length of the agent's paths.
 const PATH_BYTES_MAX: usize = 4096;
 const PAGE: usize = 4096;
 /// The time limit for a call, after which its agent is killed. All other work of the agent waits meanwhile, with its locks.
@@ -50,7 +50,7 @@ pub struct Injector {
 #[derive(Debug, Default)]
 struct Shared {
     ledger: Mutex<Ledger>,
-    /// Until this is known every call is let through uncounted.
+    /// The scene of the agent; without it every call passes uncounted.
     scene: Mutex<Option<Scene>>,
     over: AtomicBool,
     /// Milliseconds that each sync takes more.
@@ -155,9 +155,10 @@ mod ioctls {
 
     use std::os::fd::{AsRawFd as _, OwnedFd};
 
-    /// The next call that somebody below the filter wants to make.
+    /// Returns the next call that a process below the filter wants to make.
     pub(super) fn next(listener: &OwnedFd) -> nix::Result<libc::seccomp_notif> {
-        // SAFETY: all zeroes are a value of it, and what the kernel wants; it lives until the call has returned.
+        // SAFETY: all zeroes are a valid value of the struct, and what the kernel requires; the struct lives until the call
+        // has returned.
         unsafe {
             let mut asked: libc::seccomp_notif = std::mem::zeroed();
             receive(listener.as_raw_fd(), &raw mut asked)?;
@@ -176,7 +177,8 @@ mod ioctls {
                 None => u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1),
             },
         };
-        // SAFETY: the kernel only reads what lives until the call has returned. Who asked may have gone by now.
+        // SAFETY: the kernel only reads the reply, which lives until the call has returned. The caller may have gone
+        // meanwhile.
         let _ = unsafe { answer(listener.as_raw_fd(), &raw mut reply) };
     }
 }
@@ -240,7 +242,7 @@ fn carry_out(listener: &OwnedFd, asked: &libc::seccomp_notif, agent: Pid, fault:
                 wait::holds(CALL_LIMIT, is_over);
             }
             kernel::kill(agent.as_raw(), Signal::SIGKILL);
-            // The first thread is waited for by whoever started the process.
+            // The parent of the process waits for the first thread.
             if is_seized && thread != agent {
                 wait::holds(CALL_LIMIT, is_over);
             }
@@ -325,7 +327,7 @@ fn path_at(thread: Pid, address: u64) -> Option<PathBuf> {
     let mut bytes = Vec::new();
     let mut at = usize::try_from(address).ok()?;
     while bytes.len() < PATH_BYTES_MAX {
-        // What lies behind the end of a page may not be there.
+        // The memory behind the end of a page may be unmapped.
         let mut piece = vec![0; PAGE - at % PAGE];
         let length = read_at(thread, at, &mut piece)?;
         let piece = &piece[..length];

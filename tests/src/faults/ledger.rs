@@ -15,7 +15,7 @@ pub struct Site {
     pub file: String,
 }
 
-/// The so-manieth call of a site in one life; the first is 1.
+/// A call of a site in one life, by its ordinal; the first is 1.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Point {
     pub site: Site,
@@ -46,7 +46,7 @@ impl fmt::Display for Point {
 pub enum Fault {
     /// Kills the agent instead of the call.
     KillBefore,
-    /// The agent is killed as soon as it was made.
+    /// Kills the agent as soon as the call was made.
     KillAfter,
     /// Fails the call and the next ones of its site, `times` in all, with this error.
     Error { errno: Errno, times: usize },

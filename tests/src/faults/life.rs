@@ -18,17 +18,18 @@ use crate::daemon::free_port;
 use crate::framework::task;
 use crate::{Cluster, Framework, Setup, http, wait};
 
-/// An agent that is killed looks alive until its tracer has let it go: the master may have missed it for so long by then.
+/// The time for which a killed agent looks alive, until its tracer has let it go: the master may have missed it for as
+/// long.
 const DYING: Duration = Duration::from_secs(1);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0), ("disk", 8.0)];
-/// Between two kills of one task, and between two looks at the agent.
+/// The pause between two kills of one task, and between two looks at the agent.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(20);
 /// The time for all updates of a life, on a busy machine.
 const TELLING: Duration = Duration::from_secs(300);
 /// The time for the original state to return afterwards.
 const SETTLING: Duration = Duration::from_secs(180);
-/// An agent that ends more often in one life does not recover.
+/// The number of ends in one life above which the agent does not recover.
 const ENDS_MAX: usize = 12;
 
 /// The result of a life.
@@ -46,7 +47,7 @@ pub struct Outcome {
     pub log: String,
 }
 
-/// A cluster whose agent lives again and again, beside tasks that go on all the time.
+/// A cluster whose agent lives repeatedly, beside long tasks.
 #[derive(Debug)]
 pub struct Stage {
     cluster: Cluster,
@@ -61,7 +62,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts everything and waits until the tasks that go on run.
+    /// Starts everything and waits until the long tasks run.
     pub fn open() -> Self {
         let dir = TempDir::with_prefix("meseta-faults-").expect("a temporary directory");
         let injector = Injector::start(dir.path()).expect("a socket");
@@ -101,7 +102,7 @@ impl Stage {
         stage
     }
 
-    /// Launches the tasks that go on: with checks of each kind, of a group, on a volume.
+    /// Launches the long tasks: with checks of each kind, of a group, on a volume.
     fn stand(&mut self) {
         let offer = self.framework.offer();
         let (host, port) = split(self.cluster.master.address());
@@ -140,7 +141,7 @@ impl Stage {
         }
         let baseline = wait::eventually("all of them have begun", SETTLING, || {
             let baseline = Baseline::of(&self.cluster, &self.standing);
-            // Those of the tasks, and the one that keeps the group.
+            // The processes are those of the tasks, and the one that keeps the group.
             (baseline.processes() > self.standing.len()).then_some(baseline)
         });
         self.baseline = Some(baseline);
@@ -440,7 +441,7 @@ fn wrong_of_standing(status: &Value) -> Option<String> {
     (!is_right).then(|| format!("of a task that goes on it was told {told}"))
 }
 
-/// Gives back what a life has reserved, if the offer has it.
+/// Releases a life's reservations, if the offer has them.
 fn undo(offer: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
     for resource in offer["resources"].as_array().into_iter().flatten() {

@@ -8,19 +8,19 @@ use serde_json::Value;
 use super::calls;
 use crate::{Cluster, executor, http, kernel};
 
-/// Descriptors of the agent above those that it had at first: connections, and those by which it hears of limits.
+/// The permitted growth of the agent's descriptors: connections, and those that report limits.
 const DESCRIPTORS_MORE: usize = 40;
-/// Checks of the tasks that go on, each with one before it that is being removed.
+/// Checks of the long tasks, each with an earlier one that is being removed.
 const CHECKS_MAX: usize = 6;
 
-/// Parts of the command lines of what does not come and go: sleepers, scripts that leave marks, executors.
+/// Parts of the command lines of lasting processes: sleepers, scripts that leave marks, executors.
 const LASTING: [&str; 3] = ["sleep\0", "/marks/", executor::ARGUMENT];
 
 /// The original state with the long tasks alone.
 #[derive(Debug)]
 pub struct Baseline {
     standing: BTreeSet<String>,
-    /// Processes of the tasks, and when they began; without those of checks.
+    /// Processes of the tasks, and their start times; without those of checks.
     processes: BTreeSet<(i32, u64)>,
     /// The names of the containers' groups.
     containers: BTreeSet<String>,
@@ -224,7 +224,7 @@ pub(crate) fn tasks(state: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The processes in containers but those that checks are made with, which come and go.
+/// Returns the processes in containers except those of checks, which come and go.
 fn lasting(cluster: &Cluster) -> BTreeSet<(i32, u64)> {
     let is_lasting = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -285,7 +285,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Everything so many levels below a folder, without following links.
+/// Returns everything this many levels below a folder, without following links.
 fn below(dir: &Path, levels: usize) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for path in entries(dir) {

@@ -39,21 +39,21 @@ pub struct Options {
     /// The first point, from 0, in the order of novelty.
     pub from: usize,
     pub points: usize,
-    /// Points that have their faults in one life.
+    /// The number of points with faults in one life.
     pub together: usize,
-    /// Only the first so many calls of each site.
+    /// The number of first calls of each site.
     pub ordinals: usize,
     /// The selected part of all points, and the number of parts, for programs that run side by side.
     pub share: (u64, u64),
-    /// So many calls of a site have the error, from the point's on.
+    /// The number of calls of a site that fail, from the point's on.
     pub times: usize,
-    /// Only sites whose names contain this.
+    /// A text that the names of sites must contain.
     pub only: Option<String>,
     /// Only points with these names, as the output of lives shows them.
     pub listed: Option<BTreeSet<String>>,
     /// The folder for the agents' logs of lives with errors.
     pub logs: Option<PathBuf>,
-    /// Once this is set, the life that goes on is the last.
+    /// A flag that makes the present life the last.
     pub over: Arc<AtomicBool>,
 }
 
@@ -78,7 +78,7 @@ impl Default for Options {
 /// The result of a sweep.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Points that there are, with each error one of its own.
+    /// The number of points; each error of a call counts separately.
     pub points: usize,
     /// Sites that they are of.
     pub sites: usize,
@@ -119,7 +119,7 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Report {
     for faults in batches(part, options.together) {
         let is_right = tried(&mut stage, &mut report, options, &faults, &mut tell);
         if !is_right && faults.len() > 1 {
-            // Which of them it was.
+            // Find out which of them caused the error.
             alone(&mut stage, &mut report, options, &faults, &mut tell);
         }
     }
@@ -169,7 +169,7 @@ fn tried(
     record(report, options, faults, &outcome, tell);
     let is_right = outcome.wrong.is_empty();
     if !is_right {
-        // What went wrong is not to be found again in the next life.
+        // The next life must not find the same error again.
         *stage = Stage::open();
     }
     is_right
@@ -265,7 +265,7 @@ fn share_of(name: &str, parts: u64) -> u64 {
     (hash >> 40) % parts.max(1)
 }
 
-/// So many together that are far from each other.
+/// Returns batches of this size with points far from each other.
 fn batches(part: &[(Point, Fault)], together: usize) -> Vec<Vec<(Point, Fault)>> {
     let count = part.len().div_ceil(together.max(1));
     (0..count)

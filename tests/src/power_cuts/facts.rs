@@ -22,7 +22,7 @@ pub struct Place {
     pub master_url: String,
     pub agent_url: String,
     pub work_dir: PathBuf,
-    /// Marks of tasks; a disk whose power is not cut.
+    /// The marks of tasks, on a disk whose power is not cut.
     pub marks: PathBuf,
 }
 
@@ -71,7 +71,7 @@ impl Verb {
         }
     }
 
-    /// The operation, as frameworks send it, on a resource of an offer, or on a new one.
+    /// Returns the operation of the API, on a resource of an offer, or on a new one.
     pub fn operation(self, id: &str, number: usize, offered: Option<&Value>) -> Value {
         let plain = || offered.cloned().unwrap_or_else(|| reserved(number));
         let (name, part) = match self {
@@ -136,7 +136,7 @@ fn persistence_id(number: usize) -> String {
     format!("volume-{number}")
 }
 
-/// The last number of which a task has seen the sync.
+/// Returns the last number whose sync a task has seen.
 pub fn synced(place: &Place, number: usize) -> Option<u64> {
     numbers(&synced_mark(place, number)).max()
 }
@@ -163,7 +163,7 @@ fn volume(mut reserved: Value, number: usize) -> Value {
     reserved
 }
 
-/// The number of a reserved resource, and what it is; nothing of one that is free.
+/// Returns the number and state of a reserved resource; `None` for a free one.
 pub fn numbered(resource: &Value) -> Option<(usize, Holding)> {
     let labels = resource["reservations"].as_array()?.last()?["labels"]["labels"].as_array()?;
     let label = labels.iter().find(|label| label["key"] == LABEL)?;
@@ -245,7 +245,7 @@ fn wrong_of_data(place: &Place, number: usize) -> Option<String> {
         .then(|| format!("volume {number} has {there} numbers of {synced} that were synced"))
 }
 
-/// Tasks that somebody still knows once all have ended, and data of volumes that were destroyed.
+/// Returns tasks that are still known once all have ended, and data of destroyed volumes.
 pub fn left_over(place: &Place, reservations: &BTreeMap<usize, Reservation>) -> Vec<String> {
     let mut left = Vec::new();
     for (who, url) in [("master", &place.master_url), ("agent", &place.agent_url)] {
@@ -258,7 +258,7 @@ pub fn left_over(place: &Place, reservations: &BTreeMap<usize, Reservation>) -> 
         .iter()
         .filter(|(_, one)| one.told != Holding::Volume && one.in_flight.is_none());
     let folders = gone.map(|(number, _)| folder_of(place, *number));
-    // An empty one is of a CREATE that was cut off: the next volume of that name takes it.
+    // An empty folder belongs to an interrupted CREATE: the next volume of that name uses it.
     let has_data =
         |folder: &PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
     let there = folders.filter(has_data);
@@ -266,7 +266,7 @@ pub fn left_over(place: &Place, reservations: &BTreeMap<usize, Reservation>) -> 
     left
 }
 
-/// The numbers in a file, one a line; those of a line that was cut off count for nothing less.
+/// Returns the numbers in a file, one per line; truncated lines do not reduce the maximum.
 fn numbers(path: &Path) -> impl Iterator<Item = u64> + use<> {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();

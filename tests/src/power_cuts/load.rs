@@ -49,7 +49,7 @@ pub struct Counts {
     pub dropped: usize,
 }
 
-/// The framework, and what it knows.
+/// The framework, and its knowledge.
 #[derive(Debug)]
 pub struct Load {
     framework: Framework,
@@ -238,7 +238,7 @@ impl Load {
     ) -> Option<Value> {
         let is_open = self.is_open;
         let one = self.reservations.get(&number)?;
-        // An offer of before the last operation says nothing.
+        // An offer from before the last operation says nothing.
         if one.in_flight.is_some() || one.writer.is_some() || holding != one.told {
             return None;
         }

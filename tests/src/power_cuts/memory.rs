@@ -24,7 +24,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 pub struct Remembered {
     pub framework_id: String,
     pub agent_id: String,
-    /// Boots before this one.
+    /// The number of boots before this one.
     pub life: usize,
     /// Operations that were sent.
     pub operations: usize,
@@ -83,14 +83,14 @@ impl Remembered {
         Some(known)
     }
 
-    /// The last line of those that were written whole.
+    /// Returns the last complete line.
     pub fn last_of(lines: &str) -> Option<Self> {
         let whole = lines.rsplit_once('\n')?.0;
         Self::from_json(&serde_json::from_str(whole.lines().next_back()?).ok()?)
     }
 }
 
-/// A file, or a disk, to which one line after the other is written.
+/// A file, or a disk, that receives one line after the other.
 #[derive(Debug)]
 pub struct Memory(File);
 
@@ -195,7 +195,7 @@ fn judge(
         let now = ends.join(", ");
         let is_right = match (is_over(states), ends.as_slice()) {
             (true, ends) => ends.iter().all(|end| end.starts_with(before)),
-            // What runs is known to the agent, whatever happens to the machine.
+            // The agent knows its running tasks, whatever happens to the machine.
             (false, [end]) if !states.is_empty() => {
                 let of_agent = ["TASK_FAILED", "TASK_FINISHED", "TASK_KILLED"];
                 of_agent.iter().any(|state| end.starts_with(state))

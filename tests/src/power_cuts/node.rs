@@ -45,7 +45,7 @@ impl Journal {
         }
     }
 
-    /// Not before this time, in seconds, is anything written that nobody has synced: by then it is lost.
+    /// Returns a disk that writes no unsynced data before this time, in seconds: it is lost then.
     fn disk(self) -> SmallDisk {
         let options = match self {
             Self::Ext4 | Self::Ext4FastCommit => "loop,commit=600",
@@ -154,7 +154,7 @@ impl Node {
         let mut flag = flush.flag();
         self.stop_all();
         #[expect(unsafe_code, reason = "no crate knows this ioctl")]
-        // SAFETY: the kernel reads one number, of which this is the address.
+        // SAFETY: the kernel reads one number, at this address.
         let shut = unsafe { shut_down(root.as_raw_fd(), &raw mut flag) };
         shut.expect("the file system is shut down");
         drop(root);

@@ -1,4 +1,4 @@
-//! So many cuts in a row, at random moments of a busy node and of its starts.
+//! A series of cuts at random moments of a busy node and of its starts.
 
 use std::fmt::Write as _;
 use std::io;
@@ -26,7 +26,7 @@ const WORDS: u64 = 60;
 const AFTER_WORD_MS: u64 = 300;
 /// The longest time before a cut, with any number of updates.
 const BUSY_MAX: Duration = Duration::from_secs(10);
-/// Or, every so many times, so many milliseconds after the start.
+/// The maximum time in ms between a start and an early cut, which comes from time to time.
 const STARTING_MS: u64 = 600;
 const EARLY_IN: u64 = 5;
 /// Before one cut in this number the agent is killed, and another reports its remains, synced or not.
@@ -40,7 +40,7 @@ pub struct Options {
     pub journal: Journal,
     /// The folder for checkpoints and logs of a run with errors.
     pub keep: Option<PathBuf>,
-    /// Once this is set, the cut that comes is the last.
+    /// A flag that makes the next cut the last.
     pub over: Arc<AtomicBool>,
 }
 
@@ -164,7 +164,7 @@ impl Run {
         line
     }
 
-    /// Kills the agent, and lets the next one come as far as it does within a moment.
+    /// Kills the agent, and lets the next one run for a moment.
     fn kill_agent(&mut self) -> Duration {
         self.absent_since.get_or_insert_with(Instant::now);
         self.node.cluster.agents[0].kill();

@@ -1,4 +1,4 @@
-//! Agents that are stopped: all of them at once cost nothing, and one is unreachable until it goes on.
+//! Stopped agents: all of them at once cost nothing, and a single one is unreachable until it continues.
 
 use meseta_tests::{Cluster, Setup, kernel};
 use nix::sys::signal::Signal;

@@ -110,7 +110,7 @@ impl Shut {
         }
     }
 
-    /// An agent that says it is on `host`, with a certificate for the hosts of `certified`.
+    /// Starts an agent with the host name `host`, and a certificate for the hosts of `certified`.
     fn agent(&self, name: &str, host: &str, certified: &[&str], named: bool) -> Daemon {
         let work_dir = self.dir.path().join(name);
         let mut flags = vec![
@@ -157,7 +157,7 @@ impl Shut {
                 text(&self.dir.path().join("admin"))
             ))
             .arg(format!("--ca={}", text(&self.authority.file())))
-            // There is no certificate of the administrator's here.
+            // The administrator has no certificate here.
             .arg("--secret-to-agents")
             .args(args)
             .output()
@@ -270,7 +270,7 @@ fn a_shut_cluster_runs_a_task_for_who_may() {
         "{told}"
     );
 
-    // Executors speak in the clear, from this machine; the rest of the agent does not.
+    // Executors use no TLS, on this machine; the rest of the agent does.
     let executor = http::post_json(
         &format!("http://127.0.0.1:{agent_port}/api/v1/executor"),
         &serde_json::json!({
@@ -365,7 +365,7 @@ fn verbs_reach_an_agent_that_is_certified_by_name_alone() {
     );
 }
 
-/// The registry and the endpoint file, whatever the umask was and whatever they were before.
+/// The registry and the endpoint file are private, with any umask and any earlier mode.
 fn what_a_master_keeps_is_its_own() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = TempDir::new().expect("a directory");

@@ -16,8 +16,8 @@ meseta_tests::scenarios! {
         refuse_calls_about_nobody;
 }
 
-/// Paths that are read, and those that are posted to, as `docs/endpoints.md` lists them; a test of the agent
-/// holds that page to the code.
+/// Returns the paths to read, and those to post to, from `docs/endpoints.md`; a test of the agent compares that page with
+/// the code.
 fn endpoints() -> (Vec<&'static str>, Vec<&'static str>) {
     let page = include_str!("../../../docs/endpoints.md");
     let of_agent = page.split("## Agent").nth(1).expect("a part");
@@ -34,8 +34,8 @@ fn endpoints() -> (Vec<&'static str>, Vec<&'static str>) {
     )
 }
 
-/// A cluster whose agent runs a task, so that there is something to change; the framework stays, as its tasks end some time
-/// after it.
+/// Starts a cluster whose agent runs a task, so that there is something to change; the framework stays, as its tasks end
+/// some time after it.
 fn busy() -> (Cluster, Framework) {
     let (cluster, mut framework, offer) = Cluster::with_offer();
     framework.run_task(&offer, "t1", "sleep 1000", &[("cpus", 0.1), ("mem", 32.0)]);
@@ -177,8 +177,8 @@ fn refuse_bodies_that_are_too_large() {
     assert_eq!(facts(&cluster), before);
 }
 
-/// Calls about nobody: the part, the code, and words of the answer. Those of the master's API are among the
-/// recorded ones, and the verbs of `command_line` make them.
+/// Calls about unknown objects: the part, the code, and words of the answer. The recordings contain those of the master's
+/// API, and the verbs of `command_line` make them.
 const ABOUT_NOBODY: &str = r#"
 LIST_FILES | {"path": "/nosuch"} | 404 | ''
 READ_FILE | {"path": "/nosuch", "offset": 0} | 404 | ''

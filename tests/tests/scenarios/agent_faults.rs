@@ -29,15 +29,15 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A thread that cannot be made at an agent's start once so many were made: those that it tries first, one for each
-/// processor and four more, and of its runtime.
+/// Returns the fault of a thread creation at an agent's start, after a number of earlier threads: the test threads, one for
+/// each processor and four more, and those of its runtime.
 fn no_thread_after(of_the_runtime: usize) -> (Point, Fault) {
     let (first, fault) = error("clone3", "by meseta", Errno::EAGAIN);
     let ordinal = processors() + 4 + of_the_runtime + 1;
     (Point { ordinal, ..first }, fault)
 }
 
-/// A few of the points that the example `agent_faults` goes through, all of which were met by a fault once.
+/// These are a few of the points of the example `agent_faults`; a fault once hit each of them.
 fn a_fault_in_a_call_of_the_agent_ends_no_task() {
     let mut stage = Stage::open();
     let lives = [
@@ -86,9 +86,9 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
     }
 }
 
-/// Between two requests of the operator who looks on.
+/// The pause between two requests of the operator.
 const LOOK: Duration = Duration::from_millis(50);
-/// A request that takes longer would have waited for several syncs one after the other.
+/// The limit of an answer: a longer one would have waited for several syncs in a row.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Measures the answers until `over` is set; an agent that does not listen yet does not count.
@@ -105,7 +105,7 @@ fn answer_times(url: &str, over: &AtomicBool) -> Vec<Duration> {
     took
 }
 
-/// A machine that stands still holds up an answer of one life; what waits for syncs does so in each.
+/// A paused machine delays answers in one life; an answer that waits for syncs is late in each.
 const LIVES_MAX: usize = 3;
 
 /// Simulates a disk that is busy for another user: durable writes wait, and nothing else.

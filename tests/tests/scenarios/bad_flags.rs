@@ -49,7 +49,7 @@ fn parameters_of_modules() {
     }
 }
 
-/// The agent does not give up: it says so and serves its own pages; so does a verb, which ends.
+/// The agent does not give up: it reports the fault and serves its own pages; so does a verb, which ends.
 fn a_master_that_answers_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let root = format!("meseta-test-silent-{}", std::process::id());
@@ -64,7 +64,7 @@ fn a_master_that_answers_nothing() {
     ];
     let mut agent = meseta_tests::daemon::Daemon::start("agent", &dir.path().join("agent"), &flags);
     agent.page("/health");
-    // After thirty seconds; that it connects is no complaint.
+    // The message comes after thirty seconds; the connection itself is no reason.
     wait::eventually(
         "the log names the master that does not answer",
         Duration::from_secs(90),

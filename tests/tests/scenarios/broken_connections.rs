@@ -1,5 +1,5 @@
-//! Connections that are cut at any byte, stand still without an end, say everything again, or lead elsewhere: nothing is
-//! done by half or twice, and whoever was cut off comes back.
+//! Connections that are cut at any byte, stall, repeat everything, or lead elsewhere: no action is done by half or twice,
+//! and every disconnected peer comes back.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -78,7 +78,7 @@ fn a_launch_that_is_cut_at_any_byte_launches_nothing_and_one_said_twice_runs_onc
     framework.until_state("t", "TASK_KILLED");
 }
 
-/// A cluster whose agent speaks to the master through a proxy.
+/// A cluster whose agent uses a proxy to the master.
 struct Between {
     cluster: Cluster,
     proxy: Proxy,
@@ -168,7 +168,7 @@ fn began(mark: &Path) -> usize {
     text.lines().count()
 }
 
-/// The first state of a task that says what became of its launch.
+/// Returns the first state of a task that shows the result of its launch.
 fn outcome(framework: &mut Framework, id: &str) -> String {
     loop {
         let status = framework.update(id);
@@ -212,7 +212,7 @@ fn an_order_that_is_cut_on_its_way_to_the_agent_runs_once_or_is_told_lost() {
     assert!(outcomes.iter().any(|(_, state)| state != "TASK_RUNNING"));
 }
 
-/// Runs a task that goes on; its process.
+/// Runs a lasting task; returns its process.
 fn steady(framework: &mut Framework) -> i64 {
     let offer = framework.offer();
     let status = framework.run_task(&offer, "t", "exec sleep 600", SMALL);
@@ -263,7 +263,7 @@ fn a_connection_that_died_without_a_word_is_noticed_and_its_task_goes_on() {
     assert_eq!(agents(&between.cluster).len(), 1);
 }
 
-/// In the clear it is taken for another agent of that address, which is away as soon as nobody speaks for it.
+/// Without TLS the replay counts as another agent of that address, which is away as soon as its connection ends.
 fn what_an_agent_said_is_said_again_by_somebody_and_costs_no_task() {
     let between = Between::start(&[]);
     let id = between.cluster.agent_id();
@@ -307,7 +307,7 @@ fn of_two_schedulers_with_one_id_the_later_one_is_served() {
     proxy.release();
     let over = |event: &Value| event["type"] == "OFFERS";
     assert_eq!(cut_off.within(PATIENCE, &over), Err("the stream has ended"));
-    // The earlier one speaks on a stream that is no more.
+    // The earlier framework uses a stream that has ended.
     let info = task(&offer, "old", "true", SMALL);
     let answer = cut_off.call(
         json!({"type": "ACCEPT", "accept": {"offer_ids": [offer["id"]],

@@ -92,13 +92,13 @@ fn foreign_pages_change_nothing() {
     let host = format!("Host: {}", master.address());
     let own = format!("Origin: http://{}", master.address());
     let plain: &[(&[&str], u16)] = &[
-        // `curl -d`, `curl -H ... -d`, and a client that says nothing of the body.
+        // These are `curl -d`, `curl -H ... -d`, and a client without a body type.
         (&[FORM], 200),
         (&[JSON], 200),
         (&[], 200),
-        // What only a form of a page sends.
+        // Only a form of a page sends this type.
         (&[TEXT], 415),
-        // A page of the master's own, one that is allowed, and one of somebody else's.
+        // The pages are one of the master's own, an allowed one, and a foreign one.
         (&[JSON, &own], 200),
         (&[JSON, "Origin: https://page.example"], 200),
         (&[FORM, "Origin: http://evil.example"], 403),

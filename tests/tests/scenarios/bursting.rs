@@ -24,7 +24,7 @@ fn unless_cgroup_v1() -> Missing {
 
 const MB: u64 = 1 << 20;
 
-/// Everything about one container that the kernel holds.
+/// The limits of one container in the kernel.
 pub(crate) struct ContainerLimits {
     groups: Vec<PathBuf>,
 }
@@ -66,7 +66,7 @@ impl ContainerLimits {
         });
     }
 
-    /// The first of these files that the container's groups have, as a number; `None` is no limit.
+    /// Returns the first of these files that the container's groups have, as a number; `None` is no limit.
     pub(crate) fn number(&self, files: &[&str]) -> Option<u64> {
         let text = self.text(files);
         let number = text
@@ -74,7 +74,7 @@ impl ContainerLimits {
             .next()
             .expect("a value")
             .parse::<i64>();
-        // v1 shows -1, or the largest number of whole pages; v2 says "max".
+        // v1 has -1, or the largest number of whole pages; v2 has "max".
         let number = number.ok().and_then(|number| u64::try_from(number).ok());
         number.filter(|number| *number < 1 << 62)
     }
@@ -191,7 +191,7 @@ fn limits_that_make_no_sense_are_refused() {
     framework.until_state("huge", "TASK_FINISHED");
 }
 
-/// Whoever else writes to the groups, a service manager that is loaded anew say.
+/// The rule covers any other writer to the groups, such as a reloaded service manager.
 fn limits_that_others_change_are_set_again() {
     const LIMIT: Duration = Duration::from_secs(60);
     let cluster = Cluster::default();
@@ -218,7 +218,7 @@ fn limits_that_others_change_are_set_again() {
     });
 }
 
-/// All limits of the container were left to whoever had changed them, without a word.
+/// Regression: all limits of the container were silently left to their other writer.
 fn limits_whose_group_is_removed_are_told_and_others_held() {
     const LIMIT: Duration = Duration::from_secs(60);
     let cluster = Cluster::default();

@@ -32,7 +32,7 @@ fn unless_faketime() -> Missing {
     unless_root().or_else(|| faketime().map_or_else(missing, |_| None))
 }
 
-/// A cluster whose agent reads the time of day from this file: `+0`, `+3600`, or a time that stands still.
+/// Starts a cluster whose agent reads the time of day from this file: `+0`, `+3600`, or a fixed time.
 fn cluster_with_clock(clock: &Path) -> Cluster {
     let variable = |name: &str, value: &str| format!("{name}={value}");
     let library = faketime().expect("it is installed").display().to_string();
@@ -133,7 +133,7 @@ fn a_clock_that_jumps_or_stands_still_ends_no_task_and_no_wait_early() {
     }
     wait::eventually("the steady task is told healthy", PATIENCE, || {
         let state = cluster.agent().page("/state").json();
-        // Of those that were killed the last may wait for its acknowledgement.
+        // The last killed task may wait for its acknowledgement.
         let mut executors = state["frameworks"][0]["executors"].as_array()?.iter();
         let executor = executors.find(|executor| executor["id"] == "steady")?;
         let statuses = executor["tasks"][0]["statuses"].to_string();

@@ -1,4 +1,4 @@
-//! The command line as operators use it: what it does, what it prints, what it says when it cannot.
+//! The command line as operators use it: its effects, its output, and its errors.
 
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
@@ -148,7 +148,7 @@ fn empty_variables_count_as_unset() {
     let master = format!("--master=127.0.0.1:{port}");
     let (code, told) = run(&["agents", &master]);
     assert_eq!(code, Some(0), "{told}");
-    // Without an address it asks the default one.
+    // Without an address the verb calls the default one.
     let (_, told) = run(&["agents"]);
     assert!(
         !told.contains("127.0.0.1:5050: invalid") && !told.contains("MESETA_MASTER"),
@@ -281,7 +281,7 @@ fn reservations_are_awaited_and_found_by_role() {
         "{said}"
     );
     assert_eq!(reserved_cpus(&cluster, "eng"), 1.0);
-    // By somebody else: whose it was is found.
+    // Another user can act, since the verb finds the owner.
     let part = "--resources=cpus:0.5";
     let refine = ["--role=eng/backend", "--from=eng", part, "--principal=ann"];
     verb(&cluster, "reserve", &[&[id.as_str()], &refine[..]].concat());
@@ -337,7 +337,7 @@ fn reservations_are_awaited_and_found_by_role() {
     });
 }
 
-/// Each with the line that says what helps.
+/// Each refusal has a line with a hint.
 fn refusals_say_what_to_do() {
     let cluster = Cluster::default();
     let id = cluster.agent_id();

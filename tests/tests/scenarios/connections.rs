@@ -41,11 +41,12 @@ fn status_of(pid: i32, field: &str) -> u64 {
         .expect("a number")
 }
 
-/// Each new connection to an agent looked at every descriptor of the agent: with 300 containers a request took 27 ms.
+/// Regression: each new connection to an agent examined every descriptor of the agent, so a request took 27 ms with 300
+/// containers.
 fn no_request_costs_more_beside_other_connections_and_containers() {
     const CONNECTIONS: usize = 150;
     const TASKS: usize = 8;
-    /// A few calls more or less, by which thread does what.
+    /// A few calls more or less depend on the thread.
     const SLACK: u64 = 12;
     let (cluster, mut framework, offer) = Cluster::with_offer();
     let agent = cluster.agent();
@@ -146,7 +147,7 @@ fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
     drop(stalled);
 }
 
-/// Answered before it is read, an upload that goes on is cut off.
+/// An upload that continues after its early answer is cut off.
 fn check_that_uploads_are_cut_off(address: &str) {
     let mut stream = TcpStream::connect(address).expect("connected");
     let head = "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -184,7 +185,7 @@ fn bodies_that_trickle_are_given_up() {
             slow.push((format!("{} {path}", daemon.address()), stream));
         }
     }
-    // However slow the machine is: one that is taken for ever is never done.
+    // The loop has no limit for slow machines: a download that takes for ever never ends.
     let began = Instant::now();
     while !slow.is_empty() {
         slow.retain_mut(|(name, stream)| {
@@ -210,8 +211,8 @@ fn authorized(raw: &mut Raw, who: (&str, &str)) {
     raw.request("GET /state", &[&format!("Authorization: {header}")], "");
 }
 
-/// Guesses come at once from one address: few are checked, and right credentials are still taken, those that
-/// were taken before and those of others.
+/// Guesses come at once from one address: few are checked, and right credentials still pass, those accepted before and
+/// those of others.
 fn guesses_keep_nobody_else_out() {
     const GUESSES: usize = 250;
     let dir = TempDir::new().expect("a directory");
@@ -254,8 +255,8 @@ fn guesses_keep_nobody_else_out() {
     assert_eq!(asked(("bob", "builder")), 200);
 }
 
-/// In a network of its own, since loopback has no such limit: more connections than one address may have say
-/// nothing, and an agent of that address joins all the same.
+/// The test has a network of its own, since loopback has no such limit: more silent connections than one address may have,
+/// and an agent of that address joins nevertheless.
 fn silence_from_an_address_keeps_nobody_of_it_out() {
     const SILENT: usize = 700;
     let network = std::thread::spawn(|| {

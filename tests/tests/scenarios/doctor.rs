@@ -34,7 +34,7 @@ fn doctor(flags: &[&str]) -> (bool, String) {
     told(&command.output().expect("meseta runs"))
 }
 
-/// Answers one request for `/version` as a master of another time and version.
+/// Answers one request for `/version` as a master with another time and version.
 fn odd_master() -> (String, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();

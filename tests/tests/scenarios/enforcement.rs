@@ -186,7 +186,7 @@ pub(crate) fn is_container(group: &std::path::Path) -> bool {
 
 fn sigterm_reaches_every_process_of_a_container() {
     let (cluster, mut framework, offer) = Cluster::with_offer();
-    // One that left its session and its parent, and one in the task's group, which ends after it.
+    // One process left its session and its parent, and one stays in the task's group, which ends after it.
     let wait = "while :; do sleep 0.05; done";
     let command = format!(
         "(setsid sh -c \"trap 'echo away; : > away; exit 0' TERM; echo ready; {wait}\" &); \
@@ -236,7 +236,7 @@ fn isolators_may_change_between_two_runs() {
         framework.run_task(&offer, id, "sleep 600", SMALL);
         cluster.restart_agent_with(0, &[isolation]);
         cluster.wait_for_agents(1);
-        // What began under other isolators is still measured, and ends.
+        // Tasks started under other isolators are still measured, and end.
         wait::eventually("the task is measured", PATIENCE, || {
             statistics(&cluster)["cpus_user_time_secs"].as_f64()
         });
@@ -254,7 +254,7 @@ fn two_agents_do_not_touch_each_others_containers() {
         agents: 2,
         ..Setup::default()
     };
-    // Each is known by what only it has.
+    // Each is identified by its own unique part.
     setup.agent_flags = vec!["--resources=cpus:2;mem:1024".to_owned()];
     let mut cluster = Cluster::start(setup);
     let mut framework = cluster.framework();
@@ -282,7 +282,7 @@ fn two_agents_do_not_touch_each_others_containers() {
     };
     let before = born(&tasks);
     assert!(before.iter().all(Option::is_some), "{tasks:?}");
-    // One falls, comes back, looks for orphans: what it finds is its own only.
+    // One agent is killed, comes back, and looks for orphans: it finds only its own.
     cluster.restart_agent(0);
     cluster.wait_for_agents(2);
     assert_eq!(born(&tasks), before, "a container was touched");

@@ -14,7 +14,7 @@ meseta_tests::scenarios! {
         what_is_no_trace_is_refused_and_why;
 }
 
-/// Two tasks over two days of five minutes; one is busy by day.
+/// Returns a trace of two tasks over two days of five-minute steps; one is busy by day.
 fn trace() -> String {
     let mut text = String::from("t_s,web,batch\nlimit,4,2\n");
     for step in 0..576 {

@@ -102,11 +102,11 @@ fn refuses_wrong_methods_and_says_which_is_right() {
     let before = facts(&cluster);
     for described in described(&cluster) {
         let path = &described.path;
-        // What only shows something is shown to GET, HEAD and POST alike.
+        // A read-only page answers GET, HEAD and POST alike.
         let only_reads = described.operations.keys().all(|method| method == "get");
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
             let taken = described.takes(method) || (only_reads && method == "POST");
-            // These are one endpoint, described as two paths; and Prometheus only GETs.
+            // These are one endpoint, described as two paths; and Prometheus only sends GET.
             if taken || path.starts_with("/quota") || path == "/metrics" {
                 continue;
             }
@@ -226,7 +226,7 @@ fn refuses_bodies_that_are_too_large() {
     assert_eq!(facts(&cluster), before);
 }
 
-/// Sends chunks until it is refused; whether it was.
+/// Sends chunks until it is refused; returns whether it was.
 pub(crate) fn chunked(daemon: &Daemon, method: &str, path: &str) -> bool {
     let mut stream = TcpStream::connect(daemon.address()).expect("connected");
     let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
@@ -237,7 +237,7 @@ pub(crate) fn chunked(daemon: &Daemon, method: &str, path: &str) -> bool {
     let chunk = [b"10000\r\n".as_slice(), &vec![b' '; 0x10000], b"\r\n"].concat();
     let refused_at = (0..1_600).position(|_| stream.write_all(&chunk).is_err());
     let mut answer = String::new();
-    // A reset instead of an answer is fair to one who does not listen.
+    // A reset instead of an answer is fair to a client that does not read.
     let _ = stream.read_to_string(&mut answer);
     answer.starts_with("HTTP/1.1 413") || (answer.is_empty() && refused_at.is_some())
 }
@@ -288,7 +288,7 @@ fn refuses_parameters_that_make_no_sense() {
     assert_eq!(facts(&cluster), before);
 }
 
-/// Every call of both operator APIs without the part it needs, with an empty one, with one of another type.
+/// Every call of both operator APIs comes without its required part, with an empty one, and with one of another type.
 fn refuses_calls_without_their_parts() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
@@ -322,10 +322,10 @@ fn refuses_calls_without_their_parts() {
                 let body = json!({"type": name, field.as_str(): part});
                 let answer = http::post_json(&format!("{url}/api/v1"), &body);
                 let what = format!("{body}: {} {}", answer.status, answer.text());
-                // Lists may be empty, and what an agent cannot do at all it says by name.
+                // Lists may be empty, and an agent names the operations that it does not support.
                 let allowed: &[u16] = match (name, part.is_object()) {
                     ("UPDATE_QUOTA" | "UPDATE_WEIGHTS", true) => &[200, 400],
-                    // As Mesos says it.
+                    // These are the codes of Mesos.
                     ("ATTACH_CONTAINER_OUTPUT", _) => &[400, 500],
                     ("PRUNE_IMAGES" | "MARK_RESOURCE_PROVIDER_GONE", _) => &[200, 400, 501],
                     (_, _) if name.ends_with("RESOURCE_PROVIDER_CONFIG") => &[400, 501],

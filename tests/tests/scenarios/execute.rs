@@ -30,7 +30,7 @@ fn prints_the_output_from_its_own_groups_and_namespace() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(text.starts_with("hello\n"), "{text}");
-    // On v2 alone its own groups are the roots of what it sees.
+    // On v2 alone its own groups are the roots of its view.
     let v2_alone = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let is_own = |line: &&str| match v2_alone {
         true => line.ends_with(":/"),
@@ -99,7 +99,7 @@ fn exits_with_the_tasks_own_code() {
 
 fn ends_a_task_at_its_timeout() {
     let cluster = Cluster::default();
-    // Of the command, not of the task: by then it has to be launched.
+    // The limit is the command's, not the task's: the task has to be launched by then.
     let args = [
         "--command=sleep 600",
         "--resources=cpus:0.1;mem:32",

@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// The time for the agent to execute an operation that the master has already reported as done.
 const REST_LIMIT: Duration = Duration::from_secs(30);
 
-/// A cluster whose agent comes back at the same port, which executors look for.
+/// Starts a cluster whose agent comes back at the same port, which executors use.
 fn lasting_cluster() -> Cluster {
     let mut setup = Setup {
         agent_port: Some(free_port()),
@@ -37,7 +37,7 @@ fn lasting_cluster() -> Cluster {
     Cluster::start(setup)
 }
 
-/// Runs one of the client scripts to its end; the agent is restarted when it asks. What it saw.
+/// Runs one of the client scripts to its end; restarts the agent on its request. Returns the observations.
 fn converse(cluster: &mut Cluster, script: &str) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("clients")

@@ -1,4 +1,4 @@
-//! Several masters on etcd: one leads, another takes over, and nothing that was acknowledged is lost.
+//! Several masters on etcd: one leads, another takes over, and no acknowledged write is lost.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -142,7 +142,7 @@ pub(super) fn a_killed_leader_is_replaced_and_its_cluster_goes_on() {
     assert_eq!(told["task_id"]["value"], "t1", "{told}");
     assert_eq!(told["state"], "TASK_RUNNING", "{told}");
     framework.offer();
-    // The one that was killed follows when it is back.
+    // The killed master follows when it is back.
     masters.restart(leader);
     eventually("it follows", FAILOVER_LIMIT, || {
         (masters.role(leader) == "following").then_some(())
@@ -169,7 +169,7 @@ fn a_leader_that_stood_still_shows_nothing_and_ends() {
     let next = masters.leader_but(Some(leader));
     let next_url = masters.all[next].url.clone();
     assert_eq!(weights(&next_url, "web", 3.0).status, 200);
-    // What it sent before is read.
+    // Earlier events are read first.
     while framework
         .within(Duration::from_millis(100), &|_| true)
         .is_ok()
@@ -180,7 +180,7 @@ fn a_leader_that_stood_still_shows_nothing_and_ends() {
     });
     let log = masters.all[leader].log_text();
     assert!(log.contains("this master leads no more"), "{log}");
-    // Not even a heartbeat, of which its stream had one due.
+    // Not even a heartbeat came, although one was due on its stream.
     let shown = framework.within(FAILOVER_LIMIT, &|_| true);
     assert_eq!(shown, Err("the stream has ended"));
     assert_eq!(weights_of(&next_url), [("web".to_owned(), 3.0)]);
@@ -194,7 +194,7 @@ fn active_agents(url: &str) -> usize {
 }
 
 fn an_agent_leaves_a_leader_that_stands_still() {
-    /// Without a question to the masters the connection is given up after 40 s.
+    /// Without a question to the masters the agent gives up the connection after 40 s.
     const LIMIT: Duration = Duration::from_secs(33);
     let masters = Masters::start(2, &[]);
     let leader = masters.leader();
@@ -245,7 +245,7 @@ fn a_leader_without_etcd_says_so_and_goes_on_when_it_is_back() {
     );
 }
 
-/// Each answer takes a third of a second, and then the connections stand still without an end.
+/// Each answer takes a third of a second, and then the connections stall.
 fn an_etcd_that_is_slow_or_silent_costs_no_write() {
     let dir = TempDir::with_prefix("meseta-test-").expect("a directory");
     let etcd = Etcd::start(dir.path());
@@ -271,7 +271,7 @@ fn an_etcd_that_is_slow_or_silent_costs_no_write() {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     proxy.hold();
-    // It connects anew in time, or ends as a leader does that has lost its lease.
+    // It reconnects in time, or ends as a leader without its lease.
     let is_kept = eventually("it goes on, or ends", FAILOVER_LIMIT, || {
         let body = json!([{"role": "web", "weight": 9.0}]).to_string();
         let url = format!("{}/weights", master.url);
@@ -357,7 +357,7 @@ fn registry(masters: &Masters, flags: &[&str]) -> Result<String, String> {
 
 fn a_registry_is_read_filled_and_moved_between_a_file_and_etcd() {
     const ETCD: &str = "--registry=etcd";
-    // One that is not lost when the machine stands still: the epochs are counted.
+    // The lease survives a pause of the machine: the test counts the epochs.
     let mut masters = Masters::start(1, &["--cluster=one", "--etcd_lease_ttl=60secs"]);
     let url = masters.all[0].url.clone();
     assert_eq!(weights(&url, "web", 2.5).status, 200);

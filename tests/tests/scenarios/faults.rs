@@ -144,7 +144,7 @@ fn says(cluster: &Cluster, part: &str) {
     });
 }
 
-/// Sets how many descriptors a process may have; what it has stays.
+/// Sets the limit of a process's descriptors; open ones stay.
 fn allow_descriptors(pid: i32, count: &str) {
     let status = Command::new("prlimit")
         .arg(format!("--pid={pid}"))
@@ -216,7 +216,7 @@ fn an_agent_without_descriptors_serves_whom_it_has_and_does_not_spin() {
     let before = steady(&mut framework);
     let agent = cluster.agent();
     allow_descriptors(agent.pid(), "8");
-    // Those that come now wait to be accepted.
+    // Further connections wait to be accepted.
     let knocking: Vec<_> = (0..50)
         .map(|_| TcpStream::connect(agent.address()).expect("connected"))
         .collect();

@@ -70,7 +70,7 @@ fn until_writable(cluster: &Cluster, expected: bool, limit: Duration) {
     });
 }
 
-/// Tasks that may have come just after the agent removed what it no longer needs.
+/// Tasks that may come just after the agent removed unneeded files.
 const TASKS_MAX: usize = 20;
 
 /// A task that comes while nothing is taken.

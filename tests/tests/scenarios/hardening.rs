@@ -20,7 +20,7 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
 
-/// Runs a command on a cluster and gives what it wrote.
+/// Runs a command on a cluster and returns its output.
 fn output_of(cluster: &Cluster, command: &str) -> String {
     let output = cluster.meseta(
         "execute",
@@ -63,7 +63,7 @@ fn inside_a_task_little_is_left() {
     for set in ["CapInh:", "CapAmb:"] {
         assert_eq!(line(&text, set), "0000000000000000", "{set}");
     }
-    // The last one is that of the folder which is being listed.
+    // The last descriptor is that of the listed folder.
     assert_eq!(output_of(&cluster, "exec ls /proc/self/fd"), "0\n1\n2\n3\n");
     let processes: u32 = line(&text, "processes").parse().expect("a number");
     assert!(processes <= 6, "processes of others are visible: {text}");

@@ -117,7 +117,7 @@ fn ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line() {
 
 /// A forged line that a tenant tries to write to the log.
 const FORGED: &str = "x\n2026-11-28T00:00:00.000000Z AUDIT audit: change principal=\"admin\" call=\"FORGED\"\u{9b}2K\u{202e}";
-/// The lines of three failed launches and a subscription, without what they were given.
+/// The lines of three failed launches and a subscription, without their inputs.
 const LOG_BYTES_MAX: usize = 64 << 10;
 
 /// A message with line feeds made a line of the audit log, and a URI of 1 MB was written whole again and again.
@@ -177,7 +177,7 @@ fn text_of_tenants_forges_no_log_line_and_floods_no_log() {
     assert!(log.lines().any(audited), "{log}");
 }
 
-/// The calls of a framework about a task and an agent, in whoever's name.
+/// Returns the calls of a framework about a task and an agent, in any name.
 fn calls(agent: &str, executor: &str, uuid: &str) -> Vec<Value> {
     let (task, agent) = (json!({"value": "t"}), json!({"value": agent}));
     let executor = json!({"value": executor});

@@ -22,14 +22,14 @@ const GROWTH_KIB_MAX: u64 = 32 << 10;
 /// Bytes beyond a limit that the daemon accepts at most, including the buffers of both sides of the connection.
 const TAKEN_BYTES_MAX: usize = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An answer that takes longer was held up by others; a busy machine alone takes one or two.
+/// The limit of an answer: a longer one was delayed by others; a busy machine alone takes one or two seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 fn resident_kib(daemon: &Daemon) -> u64 {
     kernel::memory_kib(daemon.pid(), "VmRSS").expect("it runs")
 }
 
-/// A connection whose other side may go.
+/// Connects, with limits in case the other side goes away.
 fn connect(daemon: &Daemon) -> TcpStream {
     let stream = TcpStream::connect(daemon.address()).expect("connected");
     let limit = Some(Duration::from_secs(20));
@@ -62,7 +62,7 @@ fn both(cluster: &Cluster) -> [(&'static str, &Daemon, &'static str); 2] {
     ]
 }
 
-/// Both daemons answer at once, and have not grown.
+/// Checks that both daemons answer at once, and have not grown.
 fn unharmed(cluster: &Cluster, before: &[u64; 2]) {
     for ((name, daemon, _), before) in both(cluster).into_iter().zip(before) {
         assert_eq!(http::get(&format!("{}/health", daemon.url)).status, 200);
@@ -76,7 +76,7 @@ fn memory(cluster: &Cluster) -> [u64; 2] {
     [resident_kib(&cluster.master), resident_kib(cluster.agent())]
 }
 
-/// A kilobyte of gzip that is a megabyte of zeroes: a stored header, and one block of runs.
+/// Returns a kilobyte of gzip that inflates to a megabyte of zeroes: a stored header, and one block of runs.
 fn bomb() -> Vec<u8> {
     let mut child = std::process::Command::new("sh")
         .args(["-c", "head -c 1000000 /dev/zero | gzip -9"])

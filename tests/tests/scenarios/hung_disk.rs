@@ -139,7 +139,7 @@ fn frozen_work_disk_delays_no_kill_and_is_reported() {
     let offer = standing_offer(&mut framework);
 
     let frozen = Frozen::freeze(&cluster.agent_dir(0));
-    // Their supervisors have output to write by now.
+    // Their supervisors have output to write.
     for process in [plain, stubborn] {
         assert!(lives(process));
     }

@@ -193,7 +193,7 @@ fn until_oversubscribed(cluster: &Cluster, cpus: f64) {
     });
 }
 
-/// A framework is offered what nobody oversubscribes, and its task runs to its end.
+/// Checks that a framework gets regular offers, and that its task runs to its end.
 fn regular_work_goes_on(cluster: &Cluster, id: &str) {
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -253,7 +253,7 @@ fn whatever_a_plug_in_does_offers_of_regular_resources_go_on() {
     drop(process);
     until_oversubscribed(&cluster, 0.0);
     regular_work_goes_on(&cluster, "after-its-end");
-    // One that is no gRPC server at all.
+    // The next plug-in is no gRPC server at all.
     let _ = std::fs::remove_file(&socket);
     let babbler = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
     std::thread::spawn(move || {
@@ -262,7 +262,7 @@ fn whatever_a_plug_in_does_offers_of_regular_resources_go_on() {
         }
     });
     regular_work_goes_on(&cluster, "beside-a-babbler");
-    // And one that comes to its senses.
+    // The last plug-in recovers.
     let _ = std::fs::remove_file(&socket);
     let _process = serve(&socket, &plugin);
     until_oversubscribed(&cluster, OVERSUBSCRIBED);

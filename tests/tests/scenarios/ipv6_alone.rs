@@ -1,4 +1,5 @@
-//! Scenarios of other groups on a machine whose only address is `::1`, and what IPv6 alone shows: addresses in brackets.
+//! Scenarios of other groups on a machine whose only address is `::1`, and the effects of IPv6 alone: addresses in
+//! brackets.
 //!
 //! Each runs in a network namespace of its own, which [`network::with_ipv6_alone`] makes.
 

@@ -1,4 +1,4 @@
-//! The examples in `docs/examples/jobs`, each run as its first lines say, and what each is there to show.
+//! The examples in `docs/examples/jobs`, each run as its first lines describe, and the effect that each shows.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -216,7 +216,7 @@ pub(super) fn a_database_returns_to_its_volume_until_it_is_purged() {
     });
     has(&scheduler, "the row outlives a kill", &first);
 
-    // Agent and scheduler end and start: the task goes on. Then another version takes its place.
+    // Agent and scheduler end and start: the task continues. Then another version replaces it.
     cluster.restart_agent(0);
     scheduler.restart(&cluster);
     cluster.wait_for_agents(1);
@@ -275,7 +275,7 @@ pub(super) fn a_web_service_rolls_behind_its_proxy_without_a_failed_request() {
     );
     let end = Instant::now() + LIMIT;
     let mut in_a_row = 0;
-    // Until the new version has answered often enough that no old one can be left.
+    // Wait until the new version has answered often enough that no old instance can be left.
     while in_a_row < 50 {
         let (status, text) = answer().expect("an answer");
         assert_eq!(status, 200, "{text}");

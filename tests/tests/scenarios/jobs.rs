@@ -49,7 +49,7 @@ pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     scheduler.wait_for("web", "healthy", version, UPDATE_LIMIT);
     let version = scheduler.submit(&service("web", count, "exec sleep 2000"));
     until(&scheduler, "healthy", version, count);
-    // An ill one is given up after three failures, and the one before comes back.
+    // An unhealthy version is given up after three failures, and the earlier one comes back.
     let mut ill = service("web", count, "sleep 0.1; exit 1");
     // Longer than a busy machine takes to report an end.
     ill["update"]["healthy_after"] = json!("5secs");
@@ -90,7 +90,7 @@ pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     );
 }
 
-/// All of a list are looked at before the first is taken, and the answer is a list as well.
+/// The whole list is checked before the first job is accepted, and the answer is a list as well.
 fn several_in_one_request(scheduler: &Scheduler) {
     let url = format!("{}/v1/jobs", scheduler.daemon.url);
     let once = |name: &str| {

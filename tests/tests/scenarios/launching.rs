@@ -136,7 +136,7 @@ fn the_framework_dies_before_it_sends() {
     assert_eq!(truth(&mut framework, "t", None), "TASK_UNKNOWN");
     assert_eq!(truth(&mut framework, "t", Some(&agent)), "TASK_GONE");
     assert!(tasks_on_agent(&cluster).is_empty());
-    // What it was offered is free again.
+    // The offered resources are free again.
     let offer = framework.offer();
     framework.launch_task(&offer, "t", "true", &INTENDED);
     framework.until_state("t", "TASK_FINISHED");
@@ -164,7 +164,7 @@ fn the_master_dies_before_it_receives() {
 /// Launches `t` while the agent is stopped, and kills the master once it has taken the call.
 fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
     let mut framework = cluster.framework();
-    // An agent that has run something has its id on disk, and comes back as the same.
+    // An agent that has run a task has its id on disk, and comes back as the same agent.
     let offer = framework.offer();
     framework.launch_task(&offer, "first", "true", &INTENDED);
     framework.until_state("first", "TASK_FINISHED");

@@ -1,4 +1,4 @@
-//! Whom agents and clients obey and find, of several masters: by lists, by what followers say, by epochs.
+//! Obedience and discovery among several masters: by lists, by the answers of followers, by epochs.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -159,7 +159,7 @@ fn the_command_line_takes_a_list_and_follows_followers() {
 
 /// A leader that stands still keeps its connections, and the task its framework.
 fn an_execute_leaves_a_leader_that_stands_still() {
-    /// Another one leads after 8 s; that the stream is silent is noticed after 20.
+    /// Another master leads after 8 s; the command notices the silence of the stream after 20 s.
     const LIMIT: Duration = Duration::from_secs(60);
     let masters = Masters::start(2, &[]);
     let leader = masters.leader();
@@ -194,7 +194,7 @@ fn an_execute_leaves_a_leader_that_stands_still() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ended\n", "{said}");
 }
 
-/// The epochs that an agent has said it is registered with, in their order.
+/// Returns the epochs of an agent's registrations, in order.
 fn epochs_of(agent: &Node) -> Vec<u64> {
     let log = agent.daemon.log_text();
     let registrations = log

@@ -52,7 +52,7 @@ fn a_64_mb_task_that_touches_200_mb_fails_with_the_reason() {
     );
 }
 
-/// Sum of one counter over the container's groups, from the kernel's own file.
+/// Returns the sum of one counter over the container's groups, from the kernel's own file.
 fn cpu_stat(cluster: &Cluster, name: &str) -> u64 {
     let groups = kernel::groups_below(&cluster.cgroups_root);
     let texts = groups
@@ -131,8 +131,8 @@ fn kernel_cpu_seconds(cluster: &Cluster) -> f64 {
     }
 }
 
-/// Runs two loops, so that the container wants its share in every period, and looks at stretches of fifty
-/// periods until one is `at_its_bar`; it must never have more than `most`.
+/// Runs two loops, so that the container wants its share in every period, and examines stretches of fifty periods until one
+/// is `at_its_bar`; its usage must never exceed `most`.
 fn spin(
     cluster: &Cluster,
     cpus: f64,
@@ -211,8 +211,8 @@ fn a_fork_bomb_stays_inside_its_pids_limit() {
     wait::eventually("the kernel refused a fork", Duration::from_secs(20), || {
         (denied() > 0).then_some(())
     });
-    // The kernel's own count: a list put together from several hierarchies, read one after the other,
-    // names processes that never lived at the same time.
+    // This is the kernel's own count: a list collected from several hierarchies, read one after the other, names processes
+    // that never lived at the same time.
     let number = |group: &Path, file: &str| -> Option<u64> {
         let text = std::fs::read_to_string(group.join(file)).ok()?;
         text.trim().parse().ok()

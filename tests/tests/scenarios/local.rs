@@ -260,7 +260,7 @@ pub(super) fn of_three_masters_one_leads_after_a_kill() {
     let leader = wait::eventually("one leads", Duration::from_secs(20), || {
         (0..names.len()).find(|index| role(*index) == "leading")
     });
-    // It starts last: what ends before is not started again.
+    // The scheduler starts last: daemons that end before are not started again.
     local.address_of("scheduler");
     for name in [names[leader], "agent-2"] {
         let dir = local.dir.path().join(name);
@@ -268,7 +268,7 @@ pub(super) fn of_three_masters_one_leads_after_a_kill() {
         let pid = pids.iter().min().expect("a daemon, and launchers after it");
         kernel::kill(*pid, Signal::SIGKILL);
     }
-    // The one that comes back may win the next election.
+    // The returning master may win the next election.
     wait::eventually("it is back, and one leads", Duration::from_secs(40), || {
         let mut roles = [0, 1, 2].map(role);
         roles.sort();
@@ -316,7 +316,7 @@ fn the_demonstration_has_racks_teams_and_a_service() {
         };
         tasks.iter().any(runs).then_some(())
     });
-    // One of them is enough for the service.
+    // The service needs only one of them.
     wait::eventually("both racks are there", Duration::from_secs(20), || {
         let mut racks: Vec<_> = list("/slaves", "slaves")
             .iter()

@@ -119,7 +119,7 @@ fn a_full_speed_writer_stays_within_its_files() {
         (files(&sandbox).len() == 3).then_some(())
     });
     let (began, used) = (Instant::now(), cpu_seconds(cluster.agent().pid()));
-    // Long enough for a share: what the agent does after a launch is soon over.
+    // The time is long enough for a share: the agent's work after a launch is soon over.
     let mut renamed = 0;
     while renamed < 20 || began.elapsed() < MEASURED {
         let oldest = modified("stdout.2");
@@ -161,8 +161,8 @@ fn execute_follows_a_file_that_is_renamed() {
     use std::io::Read as _;
     let cluster = Cluster::start(bounded("64KB", 9));
     let gate = cluster.dir.path().join("gate");
-    // Some 39 KB, and once they were read ten times as much: the file is renamed several times on the
-    // way, and all of that between two looks or during one.
+    // The output is some 39 KB, and ten times as much once they were read: the file is renamed several times on the way,
+    // between two looks or during one.
     let command = format!(
         "seq 10001 16500; while [ ! -e {} ]; do sleep 0.05; done; seq 20001 85000",
         gate.display()
@@ -200,7 +200,7 @@ fn files_belong_to_the_tasks_user() {
     let cluster = Cluster::start(bounded("8KB", 3));
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    // Opening its own output anew works, as for root.
+    // The task can open its own output again, as root can.
     let mut info = task(&offer, "t", "seq 1 3000; echo again > /dev/stdout", SMALL);
     info["command"]["user"] = json!("nobody");
     framework.launch(&offer, &[info]);

@@ -1,8 +1,7 @@
-//! Scenarios over the real binary: what users do, and what they must see.
+//! Scenarios over the real binary: the actions of users, and the required results.
 //!
-//! Each test names what it needs of the machine; where that is absent it is listed as ignored, with
-//! the reason. Run one with `cargo test -p meseta-tests --test scenarios -- NAME` after
-//! `cargo build`, since the daemons are the binary beside the tests.
+//! Each test declares its needs of the machine; without these it is listed as ignored, with the reason. Run one with `cargo
+//! test -p meseta-tests --test scenarios -- NAME` after `cargo build`, since the daemons are the binary beside the tests.
 
 mod absences;
 mod access;
@@ -77,7 +76,7 @@ use meseta_tests::executor;
 use meseta_tests::faults::filter;
 use meseta_tests::trials::{self, anywhere};
 
-/// Groups whose tests judge how much a task gets, or how soon something happens: each of their tests has the machine alone.
+/// Groups with tests that measure a task's share, or a delay: each of their tests has the machine alone.
 const MEASURING: &[&str] = &[
     "bursting",
     "connections",

@@ -12,7 +12,7 @@ meseta_tests::scenarios! {
         ends_of_many_tasks_are_told_in_order_over_kills_of_the_master;
 }
 
-/// A few of what the example `master_kills` makes many of.
+/// The example `master_kills` runs the same with many more kills.
 fn acknowledged_writes_outlive_kills_of_the_master() {
     let (writes, kills) = (40, 3);
     let report = master_kills::run(writes, kills, 3).unwrap_or_else(|why| panic!("{why}"));
@@ -25,7 +25,7 @@ fn acknowledged_writes_outlive_kills_of_the_master() {
     assert!(acknowledged >= writes / 2, "{:?}", report.counts);
 }
 
-/// A few of those that the example `update_kills` has.
+/// The example `update_kills` runs the same with many more tasks.
 fn ends_of_many_tasks_are_told_in_order_over_kills_of_the_master() {
     let (tasks, kills) = (120, 3);
     let report = update_kills::run(tasks, kills).unwrap_or_else(|why| panic!("{why}"));

@@ -25,7 +25,7 @@ fn unless_promtool() -> Missing {
     unless_installed("promtool").or_else(unless_root)
 }
 
-/// A cluster with one task that runs.
+/// Starts a cluster with one running task.
 fn with_task() -> (Cluster, Framework) {
     with_task_in(Cluster::default())
 }
@@ -102,8 +102,8 @@ fn a_container_appears_within_2_s_and_disappears_with_its_end() {
     });
 }
 
-/// The keys of a Mesos agent, but for those of images of Docker, project quotas and groups of volumes, which
-/// only agents with these have.
+/// The keys of a Mesos agent, except those of Docker images, project quotas and groups of volumes, which only agents with
+/// these features have.
 const AGENT_KEYS: &str = "
     slave/uptime_secs slave/registered slave/recovery_errors slave/recovery_time_secs slave/frameworks_active
     slave/tasks_staging slave/tasks_starting slave/tasks_running slave/tasks_killing
@@ -147,7 +147,7 @@ fn mesoss_keys_are_in_the_snapshot() {
     assert_eq!(keys["slave/cpus_percent"], 0.125);
 }
 
-/// Each field with the control file that it is read from; where a group has the file, the field is there.
+/// Each field with its control file; if a group has the file, the field is there.
 const FIELDS: &[(&str, &[&str])] = &[
     (
         "cpuacct.stat",

@@ -196,7 +196,7 @@ fn a_task_that_is_left_running_is_found_and_killed() {
     });
     let again = cluster.meseta("kill", &["web"]);
     assert!(err(&again).contains("has ended"), "{}", err(&again));
-    // Somebody else's task is for its framework to end.
+    // A foreign task can only be ended by its framework.
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let other = task(

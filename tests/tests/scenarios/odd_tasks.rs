@@ -40,7 +40,7 @@ fn unless_freezable() -> Missing {
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A task with a grace of one second.
+/// Launches a task with a grace of one second.
 fn launch(framework: &mut Framework, id: &str, command: &str, resources: &[(&str, f64)]) {
     let offer = standing_offer(framework);
     let mut info = task(&offer, id, command, resources);
@@ -78,7 +78,7 @@ fn nothing_is_left(cluster: &Cluster) {
     });
 }
 
-/// A file system whose writers wait, none of them to be interrupted, until this is dropped.
+/// A frozen file system whose writers wait, uninterruptibly, until this is dropped.
 struct Frozen {
     path: PathBuf,
     is_frozen: bool,
@@ -146,7 +146,7 @@ fn a_task_that_no_signal_reaches_is_being_killed_until_it_is_gone() {
     wait::eventually("the agent says so", PATIENCE, || {
         (counter(&cluster, errors) > 0.0).then_some(())
     });
-    // Others are launched and killed meanwhile, and an agent that comes back finds it as it was.
+    // Others are launched and killed meanwhile, and a returning agent finds it unchanged.
     for restart in [false, true] {
         if restart {
             cluster.restart_agent(0);

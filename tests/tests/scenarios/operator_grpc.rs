@@ -1,5 +1,5 @@
-//! The operator API over gRPC, against a real master and agent: typed errors, awaited operations, a watch that
-//! goes on where it was.
+//! The operator API over gRPC, against a real master and agent: typed errors, awaited operations, a watch that resumes at
+//! its position.
 
 use meseta_proto::json;
 use meseta_proto::meseta::v1::operator_client::OperatorClient;
@@ -218,7 +218,7 @@ async fn watch(mut client: OperatorClient<Channel>, agent: v1::AgentId, schedule
     let agents = state.get_agents.expect("agents").agents;
     assert_eq!(agents[0].agent_info.id.as_ref(), Some(&agent));
     drop(events);
-    // Nothing is missed in between: the stream goes on behind the number, without the state.
+    // No event is missing in between: the stream resumes behind the number, without the state.
     let request = WatchRequest {
         master_id: Some(first.master_id.clone()),
         after: Some(first.sequence),

@@ -127,7 +127,7 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     assert!(first.is_alive() && supervisor.is_alive());
-    // Opened for both, as one that writes alone would wait for a reader.
+    // The pipe is opened for both directions, as a writer alone would wait for a reader.
     let open = File::options().read(true).write(true).open(&gate);
     let mut open = open.expect("a pipe");
     open.write_all(b"\n").expect("written");
@@ -180,7 +180,7 @@ fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
 /// The agent's launcher. Supervisors have its command line too.
 fn launcher(cluster: &Cluster) -> Process {
     let agent = cluster.agent().pid();
-    // Those of other agents may end meanwhile.
+    // Launchers of other agents may end meanwhile.
     let all = kernel::processes_like("--meseta-sealed-launcher").into_iter();
     let is_ours = |one: &Process| one.find_parent().is_some_and(|parent| parent.pid == agent);
     let mut ours = all.filter_map(Process::find).filter(is_ours);
@@ -206,7 +206,7 @@ fn a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away() {
     assert!(!stopped.is_alive());
     let stopped = launcher(&cluster);
     kernel::kill(stopped.pid, Signal::SIGSTOP);
-    // It does not see the end of its agent, and holds the lock that the next one waits for.
+    // It does not notice the end of its agent, and keeps the lock that the next one waits for.
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     wait::eventually("it is ended", PATIENCE, || {
@@ -235,7 +235,7 @@ impl Group {
         Self(dir)
     }
 
-    /// The command line that what follows it is executed in the group with.
+    /// Returns the prefix of a command line that runs it in the group.
     fn prefix(&self) -> Vec<String> {
         let joins = format!(
             "echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"",

@@ -20,10 +20,10 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Offers that may have run out before one is accepted in time.
+/// Offers that may have been rescinded before one is accepted in time.
 const OFFERS_MAX: usize = 20;
 
-/// Runs tasks one after the other; how long each took from ACCEPT to its end, sorted.
+/// Runs tasks one after the other; returns their durations from ACCEPT to the end, sorted.
 fn short_tasks(framework: &mut Framework, name: &str, count: usize) -> Vec<Duration> {
     let mut took: Vec<_> = (0..count)
         .map(|number| {
@@ -39,8 +39,7 @@ fn short_tasks(framework: &mut Framework, name: &str, count: usize) -> Vec<Durat
     took
 }
 
-/// Runs a task; how long it took from ACCEPT to its end. An offer that has run out before it was accepted is one of
-/// several.
+/// Runs a task; returns its duration from ACCEPT to the end. Tries again if the offer was rescinded before.
 fn short_task(framework: &mut Framework, name: &str) -> Duration {
     for attempt in 0..OFFERS_MAX {
         let offer = framework.offer();
@@ -85,7 +84,7 @@ fn an_executor_that_tells_without_end_delays_nobody_else() {
     let mut flood = task(&offer, "flood", executor::FLOOD, SMALL);
     executor::assign(&mut flood, &info);
     let mut other = cluster.framework();
-    // What it does not use is for others.
+    // Others get its unused resources.
     flooding.accepted(json!({"type": "ACCEPT", "accept": {
         "offer_ids": [offer["id"]], "filters": {"refuse_seconds": 3600.0},
         "operations": [{"type": "LAUNCH", "launch": {"task_infos": [flood]}}]}}));
@@ -127,7 +126,7 @@ fn a_framework_that_keeps_its_offers_and_calls_without_end_leaves_others_theirs(
         |event: &Value| event["type"] == "RESCIND" && event["rescind"]["offer_id"] == kept["id"];
     keeps.wait_until("the rescission", rescinded);
     short_task(&mut other, "first");
-    // One call that wants far more than any may.
+    // One call requests far more than permitted.
     let many: Vec<_> = (0..20_000)
         .map(|number| task(&kept, &format!("t{number}"), "true", SMALL))
         .collect();
@@ -147,7 +146,7 @@ fn a_framework_that_keeps_its_offers_and_calls_without_end_leaves_others_theirs(
         let mut slowest = Duration::ZERO;
         let mut count = 0;
         while !reviving.is_finished() || count < 3 {
-            // The one that keeps them has them for a second each time.
+            // The greedy framework has them for a second each time.
             let took = short_task(&mut other, &format!("meanwhile-{count}"));
             slowest = slowest.max(took);
             count += 1;
@@ -186,10 +185,10 @@ fn very_many_roles_have_few_series() {
 
 fn a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_master() {
     const TIME: Duration = Duration::from_secs(16);
-    /// Less than the half that a restart in the middle would give it, were it to begin anew.
+    /// Less than the half that a timeout would have left if a restart in the middle reset it.
     const LATE_MAX: Duration = Duration::from_secs(7);
     let mut cluster = Cluster::start(Setup {
-        // A new master waits for agents at least so long, and with them for frameworks.
+        // A new master waits for agents at least this long, and with them for frameworks.
         master_flags: vec!["--agent_reregister_timeout=2secs".to_owned()],
         ..Setup::default()
     });
@@ -207,7 +206,7 @@ fn a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_mas
     kernel::kill(cluster.master.pid(), Signal::SIGKILL);
     drop(framework);
     cluster.restart_master();
-    // Back in time, it has all of its time anew.
+    // A framework that is back in time has its whole timeout again.
     let mut again = info.clone();
     again["id"] = json!({"value": id});
     let framework = cluster.subscribe(&again);

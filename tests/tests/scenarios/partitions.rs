@@ -1,5 +1,5 @@
-//! Networks that fail between master and agent: for a moment, for long, in one direction, for some packets. Hosts are
-//! namespaces behind a bridge of this test's own.
+//! Network failures between master and agent: for a moment, for long, in one direction, for some packets. Hosts are
+//! namespaces behind a bridge of this test.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
 const MASTER: u8 = 2;
 const AGENT: u8 = 3;
-/// Longer than what an agent has.
+/// Longer than the agent's timeout.
 const LONGER: Duration = Duration::from_secs(9);
 /// The time from the end of a fault until all is as before.
 const RETURN_MAX: Duration = Duration::from_secs(15);
@@ -122,7 +122,7 @@ fn apart(test: fn()) {
     }
 }
 
-/// A task that goes on, and its process.
+/// A lasting task, and its process.
 struct Steady {
     pid: i32,
     born: Option<u64>,
@@ -239,7 +239,7 @@ fn on(host: &Host, arguments: &[&str]) {
     assert!(status.is_ok_and(|status| status.success()), "{arguments:?}");
 }
 
-/// Launches short tasks one after the other for a while; how many.
+/// Launches short tasks one after the other for a while; returns their number.
 fn short_tasks(framework: &mut Framework, name: &str, lasting: Duration) -> usize {
     let began = Instant::now();
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! A master that is stopped for longer than everybody has: nobody loses anything by what it did not read meanwhile.
+//! A master that is stopped for longer than all timeouts: its unread messages cost nobody anything.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ pub(crate) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
 /// The command of a task in [`outlive`].
 pub(crate) const TICKS: &str = "while true; do echo tick >> ticks; sleep 1; done";
 
-/// Waits until the task has lived on for so many seconds, by what it writes.
+/// Waits until the task has lived on for this many seconds, by its output.
 pub(crate) fn outlive(cluster: &Cluster, seconds: usize) {
     let ticks = || {
         let file = find(cluster.dir.path(), "ticks");
@@ -80,7 +80,7 @@ fn state_of(framework: &mut Framework, task: &str) -> Value {
     framework.update(task)["state"].clone()
 }
 
-/// No agent was given up, and no task or framework ended.
+/// Checks that no agent was given up, and no task or framework ended.
 pub(crate) fn assert_nothing_lost(cluster: &Cluster) {
     let metrics = cluster.master.page("/metrics/snapshot").json();
     for name in [
@@ -134,7 +134,7 @@ fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
     cluster.wait_for_agents(1);
     assert_nothing_lost(&cluster);
 
-    // The same while the agent is about to come back to a new master.
+    // The pause also comes while the agent is about to return to a new master.
     cluster.restart_master();
     kernel::kill(cluster.master.pid(), Signal::SIGSTOP);
     outlive(&cluster, 7);

@@ -29,7 +29,7 @@ fn resources() -> String {
     "--resources=cpus:4;mem:4096;disk:4096".to_owned()
 }
 
-/// Waits until the master says of a framework's offers what it should.
+/// Waits until the master's explanation of a framework's offers contains these words.
 fn explained(cluster: &Cluster, framework: &Framework, words: &str) {
     let path = format!("/explain?framework_id={}", framework.id);
     wait::eventually(words, LIMIT, || {

@@ -16,7 +16,7 @@ fn unless_ext4() -> Missing {
     unless_root().or_else(|| unless_installed("mkfs.ext4"))
 }
 
-/// A few of what the example `power_cuts` does two hundred times.
+/// The example `power_cuts` does the same two hundred times.
 fn what_was_told_before_a_power_cut_is_so_after_it() {
     let options = Options {
         cuts: 3,

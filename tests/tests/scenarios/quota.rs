@@ -91,7 +91,7 @@ fn the_documents_requests() {
 
 fn the_documents_slips_are_refused_with_their_place() {
     let cluster = cluster();
-    // A comma after the last member, as the documents print it, and what follows it.
+    // The document prints a comma after the last member, and further text.
     let comma = REQUEST.replacen("{ \"value\": 6144 }", "{ \"value\": 6144 },", 1);
     let answer = post(&cluster, "/quota", &comma);
     assert_eq!(answer.status, 400);

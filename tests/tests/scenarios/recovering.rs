@@ -100,7 +100,7 @@ fn a_strict_agent_does_not_start_with_a_damaged_checkpoint_and_gives_nothing_up(
     assert!(said.contains("task.info"), "{said}");
     assert!(said.contains("--strict=false"), "{said}");
     assert_eq!(kernel::start_time(pid), born, "the task goes on");
-    // Nothing was set aside: from a backup, say.
+    // The agent set nothing aside: the record may come from a backup.
     std::fs::write(&record, &whole).expect("put back");
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
@@ -129,8 +129,8 @@ fn a_task_of_whose_start_no_record_is_left_goes_on() {
     framework.until_state("a", "TASK_KILLED");
 }
 
-/// An empty work directory, as where a disk is not mounted, ended every task of the node; another one at the same address
-/// left them running beside new ones.
+/// Regression: an empty work directory, as of an unmounted disk, ended every task of the node; another agent at the same
+/// address left them running beside new ones.
 fn an_agent_without_the_records_of_running_tasks_does_not_start() {
     let port = free_port();
     let mut cluster = Cluster::start(Setup {

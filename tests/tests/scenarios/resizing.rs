@@ -54,7 +54,7 @@ fn running(framework: &mut Framework, id: &str) -> (String, String) {
     (name(&container["parent"]), own)
 }
 
-/// Mesos's numbers for a group: what the executor and its tasks ask for is added up.
+/// The numbers are those of Mesos for a group: the sum of the executor and its tasks.
 fn limits_of_a_group_follow_its_tasks() {
     let mut cluster = Cluster::start(with_flags(&["--cgroups_enable_cfs"]));
     let mut framework = cluster.framework();

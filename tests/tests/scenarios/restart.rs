@@ -1,4 +1,4 @@
-//! kill -9 of a daemon while a task runs: the same process goes on, each update comes once, in order.
+//! kill -9 of a daemon while a task runs: the same process continues, each update comes once, in order.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ meseta_tests::scenarios! {
         wrong_guesses_leave_no_memory_behind;
 }
 
-/// Each guess costs the master a piece of 19 MiB for a moment.
+/// Guesses per address; each costs the master 19 MiB for a moment.
 const GUESSES_PER_ADDRESS: u8 = 5;
 /// A few from each address and for each principal, as more are not looked at.
 const ADDRESSES: u8 = 24;

@@ -87,7 +87,7 @@ fn roles_come_and_go_with_frameworks() {
     });
 }
 
-/// Role `a` with volume `b`, and role `a/b` with volume `c`: as paths one would be in the other.
+/// Role `a` has volume `b`, and role `a/b` has volume `c`: as paths one would be in the other.
 fn volumes_of_overlapping_roles_are_apart() {
     let cluster = Cluster::default();
     let agent = cluster.agent_id();

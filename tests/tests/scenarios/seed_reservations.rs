@@ -48,7 +48,7 @@ const RESOURCES: &str = r#"[
         }
       ]"#;
 
-/// Without the commas after the last members.
+/// Returns the text without the commas after the last members.
 fn corrected(printed: &str) -> String {
     let mut corrected = printed.to_owned();
     let ends = |text: &str, at: usize| {
@@ -64,7 +64,7 @@ fn corrected(printed: &str) -> String {
     corrected
 }
 
-/// `curl -i -u WHO -d slaveId=... -d resources='...' -X POST`: curl sends what it is given as it is.
+/// Sends `curl -i -u WHO -d slaveId=... -d resources='...' -X POST`: curl sends its data unchanged.
 fn curl(
     cluster: &Cluster,
     who: Option<(&str, &str)>,
@@ -258,7 +258,7 @@ fn a_refinement_by_named_principals_as_printed() {
     let is_refined = |offer: &Value| refined.iter().all(|one| holds(offer, one));
     let offer = offer_where(&mut framework, "the refinement", is_refined);
     reserved_full(&cluster, "engineering/backend", 2);
-    // This one has a comma after the last resource too.
+    // This text has a comma after the last resource too.
     let unreserve = reserve
         .replace("RESERVE", "UNRESERVE")
         .replace("\"reserve\"", "\"unreserve\"")
@@ -291,7 +291,7 @@ fn as_printed_then_corrected(framework: &Framework, url: &str, offer: &Value, op
     };
     let (status, text, body) = accept(operation);
     assert_eq!(status, 400, "{text}");
-    // What a member's comma is followed by.
+    // A brace follows the member's comma.
     let slip = body.find(",\n              }").expect("a slip");
     let line = body[..slip].matches('\n').count() + 2;
     assert!(

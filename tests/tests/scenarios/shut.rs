@@ -215,7 +215,7 @@ impl TestMachines {
     }
 }
 
-/// The lines that a verb says to type next.
+/// Returns the next steps that a verb prints.
 fn suggested(said: &str) -> String {
     let lines = said.lines().filter_map(|line| line.strip_prefix("  "));
     lines.map(|line| format!("{line}\n")).collect()
@@ -252,7 +252,7 @@ fn the_page_is_typed_as_it_stands() {
     }
     the_rules_hold(&test_machines);
 
-    // A verb says itself what to type next, and configuration that was edited meanwhile stays.
+    // A verb prints the next steps, and edited configuration stays.
     let edited = ["10.0.0.1:/master.toml", "10.0.0.7:/agent.toml"].map(|text| {
         let (address, name) = text.split_once(":/").expect("two parts");
         let address = address.replace(PAGE_NET, &test_machines.net);
@@ -309,7 +309,7 @@ fn the_rules_hold(test_machines: &TestMachines) {
         let (is_good, said) = test_machines.by("admin", line);
         assert!(is_good, "{line}: {said}{}", test_machines.logs());
     }
-    // Allowed, and there is no such framework or agent.
+    // The user may do it, but there is no such framework or agent.
     for line in ["meseta teardown nosuch", "meseta mark-gone nosuch"] {
         let (is_good, said) = test_machines.by("admin", line);
         assert!(!is_good && !said.contains("403"), "{line}: {said}");

@@ -33,7 +33,7 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Until it is looked whether clients are still wanted.
+/// The time between two checks whether clients are still wanted.
 const AWHILE_MS: u8 = 100;
 
 fn unless_prlimit() -> Missing {
@@ -112,7 +112,7 @@ fn expect_exit(framework: &mut Framework, id: &str, code: usize) {
     );
 }
 
-/// Takes what room there is on the disk of the first agent.
+/// Fills the disk of the first agent.
 fn full(cluster: &Cluster) -> Filler {
     let mut filler = Filler::new(&cluster.agent_dir(0));
     filler.fill_bytes();
@@ -132,7 +132,7 @@ fn an_agent_that_is_started_on_a_full_disk_loses_no_task() {
     tasks.extend((0..2).map(sleeper));
     let running = run(&mut framework, &tasks);
     cluster.agents[0].kill();
-    // The last words of one task's record were not written whole, and where it listens is to be said anew.
+    // The last record of one task is incomplete, and the address file must be written again.
     let torn = updates_of(&cluster, "t7");
     let mut log = File::options().append(true).open(torn).expect("a log");
     log.write_all(&[9, 0, 0]).expect("written");
@@ -203,7 +203,7 @@ fn an_end_that_found_no_room_on_the_disk_keeps_its_reason() {
     run(&mut framework, &[(id.clone(), command)]);
     let filler = full(&cluster);
     may_end(&cluster, 0);
-    // With its groups goes what the kernel had counted.
+    // The kernel's counters vanish with the groups.
     wait::eventually("the container is gone", PATIENCE, || {
         let groups = kernel::groups_below(&cluster.cgroups_root);
         let has_ended = cluster.agent().log_text().contains("container ended");
@@ -219,7 +219,7 @@ fn an_end_that_found_no_room_on_the_disk_keeps_its_reason() {
     );
 }
 
-/// Clients that connect and say nothing, as many as there can be.
+/// Silent clients, as many connections as possible.
 struct IdleClients {
     over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -237,7 +237,7 @@ impl IdleClients {
                 {
                     clients.push(client);
                 }
-                // Those that are sent away come again.
+                // Rejected clients connect again.
                 clients = kept(clients);
             }
         });
@@ -327,7 +327,7 @@ fn put_weight(cluster: &Cluster, weight: u32) -> Option<u16> {
     answer.ok().map(|answer| answer.status)
 }
 
-/// Whether the master has ended, or says why it cannot write.
+/// Whether the master has ended, or reports that it cannot write.
 fn is_out_of_room(cluster: &mut Cluster) -> bool {
     cluster.master.has_ended() || cluster.master.log_text().contains("No space left")
 }
@@ -343,7 +343,7 @@ fn a_master_on_a_full_disk_acknowledges_nothing_that_it_does_not_keep() {
     assert_eq!(put_weight(&cluster, weight), Some(200));
     let mut filler = Filler::new(&cluster.master_dir());
     filler.fill_bytes();
-    // What the file has room for within itself is kept all the same.
+    // Writes that fit into the file itself are nevertheless kept.
     let refused = wait::eventually("there is no room", PATIENCE, || {
         match put_weight(&cluster, weight + 1) {
             Some(200) => {

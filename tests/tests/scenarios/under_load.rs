@@ -46,7 +46,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits until a counter has moved on by so much.
+    /// Waits until a counter has grown by this much.
     fn more(&self, what: &str, counter: &AtomicUsize, by: usize) {
         let before = counter.load(Ordering::Relaxed);
         wait::eventually(what, LIMIT, || {
@@ -147,7 +147,7 @@ fn limits_hold(roles: &Value) {
     }
 }
 
-/// A framework: takes what it gets, gives some back, tries an offer twice, and comes back after the master.
+/// Runs a framework: takes its offers, gives some back, tries an offer twice, and comes back after the master.
 fn work(shared: &Shared, role: &str, dice: &mut Dice) {
     let url = format!("{}/api/v1/scheduler", shared.url);
     let mut info = framework_info(role);
@@ -171,7 +171,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Until the stream ends, or everything is over.
+    /// Works until the stream ends, or the run is over.
     fn session(&mut self, framework: &mut Framework, shared: &Shared, dice: &mut Dice) {
         while !shared.is_over() {
             match framework.within(Duration::from_millis(200), &|_| true) {
@@ -217,7 +217,7 @@ impl Worker {
             self.live.insert(id.clone());
             shared.launched.fetch_add(1, Ordering::Relaxed);
         }
-        // An offer is for one use.
+        // An offer can be used once.
         let again = with(info, "task_id", json!({"value": format!("again-{id}")}));
         let _ = accept(&again);
     }
@@ -273,7 +273,7 @@ impl Operator {
         }
     }
 
-    /// Before anybody else is there.
+    /// Makes the first settings, before any other client comes.
     fn begin(&mut self) {
         self.quota("kept", "mem", KEPT_MB);
         self.quota("capped", "cpus", CAPPED_CPUS);
@@ -383,7 +383,7 @@ impl Operator {
         self.deactivated.insert(agent.to_owned());
     }
 
-    /// After a kill of the master everything that was answered is there, and in force.
+    /// Checks that after a kill of the master all acknowledged settings are there, and effective.
     fn finds_everything(&self, cluster: &Cluster) {
         let page = |path: &str| cluster.master.page(path).json();
         let quotas: BTreeMap<String, f64> = page("/quota")["configs"]
@@ -421,7 +421,7 @@ impl Operator {
         assert_eq!(deactivated, self.deactivated);
     }
 
-    /// Takes everything back, after which every agent is as it was.
+    /// Removes everything, after which every agent has its original state.
     fn clear(&mut self, cluster: &Cluster) {
         let agent = |id: &str| {
             let slaves = cluster.master.page("/slaves").json();
@@ -464,7 +464,7 @@ impl Operator {
         // Volumes first: they lie on reservations.
         resources.sort_by_key(|one| one.get("disk").is_none());
         let mut first = resources.swap_remove(0);
-        // Of the two formats the one with the whole stack.
+        // Of the two formats keep the one with the whole stack.
         for key in ["role", "reservation"] {
             first.as_object_mut().expect("an object").remove(key);
         }

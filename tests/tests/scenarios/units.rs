@@ -1,4 +1,4 @@
-//! The units as systemd's own tools judge them; what they do is shown by `tests/vm/run`.
+//! The units as systemd's own tools judge them; `tests/vm/run` shows their effects.
 
 use std::fs;
 use std::path::{Path, PathBuf};

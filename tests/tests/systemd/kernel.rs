@@ -58,7 +58,7 @@ fn cpu(node: &mut Node) {
     wait::eventually("it is throttled", PATIENCE, || {
         (counted(&busy, "cpu.stat", "nr_throttled") > 5).then_some(())
     });
-    // What it got is what it may have: a fifth of the periods in which it wanted to run.
+    // It used its maximum: a fifth of the periods in which it wanted to run.
     let periods = counted(&busy, "cpu.stat", "nr_periods");
     let used = counted(&busy, "cpu.stat", "usage_usec");
     assert!(
@@ -75,7 +75,7 @@ fn cpu(node: &mut Node) {
 fn pids(node: &mut Node) {
     let limit = knob(&node.lasting[0], "pids.max");
     let limit: u64 = limit.trim().parse().expect("the unit's file sets a limit");
-    // A shell that cannot fork ends: the one that tries is not the task's own.
+    // A shell that cannot fork ends: the forking shell is not the task's own.
     let command = format!(
         "(for i in $(seq {}); do sleep 1000 & done) 2>/dev/null; exec sleep 1000",
         limit * 2
@@ -157,7 +157,7 @@ fn pressure(node: &mut Node) {
     node.kill(&stalled, "stalled");
 }
 
-/// Each figure lies between two readings of the kernel's own file, the one before it and the one after.
+/// Each figure lies between two readings of the kernel's own file, one before it and one after.
 fn statistics(node: &mut Node) {
     let task = node.launch("counted", "while :; do :; done", SMALL);
     let usage = || counted(&task, "cpu.stat", "usage_usec");
@@ -203,7 +203,7 @@ fn protection(node: &mut Node) {
         groups.map(low).collect()
     };
     assert_eq!(knob(&task, "memory.low").trim(), (64 << 20).to_string());
-    // Its own and those of the two that last; the agent's folder, the scope, the slice.
+    // The sum is its own and those of the two lasting ones, for the agent's folder, the scope and the slice.
     wait::eventually("all around it are protected", PATIENCE, || {
         (around() == [3 * (64 << 20); 3]).then_some(())
     });

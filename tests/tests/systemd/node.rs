@@ -36,7 +36,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Both services run, and two tasks.
+    /// Starts both services, and two tasks.
     pub(crate) fn prepare() -> Self {
         for unit in [MASTER, AGENT] {
             systemctl(&["start", unit]);
@@ -78,7 +78,7 @@ impl Node {
         self.framework = subscribe(&info);
     }
 
-    /// The lasting tasks are what they were; everything ends.
+    /// Checks that the lasting tasks are unchanged; ends everything.
     pub(crate) fn finish(mut self) {
         registered();
         self.undisturbed();
@@ -196,7 +196,7 @@ fn container(framework: &str, task: &str) -> Container {
     }
 }
 
-/// A container's own folder: that of its process is the leaf below.
+/// Returns a container's own folder: its process is in the leaf below.
 fn group_of(pid: i32) -> PathBuf {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
     let path = text.trim().strip_prefix("0::/").expect("v2 alone");
@@ -241,7 +241,7 @@ pub(crate) fn main_pid() -> i32 {
     property(AGENT, "MainPID").parse().expect("a pid")
 }
 
-/// Waits until the agent says that it is registered, to systemd and at the master.
+/// Waits until the agent is registered, as systemd and the master see it.
 pub(crate) fn registered() {
     until_property(AGENT, "StatusText", |text| text.starts_with("Registered"));
     wait::eventually("the master has its agent", PATIENCE, || {
@@ -279,7 +279,7 @@ pub(crate) fn knob(container: &Container, file: &str) -> String {
     text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The series of a container whose line begins so.
+/// Returns the value of a container's series with this prefix.
 pub(crate) fn metric(container: &Container, name: &str, label: &str) -> Option<f64> {
     let page = agent_page("/metrics").text();
     let line = page.lines().find(|line| {

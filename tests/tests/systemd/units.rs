@@ -36,7 +36,7 @@ pub(crate) const ALL: &[Test] = &[
 
 const BINARY: &str = "/usr/bin/meseta";
 
-/// Recovered, so that no answer says 503, as soon as `systemctl start` returns.
+/// The agent has recovered, so that no answer has status 503, as soon as `systemctl start` returns.
 fn start(node: &mut Node) {
     systemctl(&["stop", AGENT]);
     assert!(http::try_get("http://127.0.0.1:5051/health").is_err());
@@ -60,8 +60,8 @@ fn check(_: &mut Node) {
     );
 }
 
-/// The unit's umask closes what the agent makes without saying how; a task of an ordinary user starts, writes its
-/// sandbox, and is read, all the same.
+/// The unit's umask restricts the files that the agent makes without a mode; a task of an ordinary user nevertheless
+/// starts, writes its sandbox, and can be read.
 fn ordinary_user(node: &mut Node) {
     assert_eq!(property(AGENT, "UMask"), "0077");
     let command = "id -u; echo written > file; cat file; umask; ls /var/lib/meseta/agent/slaves \

@@ -1,4 +1,4 @@
-//! Alerts name what the daemons that they are about measure, not only what some daemon measures.
+//! The check that alerts use metrics of the daemons that they concern, and not only of any daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,7 +30,7 @@ fn named<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     starts.map(|(at, _)| name(at)).collect()
 }
 
-/// The name of a series of a test of rules, and the daemon that its job is of, if it says one.
+/// Returns the name of a series in a test of rules, and the daemon of its job, if it names one.
 fn of_daemon(series: &str) -> Option<(&str, &str)> {
     let (name, labels) = series.split_once('{')?;
     let (_, job) = labels.split_once("job=\"meseta-")?;
@@ -38,7 +38,7 @@ fn of_daemon(series: &str) -> Option<(&str, &str)> {
     Some((name, daemon))
 }
 
-/// An alert on descriptors was tested with a series that no agent has, and could not fire for one.
+/// Regression: an alert on descriptors was tested with a series that no agent has, and could not fire for one.
 #[test]
 fn alerts_name_what_each_daemon_measures() {
     let root = super::root();

@@ -14,7 +14,7 @@ use super::{assert_none, read, root};
 /// Packages of others that the product is built with.
 const PRODUCT_MAX: usize = 230;
 
-/// All packages and who depends on whom, as cargo resolves it.
+/// All packages and their dependencies, as cargo resolves them.
 struct Graph {
     packages: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,

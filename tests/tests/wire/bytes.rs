@@ -1,8 +1,7 @@
-//! Messages recorded from genuine Mesos, in both encodings.
+//! Messages recorded from a genuine Mesos, in both encodings.
 //!
-//! Each line of `tests/golden/messages/*.jsonl` is a message's name, its JSON as it was on the wire, and its binary
-//! form in base64, which prost-reflect vouches for. `MESETA_GOLDEN=write` writes the binary forms
-//! of lines that have none.
+//! Each line of `tests/golden/messages/*.jsonl` has a message's name, its JSON from the wire, and its binary form in
+//! base64, which prost-reflect confirms. `MESETA_GOLDEN=write` writes missing binary forms.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -71,7 +70,7 @@ macro_rules! by_name {
     };
 }
 
-/// Reads the same JSON by the canonical mapping, which shares the names with ours.
+/// Reads the same JSON by the canonical mapping, which has the same names as ours.
 fn by_reflection(name: &str, text: &str) -> Vec<u8> {
     let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).unwrap();
     let descriptor = pool.get_message_by_name(name).unwrap();
@@ -91,8 +90,8 @@ fn check(file: &str, same: impl Fn(&str, &str) -> bool) {
         );
         let read = by_name!(name, from_json(text));
         assert!(same(text, &read.text), "{file}\n{text}\n{}", read.text);
-        // Two encoders may put fields in different orders; decoded they are the same.
-        // A duration is an object for Mesos and a text in the canonical mapping.
+        // Two encoders may order fields differently; decoded they are equal. A duration is an object in Mesos and a text in
+        // the canonical mapping.
         if !text.contains("max_grace_period") {
             let vouched = by_name!(name, from_wire(&by_reflection(name, text)));
             assert_eq!(vouched.wire, read.wire, "{file}: {text}");
@@ -122,8 +121,8 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Some answers of Mesos are written by hand, out of v0 messages: they have empty lists, and an
-/// agent's `checkpoint`, which v1 does not know.
+/// Removes parts of Mesos answers that are written by hand, out of v0 messages: empty lists, and an agent's `checkpoint`,
+/// which v1 does not have.
 fn without_extras(value: Value) -> Value {
     match value {
         Value::Object(entries) => entries
@@ -147,8 +146,8 @@ fn same_but_for_extras(given: &str, written: &str) -> bool {
     without_extras(parsed(given)) == parsed(written)
 }
 
-/// The text with every number spelled alike: of two shortest spellings of one double, Mesos does
-/// not always take the nearer.
+/// Returns the text with a uniform spelling of numbers: of two shortest spellings of one double, Mesos does not always
+/// choose the nearer.
 fn with_plain_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -214,7 +213,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
 fn calls_are_read_without_loss() {
     check("messages/calls.jsonl", |given, written| {
         let mut given = parsed(given);
-        // What genuine Mesos drops, too.
+        // A genuine Mesos drops this too.
         let fields = given.as_object_mut().unwrap();
         fields.retain(|_, value| !value.as_str().is_some_and(|name| name.contains("NOSUCH")));
         contains(&parsed(written), &given)

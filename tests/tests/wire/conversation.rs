@@ -1,4 +1,4 @@
-//! The scheduler's conversation, in both encodings, by the same script.
+//! The scheduler's conversation, in both encodings, by one script.
 
 use meseta_tests::framework::{framework_info, uuid_bytes};
 use meseta_tests::{Cluster, Encoding, Framework};
@@ -77,8 +77,7 @@ fn amount(offer: &Value, name: &str) -> f64 {
         .sum()
 }
 
-/// Events pile up for a subscriber that does not read; once it is given up, what it was offered goes
-/// to others.
+/// Events accumulate for a subscriber that does not read; once it is given up, its offers go to others.
 fn a_subscriber_that_does_not_read_loses_its_offers_to_others() {
     use std::io::{Read as _, Write as _};
     let cluster = Cluster::default();

@@ -1,11 +1,11 @@
-//! The wire: bytes alone, what clients rely on from the daemons, and answers beside those recorded from Mesos.
+//! The wire: bytes alone, the answers that clients rely on, and a comparison with answers recorded from Mesos.
 //!
 //! - `bytes`: recorded messages in both encodings; no daemon runs
 //! - `peers`: the bytes of frames of earlier and later versions; no daemon runs
-//! - `scheduler`, `operator`: what clients of each API send and rely on in return, to the byte
-//! - `requests`: how these are sent over a plain socket
+//! - `scheduler`, `operator`: the requests of clients of each API and the answers that they rely on, to the byte
+//! - `requests`: their transmission over a plain socket
 //! - `conversation`: from an offer to the end of a task, in both encodings
-//! - `recorded`: exchanges, events and pages of a genuine Mesos (`tests/golden`), and ours beside them
+//! - `recorded`: exchanges, events and pages of a genuine Mesos (`tests/golden`), compared with ours
 //!
 //! Run one with `cargo build && cargo test -p meseta-tests --test wire -- NAME`.
 

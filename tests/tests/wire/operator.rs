@@ -1,4 +1,4 @@
-//! Rules of the wire beyond the scheduler API: what command lines, web pages and operators' clients rely on.
+//! Rules of the wire beyond the scheduler API, on which command lines, web pages and operators' clients rely.
 //!
 //! As in `scheduler`, each is checked to the byte over a plain socket.
 
@@ -52,7 +52,7 @@ fn single_answers_say_their_length() {
     }
 }
 
-/// A request whose body comes in small chunks.
+/// Sends a request whose body comes in small chunks.
 fn in_chunks(address: &str, line: &str, body: &str) -> (Head, String) {
     let mut raw = Raw::connect(address);
     send_in_chunks(&mut raw, line, body, 5);

@@ -217,7 +217,7 @@ fn master_messages() -> Vec<(&'static str, Option<&'static str>, master_frame::M
     ]
 }
 
-/// A message is read from the bytes of its name, with and without what a later version adds.
+/// Checks that a message is read from the bytes of its name, with and without the additions of a later version.
 fn is_read<T: WireMessage + PartialEq + std::fmt::Debug>(name: &str, bytes: &[u8], expected: &T) {
     for bytes in [bytes.to_vec(), with_unknown_fields(bytes)] {
         let read: T = protobuf::from_slice(&bytes).unwrap_or_else(|why| panic!("{name}: {why}"));

@@ -13,7 +13,7 @@ pub(crate) fn exchange(address: &str, line: &str, headers: &[&str], body: &str) 
     raw.answer()
 }
 
-/// A SUBSCRIBE of this framework, and of its id where it has one.
+/// Returns a SUBSCRIBE of this framework, with its id if it has one.
 pub(crate) fn subscribe_call(info: &Value) -> String {
     let mut call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}});
     if let Some(id) = info.get("id") {
@@ -31,7 +31,7 @@ pub(crate) fn stream(cluster: &Cluster, headers: &[&str], call: &str) -> (Raw, H
     (raw, head)
 }
 
-/// Sends a request whose body comes in chunks of so many bytes.
+/// Sends a request whose body comes in chunks of this size.
 pub(crate) fn send_in_chunks(raw: &mut Raw, line: &str, body: &str, bytes: usize) {
     let mut text = format!(
         "{line} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"

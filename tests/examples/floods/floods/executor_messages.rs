@@ -14,7 +14,7 @@ const NAME: &str = "executor-messages";
 const EXECUTORS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(30);
 const MASTER_STOPPED: Duration = Duration::from_secs(5);
-/// Then the framework does not read for so long.
+/// The time for which the framework then does not read.
 const UNREAD: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_secs(10);
 

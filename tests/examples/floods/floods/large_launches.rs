@@ -17,7 +17,7 @@ const OFFER_LIMIT: Duration = Duration::from_secs(3);
 const ENDS_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Lets the agent go on, whatever happened.
+/// Continues the agent in any case.
 struct Stopped<'a>(&'a Bench);
 
 impl<'a> Stopped<'a> {

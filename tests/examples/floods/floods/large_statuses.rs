@@ -37,7 +37,7 @@ fn unacknowledged(bench: &Bench, tally: &Tally) -> io::Result<Scheduler> {
     let (_, offer) = scheduler.offer(NAME, LIMIT)?;
     let one = |number: usize| executor_task(&offer, &format!("bulky-{number}"), "bulky", "bulky");
     let mut tasks = (0..TASKS).map(one).collect::<io::Result<Vec<_>>>()?;
-    // One executor runs them all: its command is the same for each.
+    // One executor runs all of them: its command is the same for each.
     let first = tasks.first().and_then(|task| task.executor.clone());
     for task in &mut tasks {
         task.executor = first.clone();

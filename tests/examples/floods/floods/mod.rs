@@ -1,4 +1,4 @@
-//! The floods, each in a file of its own: what it sends, how much at most, and how often.
+//! The floods, each in a file of its own: its messages, their maximum number, and their frequency.
 
 mod executor_messages;
 mod guesses;
@@ -48,14 +48,14 @@ pub(crate) const ALL: [Flood; 13] = [
 ];
 
 impl Flood {
-    /// Goes on until the time is over; an error means that a promise was broken.
+    /// Runs until the time is over; an error means that a promise was broken.
     pub(crate) fn run(&self, bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
         lower_priority();
         (self.work)(bench, tally)
     }
 }
 
-/// Rounds until the time is over, with a pause after those that failed.
+/// Repeats rounds until the time is over, with a pause after failed ones.
 fn repeat(bench: &Bench, tally: &Tally, pause: Duration, round: impl Fn() -> io::Result<()>) {
     while !bench.time.is_over() {
         if !has_succeeded(tally, &round) {

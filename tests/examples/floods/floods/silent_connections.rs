@@ -1,4 +1,4 @@
-//! Connections that say nothing, from the nodes' own address and from others, as many as are let in and more.
+//! Silent connections from the nodes' own address and from others, as many as are permitted and more.
 
 use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};

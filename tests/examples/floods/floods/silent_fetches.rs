@@ -1,4 +1,4 @@
-//! Tasks whose files come from a server that takes every connection and says nothing.
+//! Tasks whose files come from a server that accepts every connection and never answers.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};

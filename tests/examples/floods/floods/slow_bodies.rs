@@ -1,4 +1,4 @@
-//! Bodies of which one byte comes a second, some of them after half a mebibyte, with right credentials and without.
+//! Bodies that arrive at one byte a second, some of them after half a mebibyte, with right credentials and without.
 
 use std::io::{self, Write as _};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
                 ];
                 send_head(&mut stream, line, &headers, ANNOUNCED_BYTES)?;
                 if to == master && number / targets.len() < BEGUN {
-                    // One that is refused is counted below.
+                    // A refused body is counted below.
                     let _ = stream.write_all(&vec![b'x'; BEGUN_BYTES]);
                 }
                 Ok(stream)

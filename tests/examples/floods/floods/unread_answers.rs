@@ -8,7 +8,7 @@ use crate::bench::{Bench, Tally};
 use crate::fleet::{SHARED, client_address};
 use crate::sockets::{connect_small_buffer, send_head};
 
-/// Addresses that clients come from, each with as many connections as one may have who says nothing of itself.
+/// Addresses of clients, each with the maximum of unauthenticated connections.
 const GROUP: u8 = 1;
 const CLIENTS_PER_ADDRESS: usize = 100;
 /// The number of streams of each kind and daemon.
@@ -16,7 +16,7 @@ const EVENTS: usize = 200;
 const PAGES: usize = 100;
 /// More than there are places for.
 const WHOLE: usize = 60;
-/// Until all are closed and asked for anew.
+/// The time until all are closed and requested again.
 const KEPT_OPEN: Duration = Duration::from_secs(30);
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 

@@ -16,7 +16,7 @@ const ROLE: &str = "downloads";
 const GROUP: u8 = 2;
 const DOWNLOADS: usize = 600;
 const CLIENTS_PER_ADDRESS: usize = 300;
-/// Beyond what all sockets and buffers between the two sides hold.
+/// More than all sockets and buffers between the two sides hold.
 const FILE_MIB: usize = 64;
 const KEPT_OPEN: Duration = Duration::from_secs(40);
 const LIMIT: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ fn round(bench: &Bench, tally: &Tally) -> io::Result<()> {
     tally.answer("ACCEPT", &scheduler.launch(&offer, vec![writer], 3600.0));
     scheduler.update(LIMIT, |status| status.state() == TaskRunning)?;
     let sandbox = sandbox(bench, &scheduler.id.value)?;
-    // The file is there, whatever its length by now.
+    // The file is there, whatever its present length.
     let path = format!("{sandbox}/large");
     let is_written =
         || std::fs::metadata(&path).is_ok_and(|file| file.len() >> 20 >= FILE_MIB as u64);

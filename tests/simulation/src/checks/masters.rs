@@ -16,7 +16,7 @@ use crate::models::{quota, reservation};
 struct Seen {
     /// The state that the master began with: whether there has been quota ever since, and the agents that it expected.
     began: Option<(bool, BTreeSet<AgentId>)>,
-    /// Agents that were there at one time.
+    /// The agents that were present at one time.
     came: BTreeSet<AgentId>,
     agents: Vec<Arc<AgentView>>,
     /// The tasks of each agent that the agent will report as unknown, see [`Seen::note_unheard`].
@@ -99,9 +99,9 @@ impl Seen {
 }
 
 impl Seen {
-    /// An agent that never got an operation comes back without what it made of the resources, and without the tasks that
-    /// were launched on that, for both were lost on one connection. They stay on the books until it has answered for
-    /// them. Beside them the resources as they were before may be given out: nothing of the tasks can run.
+    /// Notes the tasks that an agent will not know. An agent that never got an operation comes back without its result, and
+    /// without the tasks that were launched on the result, for one connection lost both. They stay on the books until the
+    /// agent has answered for them. The earlier resources may be given out beside them: the tasks cannot run.
     fn note_unheard(&mut self, old: Option<&Arc<AgentView>>, agent: &AgentView) {
         let is_back = |old: &&Arc<AgentView>| old.reregistered != agent.reregistered;
         let Some(old) = old.filter(is_back) else {
@@ -145,7 +145,7 @@ impl Seen {
     }
 }
 
-/// An offer whose framework is not there to answer it.
+/// Returns an error about an offer whose framework is not there to answer it.
 fn orphan(snapshot: &Snapshot) -> Option<Broken> {
     for offer in &snapshot.offers {
         let mut frameworks = snapshot.frameworks.iter();
@@ -237,7 +237,7 @@ fn check_offer(snapshot: &Snapshot, offer: &Offer) -> Option<Broken> {
     None
 }
 
-/// Offers that were just made keep within limits, and leave what guarantees need.
+/// Checks that new offers stay within limits, and leave enough for the guarantees.
 fn check_quota(snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
     if snapshot.quotas.is_empty() || made.is_empty() {
         return None;

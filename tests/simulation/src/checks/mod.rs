@@ -11,7 +11,7 @@ pub(crate) use masters::Checks;
 
 use crate::cluster::Cluster;
 
-/// A promise that was broken: its number in the table of invariants, and what happened.
+/// A broken promise: its number in the table of invariants, and the event.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     rule: &'static str,
@@ -32,7 +32,7 @@ pub struct Violation {
     pub rule: &'static str,
     pub what: String,
     pub seed: u64,
-    /// The step in which it was noticed.
+    /// The step in which it was found.
     pub step: u64,
     /// The steps before, if they were described.
     pub last: String,
@@ -99,14 +99,14 @@ impl Cluster {
         }
     }
 
-    /// No job has more tasks than it may have.
+    /// Checks that no job has more tasks than permitted.
     pub(crate) fn check_jobs(&mut self) {
         let mut frameworks = self.frameworks.iter();
         let jobs = frameworks.find(|one| one.jobs.is_some());
         let Some(id) = jobs.and_then(|one| one.id.as_deref()) else {
             return;
         };
-        // A registry that was put back may know nothing of agents and what they run.
+        // A restored registry may not know agents and their tasks.
         if self.registry.rollbacks > 0 {
             return;
         }
@@ -117,7 +117,7 @@ impl Cluster {
             for (container, plan) in running.chain(&agent.machine.launching) {
                 if let Some((framework, task)) = crate::machine::task_of(plan)
                     && framework == id
-                    // What runs on after its agent was given up is nobody's.
+                    // Tasks that run on after their agent was given up belong to no one.
                     && !jobs.is_some_and(|jobs| jobs.tasks.get(task).is_some_and(|task| task.is_forgotten || task.is_given_up(&self.given_up)))
                     && !agent.machine.killed.contains(container)
                 {

@@ -1,8 +1,8 @@
-//! Faults of the scheduler: its process dies, an older copy of its store is put back, a copy of its store is started elsewhere
-//! and takes the framework over, roles are withdrawn from it.
+//! Faults of the scheduler: its process dies, an older copy of its store is restored, a copy of its store is started
+//! elsewhere and takes the framework over, the master withdraws roles.
 //!
-//! Invariant: of two schedulers with one framework id the one that subscribed last is the framework's; the other one acts on
-//! a stream that the master has ended until it hears of that.
+//! Invariant: of two schedulers with one framework id, the one that subscribed last owns the framework; the other one acts
+//! on a stream that the master has ended until it learns of that.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 use crate::framework::Stream;
 use crate::plan::Feature;
 
-/// Clocks of two machines differ by so many seconds at most.
+/// The maximum difference between clocks of two machines, in seconds.
 const CLOCKS_DIFFER_MAX: i64 = 12 * 3600;
 /// Takeovers of one framework after which two schedulers fight.
 const TAKEOVERS_MAX: usize = 20;
@@ -27,7 +27,7 @@ pub(crate) struct Copy {
     pub(crate) jobs: Box<Jobs>,
     pub(crate) stream: Stream,
     pub(crate) events: VecDeque<Box<Event>>,
-    /// The stream ends behind what waits.
+    /// The stream ends behind the waiting events.
     pub(crate) is_closed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Jobs {
         self.backups.push_back(self.store.clone());
     }
 
-    /// The store of a backup, if there is one.
+    /// Restores the store of a backup, if there is one.
     fn put_back(&mut self, choice: usize) -> bool {
         let at = choice % self.backups.len().max(1);
         let backup = self.backups.get(at).cloned();
@@ -167,7 +167,7 @@ impl Cluster {
         }
     }
 
-    /// An operator keeps a copy of the store, or puts one back that is older.
+    /// Makes a copy of the store, or restores an older one, as an operator does.
     fn roll_jobs_back(&mut self, at: usize) {
         let choice = self.rng.usize(..BACKUPS_MAX);
         let keeps = self.rng.u32(..4) > 0;
@@ -193,7 +193,7 @@ impl Cluster {
         self.restart_jobs(at);
     }
 
-    /// Another scheduler is started on a copy of the store, and takes the framework over.
+    /// Starts another scheduler on a copy of the store, which takes the framework over.
     fn start_copy(&mut self, at: usize) {
         let clock = self.clock_elsewhere();
         let is_old = self.rng.bool();
@@ -222,7 +222,7 @@ impl Cluster {
         }
     }
 
-    /// A scheduler subscribes as a framework that another one has.
+    /// Subscribes a scheduler as a framework that another one has.
     fn take_over_jobs(&mut self, at: usize, mut jobs: Box<Jobs>, master: u64) {
         let framework = &mut self.frameworks[at];
         let (Some(mut before), Some(stream)) = (framework.jobs.take(), framework.stream) else {
@@ -294,7 +294,7 @@ impl Cluster {
         copy.jobs.take_calls();
     }
 
-    /// A scheduler has not heard that another one has its framework, and subscribes again.
+    /// Subscribes a scheduler again that does not know that another one has its framework.
     fn return_copy(&mut self, at: usize) {
         let master = self.leader();
         if !self.is_running(master) || self.frameworks[at].is_over {

@@ -1,8 +1,8 @@
 //! The job scheduler as a framework: the production core, with its store and the calls of its link.
 //!
-//! Crashes with what its store has not made durable, starts anew on another machine whose clock differs, or on an older copy
-//! of its store. `specs` has the jobs of its users, `promises` what must hold of each step, `copies` its faults, and `rest`
-//! what must hold once nothing goes wrong any more.
+//! It crashes with its unconfirmed writes, and starts again on another machine whose clock differs, or on an older copy of
+//! its store. `specs` has the jobs of its users, `promises` the checks of each step, `copies` its faults, and `rest` the
+//! checks once all faults have ended.
 
 mod copies;
 mod promises;
@@ -34,7 +34,7 @@ pub(crate) use promises::too_many;
 use promises::Promises;
 use specs::{Clients, FRONT};
 
-/// Longer than any run: nothing is given up because it was not heard of.
+/// Longer than any run: nothing is given up for its silence.
 const NEVER: Duration = Duration::from_secs(1_000_000_000);
 /// The time that the agent of a service's task may be away in runs about jobs.
 const SERVICE_UNREACHABLE: Duration = Duration::from_secs(30);
@@ -67,11 +67,11 @@ pub(crate) struct Jobs {
     /// The answers by request: true if the scheduler refused the request.
     answers: BTreeMap<u64, bool>,
     promises: Promises,
-    /// The version of [`FRONT`] of which each task fails at once.
+    /// The version of [`FRONT`] whose tasks fail at once.
     ill_version: Option<u64>,
     /// Roles that the framework may not have at the moment.
     pub(crate) withdrawn: BTreeSet<&'static str>,
-    /// Many jobs in many roles are played, and time is kept as in the daemon.
+    /// Whether there are many jobs in many roles, with time as in the daemon.
     is_wide: bool,
 }
 
@@ -105,7 +105,7 @@ impl Jobs {
         self.state.idle_roles().into_iter().collect()
     }
 
-    /// Takes what it is to tell the master.
+    /// Takes the calls for the master.
     pub(crate) fn take_calls(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.calls)
     }
@@ -197,7 +197,7 @@ impl Jobs {
         };
     }
 
-    /// All jobs are to end.
+    /// Requests the end of all jobs.
     pub(crate) fn stop_all(&mut self, time: u64) {
         self.promises.is_stopping = true;
         for name in self.names.clone() {
@@ -323,7 +323,7 @@ impl Jobs {
         }
     }
 
-    /// Some version of [`FRONT`] fails from now on, also one that was healthy, or none does.
+    /// Makes some version of [`FRONT`] fail from now on, even a healthy one, or none.
     fn fall_ill(&mut self, rng: &mut fastrand::Rng) {
         let newest = self.state.job(FRONT).map_or(0, |job| job.version);
         self.ill_version = match rng.u32(..3) {

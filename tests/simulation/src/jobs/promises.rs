@@ -1,6 +1,6 @@
-//! The promises that the job scheduler makes to its users, checked against what it does in each step.
+//! The promises of the job scheduler to its users, checked in each step.
 //!
-//! Invariants of these records: they outlive the processes of the scheduler, and time in them is true time.
+//! Invariants of these records: they outlive the processes of the scheduler, and use true time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -181,13 +181,13 @@ impl Promises {
         }
     }
 
-    /// A process of the scheduler begins, with what another one has stored.
+    /// Handles the start of a scheduler process, with another one's store.
     pub(super) fn began(&mut self) {
         self.offers.clear();
         self.services.clear();
     }
 
-    /// The scheduler has an older store, or another one had the framework: it does not know what this one did.
+    /// Handles an older store, or another scheduler's takeover: the scheduler does not know the recent actions.
     pub(super) fn forgot(&mut self) {
         self.began();
         self.killed.clear();
@@ -251,7 +251,7 @@ pub(crate) fn too_many(living: &[String]) -> Option<String> {
     overlapping.map(|job| format!("runs of {job} overlap: {living:?}"))
 }
 
-/// The schedules that start a run each minute whatever became of the runs before.
+/// The schedules that start a run each minute, whatever the results of earlier runs.
 pub(super) const UNBLOCKED: [&str; 2] = [REPLACING, ALLOWING];
 
 /// Seconds of true time since a time.

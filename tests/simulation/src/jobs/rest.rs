@@ -11,22 +11,22 @@ use crate::checks::{Broken, Violation};
 use crate::cluster::{Cluster, SECOND};
 use crate::plan::Feature;
 
-/// In which one agent is away and all else is well.
+/// The spans with one absent agent and no other fault.
 const AWAY_SPANS: usize = 10;
-/// In which no container ends by itself.
+/// The spans in which no container ends by itself.
 const CALM_SPANS: usize = 6;
-/// Each schedule starts a run a minute.
+/// The time within which each schedule starts a run: they run every minute.
 const SCHEDULE_PATIENCE: u64 = 150;
-/// In which a task starts for which there is room, in whatever role.
+/// The time within which a task with room starts, in any role.
 const START_SECONDS: u64 = 8;
-/// Above the numbers of small jobs that clients submit.
+/// The first number of probe jobs, above those of clients' small jobs.
 const PROBES: u64 = 1_000;
 
 impl Cluster {
     fn jobs_at(&self) -> Option<usize> {
         let at = self.frameworks.iter().position(|one| one.jobs.is_some())?;
         let framework = &self.frameworks[at];
-        // A registry that was put back may have the framework as it was.
+        // A restored registry may have the framework's earlier state.
         (!framework.is_over && self.registry.rollbacks == 0).then_some(at)
     }
 
@@ -89,7 +89,7 @@ impl Cluster {
         }
         let all: Vec<_> = roles().collect();
         let chosen = all[self.rng.usize(..all.len())];
-        // The master makes one role an offer of an agent at a time.
+        // The master offers an agent to one role at a time.
         self.check_starts([
             (PROBES, chosen),
             (PROBES + 1, "unused"),
@@ -108,7 +108,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The framework may not have a role any more that it has: others start all the same in roles that are new.
+    /// Checks that jobs start in new roles although the master withdrew a present role of the framework.
     fn check_beside_refusal(&mut self) -> Result<(), Violation> {
         let Some(jobs) = self.jobs() else {
             return Ok(());
@@ -128,7 +128,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The roles that the master has for the framework are those that the scheduler believes it has.
+    /// Checks that the master's roles of the framework are those that the scheduler believes in.
     fn disagreement(&mut self) -> Option<Broken> {
         let at = self.jobs_at()?;
         let framework = &self.frameworks[at];

@@ -1,4 +1,4 @@
-//! The jobs that clients submit, and what clients ask for later.
+//! The jobs that clients submit, and their later requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use meseta_jobs::spec::{
     Backoff, Batch, Command, Cron, Gang, JobSpec, Kind, Overlap, Service, TaskTemplate, Update,
 };
 
-/// A service of which each version is good.
+/// A service whose versions are all good.
 pub(super) const SERVICE: &str = "web";
-/// A service of which some versions fail, are too large or are in another role.
+/// A service with versions that fail, are too large or are in another role.
 pub(super) const FRONT: &str = "front";
 /// A service that starts as a whole.
 pub(super) const MESH: &str = "mesh";
@@ -25,7 +25,7 @@ pub(super) const REPLACING: &str = "often";
 /// A schedule with overlapping runs. Its first version fits on no agent.
 pub(super) const ALLOWING: &str = "allowed";
 
-/// Instances of the service, and what an update may add.
+/// The instances of the service, and the surge of an update.
 pub(super) const COUNT: u32 = 2;
 pub(super) const SURGE: u32 = 1;
 /// Instances of [`FRONT`], and how many of them may be missing.
@@ -58,7 +58,7 @@ const BACKOFF: Backoff = Backoff {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clients {
     pub(super) requests: u64,
-    /// Numbers the versions, so that each is another one.
+    /// The number of versions, which makes each different.
     versions: u64,
     small: u64,
     /// Jobs of all kinds are submitted, and not the first few alone.
@@ -73,7 +73,7 @@ impl Clients {
         }
     }
 
-    /// The next request, if there is one.
+    /// Returns the next request, if there is one.
     pub(super) fn ask(&mut self, rng: &mut fastrand::Rng) -> Option<Request> {
         let submit = |spec| Some(Request::Submit(Box::new(spec)));
         let chosen = rng.u32(..60);
@@ -161,7 +161,7 @@ fn service_kind(healthy_after: Duration, auto_revert: bool) -> Kind {
     })
 }
 
-/// A job as it was, in another version.
+/// Returns a job in another version.
 fn with_version(mut spec: JobSpec, version: u64) -> JobSpec {
     spec.task.command = Command::Shell(format!("true {version}"));
     spec
@@ -221,7 +221,7 @@ fn timed() -> JobSpec {
     job(TIMED, 2, Kind::Batch(batch))
 }
 
-/// A task of a role that has no other one.
+/// Returns a job with the only task of its role.
 pub(super) fn small(role: &str, number: u64) -> JobSpec {
     JobSpec {
         role: role.to_owned(),

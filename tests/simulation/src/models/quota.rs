@@ -1,7 +1,7 @@
-//! Quota: a role is offered nothing beyond its limit, and nobody else what a guarantee needs.
+//! The model of quota: a role is offered nothing beyond its limit, and no role is offered another's guarantee.
 //!
-//! Counted are unreserved resources that are offered to a role or used by it, revocable ones apart, and all that is
-//! reserved to it; each also to every role above it.
+//! Unreserved resources count that are offered to a role or used by it, except revocable ones, and all reservations of the
+//! role; each counts also for every role above it.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Held {
         self.0.get(role).cloned().unwrap_or_default()
     }
 
-    /// The limit that an offer to a role has gone beyond, of that role or one above it.
+    /// Returns the exceeded limit of an offer to a role, of that role or one above it.
     pub(crate) fn exceeded(
         &self,
         quotas: &BTreeMap<Role, Quota>,

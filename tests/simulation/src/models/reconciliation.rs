@@ -29,7 +29,7 @@ impl Questions {
             self.open.remove(&task);
             self.answers.insert(task, status.state());
         } else if is_terminal(status.state()) {
-            // The end came later than the answer to an earlier question, which was true when it was given.
+            // The end came later than the answer to an earlier question, which was true at its time.
             self.answers.remove(&status.task_id.value);
         }
         is_answer
@@ -41,7 +41,7 @@ impl Questions {
     }
 }
 
-/// Whether an answer is true of a task whose process runs, or does not.
+/// Whether an answer is true about a task whose process runs, or does not.
 pub(crate) fn is_true(answer: TaskState, runs: bool) -> bool {
     use TaskState::{TaskKilling, TaskRunning, TaskStaging, TaskStarting};
     match runs {

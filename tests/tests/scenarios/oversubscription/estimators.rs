@@ -1,4 +1,4 @@
-//! Oversubscribed: a fixed amount or the slack that was measured, to those who asked, over restarts.
+//! Oversubscribed resources: a fixed amount or the measured slack, for frameworks that accept them, over restarts.
 
 use meseta_tests::revocable::{
     amount, is_revocable, revocable_framework, revocable_task, wait_for_revocable_offer,
@@ -140,7 +140,7 @@ pub(super) fn revocable_work_goes_on_over_restarts_of_agent_and_master() {
 pub(super) fn slack_is_oversubscribed_within_two_intervals() {
     let dir = tempfile::tempdir().expect("a folder");
     let proc = machine(dir.path());
-    // What else runs here would be no slack.
+    // Other processes here would reduce the slack.
     set(&proc, "stat", IDLE);
     let cluster = cluster(slack_flags(&proc));
     let _regular = asleep(&cluster);

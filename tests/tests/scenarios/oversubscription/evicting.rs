@@ -102,7 +102,7 @@ pub(super) fn the_load_controller_evicts_all_revocable_executors_and_nobody_else
         format!("--modules={LOAD}"),
         format!("--host_proc={}", proc.display()),
     ]);
-    // At both thresholds is not above them, whatever the last minute was like.
+    // A load at both thresholds is not above them, whatever the last minute was like.
     set(&proc, "loadavg", "99.00 6.00 4.00 1/80 4242\n");
     let cluster = cluster(flags);
     let (_regular, mut revocable_framework) = two_and_two(&cluster);
@@ -129,7 +129,7 @@ pub(super) fn the_load_controller_evicts_all_revocable_executors_and_nobody_else
         began.elapsed()
     );
     only_the_regular_are_left(&cluster);
-    // Whoever gets revocable resources anew goes by the other threshold.
+    // New revocable tasks are subject to the other threshold.
     set(&proc, "loadavg", "0.10 0.10 0.10 1/80 4242\n");
     launch_two_revocable_tasks(&mut revocable_framework);
     set(&proc, "loadavg", "0.10 6.01 0.10 1/80 4242\n");

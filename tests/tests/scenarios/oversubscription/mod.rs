@@ -47,7 +47,7 @@ const FIXED: &str = r#"{
   }
 }"#;
 
-/// Long enough for any number of rounds, on a machine that has other things to do.
+/// Long enough for any number of rounds, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn fixed_flags() -> Vec<String> {

@@ -11,7 +11,7 @@ use meseta_tests::{Cluster, Missing, kernel, unless_root, wait};
 
 use super::{PATIENCE, Running, cluster, machine, metric, set};
 
-/// Beside the binary under test, where examples are built.
+/// Returns the path beside the tested binary, where examples are built.
 fn rust_example() -> PathBuf {
     let binary = meseta_tests::daemon::binary();
     binary.with_file_name("examples").join("plugin")
@@ -42,7 +42,7 @@ fn plugin(mut command: Command, socket: &Path) -> Running {
     running
 }
 
-/// A cluster whose agent asks a plug-in about everything.
+/// Starts a cluster whose agent uses a plug-in for everything.
 fn with_plugin(proc: &Path, socket: &Path) -> Cluster {
     cluster(vec![
         "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
@@ -54,7 +54,7 @@ fn with_plugin(proc: &Path, socket: &Path) -> Cluster {
     ])
 }
 
-/// Half of what a regular task of 2 cpus was promised is oversubscribed, and taken back when the load is high.
+/// Half of a regular task's 2 cpus is oversubscribed, and taken back when the load is high.
 fn lends_and_evicts(cluster: &Cluster, proc: &Path) {
     let mut regular = cluster.framework();
     let offer = regular.offer();
@@ -92,7 +92,7 @@ pub(super) fn a_plug_in_in_rust_oversubscribes_until_it_ends() {
     let serving = plugin(Command::new(rust_example()), &socket);
     let cluster = with_plugin(&proc, &socket);
     lends_and_evicts(&cluster, &proc);
-    // It dies: nothing is oversubscribed any more, and everything else goes on.
+    // The plug-in dies: nothing is oversubscribed any more, and everything else continues.
     drop(serving);
     wait::eventually("nothing is oversubscribed", PATIENCE, || {
         let agents = cluster.master.page("/slaves").json();

@@ -42,7 +42,7 @@ pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
     let full = reserved_full(&cluster, "engineering", 2);
     assert_eq!(full[0]["reservations"][0]["type"], "DYNAMIC");
     assert_eq!(full[0]["role"], "engineering");
-    // The operator's document: the same for all roles below.
+    // The operator's document has the same for all roles below.
     let operations = json!([{"type": "UNRESERVE", "unreserve": {"resources": eight}}]);
     operate(&framework, &offer, operations);
     offer_where(&mut framework, "everything unreserved", |offer| {

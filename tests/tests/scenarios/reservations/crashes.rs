@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{LIMIT, cluster, dynamic, is, post_form, reserved_full, sum, volume_dir, volume_of};
 
-/// The agent does not start with less than what it has promised, and says so.
+/// The agent refuses to start with fewer resources than it has promised, and reports that.
 pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
     let mut cluster = cluster("cpus:4;mem:1024");
     let agent = cluster.agent_id();
@@ -63,7 +63,7 @@ pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
 pub(super) fn ten_crashes_leave_everything_exactly_once() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = cluster.agent_id();
-    // One that is killed before would come back as another agent.
+    // An agent killed before that would come back as another one.
     let latest = cluster.agent_dir(0).join("meta/slaves/latest");
     wait::eventually("the agent's id is on its disk", LIMIT, || {
         latest.exists().then_some(())
@@ -78,7 +78,7 @@ pub(super) fn ten_crashes_leave_everything_exactly_once() {
     settle(&cluster, &agent, &disk);
     exactly_once(&cluster, &dir, false);
 
-    // The second time it is a repetition if the first one arrived, as is the last.
+    // The second call is a repetition if the first one arrived, and so is the last.
     let create = |cluster: &Cluster| {
         let codes = [202, 400];
         asked(cluster, &agent, "/create-volumes", "volumes", &data, &codes);
@@ -157,7 +157,7 @@ fn exactly_once(cluster: &Cluster, dir: &std::path::Path, has_volume: bool) {
     );
 }
 
-/// Reservations add up, and one may have been lost: leaves exactly one.
+/// Leaves exactly one reservation: reservations add up, and one may have been lost.
 fn settle(cluster: &Cluster, agent: &str, disk: &Value) {
     let value = json!([disk]).to_string();
     let reserved = wait::eventually("master and agent agree", LIMIT, || {

@@ -1,4 +1,4 @@
-//! Reservations and volumes, live: the documents' own messages, and what master, agent and disk say
+//! Reservations and volumes on a live cluster: the documents' own messages, and the state of master, agent and disk
 //! afterwards.
 
 mod by_frameworks;

@@ -8,8 +8,8 @@ use super::{
     LIMIT, cluster, dynamic, is, offer_where, operate, reserved_full, sum, volume_dir, volume_of,
 };
 
-/// Runs a command that holds the volume until it has finished. An offer may be one that was taken back
-/// meanwhile: then another is tried.
+/// Runs a command with the volume until it has finished. An offer may have been rescinded meanwhile: then tries another
+/// one.
 fn run_with(framework: &mut Framework, mut offer: Value, id: &str, command: &str, volume: &Value) {
     for attempt in 0..10 {
         let id = format!("{id}{attempt}");

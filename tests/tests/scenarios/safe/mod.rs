@@ -36,7 +36,7 @@ meseta_tests::scenarios! {
 
 const NOBODY: u32 = 65534;
 
-/// A cluster whose sandboxes an ordinary user's tasks can reach.
+/// Starts a cluster whose sandboxes an ordinary user's tasks can reach.
 fn open_cluster(agent_flags: &[&str]) -> Cluster {
     let mut setup = Setup::default();
     let flags = agent_flags.iter().map(|flag| (*flag).to_owned());
@@ -89,7 +89,7 @@ fn as_nobody(dir: &Path, script: &str) -> bool {
     status.expect("a shell").success()
 }
 
-/// A folder of root's alone with one file in it.
+/// Makes a folder of root alone with one file in it.
 fn secret(cluster: &Cluster, name: &str) -> PathBuf {
     let dir = cluster.dir.path().join(name);
     std::fs::create_dir(&dir).expect("made");
@@ -109,7 +109,7 @@ fn health(command: &str) -> Value {
     })
 }
 
-/// Waits for an update that says so of a task's health.
+/// Waits for an update with this health of a task.
 fn until_healthy(framework: &mut Framework, id: &str, healthy: bool) {
     loop {
         let status = framework.update(id);

@@ -27,7 +27,7 @@ fn printed(cluster: &Cluster, framework: &mut Framework, task: Value) -> String 
     answer.json()["data"].as_str().expect("text").to_owned()
 }
 
-/// A cluster whose daemons were started with the strictest umask, as by the shipped units.
+/// Starts a cluster whose daemons have the strictest umask, as by the shipped units.
 fn strict_cluster() -> Cluster {
     let before = umask(Mode::from_bits_truncate(0o077));
     let cluster = open_cluster(&[]);
@@ -82,7 +82,7 @@ pub(super) fn an_agent_of_an_ordinary_user_runs_under_any_umask() {
     lives(&cluster, &mut framework);
 }
 
-/// Other frameworks', executors' and containers' ids are passwords of a kind: they are not listed.
+/// The ids of other frameworks, executors and containers are like passwords: they are not listed.
 pub(super) fn tasks_see_no_ids_of_others_and_no_groups_of_the_host() {
     // The isolators that are on by default on v2 alone.
     let isolation = "cgroups/cpu,cgroups/mem,cgroups/pids,filesystem/kernel,linux/nnp,\
@@ -95,7 +95,7 @@ pub(super) fn tasks_see_no_ids_of_others_and_no_groups_of_the_host() {
         slaves.display()
     );
     let mut task = small(&Value::Null, "t", &command);
-    // What a check prints is the task's to show too.
+    // The task may also show the output of a check.
     task["health_check"] = super::health("cat /proc/self/cgroup >&2");
     let text = printed(&cluster, &mut framework, task);
     assert!(text.ends_with("done\n"), "{text}");

@@ -19,7 +19,7 @@ fn end(framework: &mut Framework, task: &str) {
     framework.until_state(task, "TASK_KILLED");
 }
 
-/// A group of one task, in a sandbox inside that of its executor.
+/// Launches a group of one task, in a sandbox inside that of its executor.
 fn launch_group(framework: &mut Framework, executor: &str, mut task: Value) {
     let offer = framework.offer();
     task["agent_id"] = offer["agent_id"].clone();
@@ -128,7 +128,7 @@ fn run_nested(cluster: &Cluster, id: &Value, command: &str) {
     assert_eq!(call(cluster, &wait).status, 200);
 }
 
-/// A nested container's sandbox is removed where it is, and not where its name leads by now.
+/// A nested container's sandbox is removed at its place, and not where its name leads now.
 pub(super) fn a_nested_container_is_removed_through_no_link() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
@@ -159,7 +159,7 @@ pub(super) fn a_nested_container_is_removed_through_no_link() {
     end(&mut framework, "t");
 }
 
-/// Whoever knows the id of a nested container beforehand puts somebody else's folder in its place.
+/// An attacker who knows the id of a nested container beforehand puts a foreign folder in its place.
 pub(super) fn a_nested_sandbox_takes_no_folder_of_another_user() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
@@ -168,7 +168,7 @@ pub(super) fn a_nested_sandbox_takes_no_folder_of_another_user() {
     let status = framework.until_state("t", "TASK_RUNNING");
     let run = sandbox(&cluster, &framework, "t");
     assert!(as_nobody(&run, "mkdir containers"));
-    // A folder of root's that the user may rename, because the one around it is theirs.
+    // The user may rename a folder of root, because the parent folder is theirs.
     let planted = run.join("containers/child");
     std::fs::create_dir(&planted).expect("made");
     std::fs::write(planted.join("file"), "root's").expect("written");
@@ -181,7 +181,7 @@ pub(super) fn a_nested_sandbox_takes_no_folder_of_another_user() {
     end(&mut framework, "t");
 }
 
-/// Reading over the API is no way to what the task itself may not read.
+/// The API reads no file that the task itself may not read.
 pub(super) fn the_api_reads_no_file_that_is_another_users() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);

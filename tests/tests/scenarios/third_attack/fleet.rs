@@ -82,7 +82,7 @@ impl Fleet {
                 "--resources=cpus:2;mem:512;disk:512;ports:[31000-31009]".to_owned(),
             ]);
         } else {
-            // The name that was made for it is no name of this machine.
+            // The name made for it is no name of this machine.
             flags.push("--hostname=127.0.0.1".to_owned());
         }
         flags.extend_from_slice(more);
@@ -130,7 +130,7 @@ impl Fleet {
     }
 }
 
-/// A server with the certificate of the attacker's node, which writes down whatever it is sent.
+/// A server with the certificate of the attacker's node, which records everything that it receives.
 pub(super) struct Rogue {
     child: Child,
     pub(super) address: String,

@@ -1,4 +1,4 @@
-//! Floods of calls with very long texts: what they leave in the logs is bounded in bytes.
+//! Floods of calls with very long texts: their traces in the logs are bounded in bytes.
 
 use std::time::Duration;
 

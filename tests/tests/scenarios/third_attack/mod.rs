@@ -36,7 +36,7 @@ fn with_etcd() -> Missing {
     unless_installed("etcd").or_else(|| unless_installed("openssl"))
 }
 
-/// Waits until one of these daemons leads; gives it and the follower, which knows it.
+/// Waits until one of these daemons leads; returns it and the follower, which knows it.
 fn leader_of(fleet: &Fleet, all: [usize; 2]) -> (usize, usize) {
     eventually("one leads and the other one knows it", LIMIT, || {
         let roles = all.map(|one| {
@@ -67,7 +67,7 @@ fn sends_nobody(fleet: &Fleet, follower: usize, paths: &[&str], rogue: &Rogue) {
     }
 }
 
-/// Whoever writes to etcd names a node of the fleet as the leader. Its certificate is good, but it is no master's.
+/// An attacker with access to etcd names a node of the fleet as the leader. Its certificate is valid, but no master's.
 fn poisoned_etcd_leaks_no_secret() {
     let mut fleet = Fleet::new();
     let etcd = Etcd::start(fleet.dir.path());
@@ -99,7 +99,7 @@ fn poisoned_etcd_leaks_no_secret() {
         "the agent was sent there: {log}"
     );
 
-    // The same of schedulers of jobs, which verbs send secrets too.
+    // The same holds for schedulers of jobs, to which verbs send secrets too.
     let mut schedulers = etcd_flags(&etcd, "--store=etcd");
     schedulers.push(format!("--master={leads}"));
     schedulers.push("--user=nobody".to_owned());

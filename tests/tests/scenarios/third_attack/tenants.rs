@@ -123,7 +123,7 @@ impl Cluster {
     }
 }
 
-/// All that may be read of a daemon, as its description or the reference has it.
+/// Returns all readable paths of a daemon, from its description or the reference.
 fn paths(cluster: &Cluster, daemon: usize) -> Vec<String> {
     let described = cluster.fleet.get(daemon, "admin", "/openapi.json");
     let described = described.filter(|answer| answer.status == 200);

@@ -173,7 +173,7 @@ fn an_executor_hears_what_was_recorded() {
             assert_eq!(record["acknowledged"]["uuid"], UUID);
         }
     }
-    // Ours names the executor in each update; Mesos's agent passes on what the executor said.
+    // Our agent names the executor in each update; Mesos's agent passes the executor's update on.
     let running = &mut events[0]["update"]["status"];
     let named = running
         .as_object_mut()
@@ -231,7 +231,7 @@ fn hears(executor: &mut Executor<'_>, framework: &Framework, offer: &Value, expe
     assert_eq!(kill.as_ref(), Some(expected.event("kill")));
 }
 
-/// Names in all, and the values that are the same everywhere.
+/// Compares all names, and the values that are the same everywhere.
 fn same_environment(file: &str, path: &std::path::Path) {
     let read = wait::eventually("the environment", LIMIT, || {
         std::fs::read_to_string(path).ok()
@@ -296,7 +296,7 @@ fn an_executor_has_a_session_of_its_own() {
     assert!(ids.iter().all(|id| *id == ids[0]), "{text}");
 }
 
-/// A group of two tasks, of which the second is killed.
+/// Launches a group of two tasks, of which the second is killed.
 pub(crate) fn launch_group(framework: &Framework, offer: &Value) {
     let part = |id: &str, command: &str| {
         json!({"name": id, "task_id": {"value": id}, "agent_id": offer["agent_id"],

@@ -1,6 +1,6 @@
 //! Exchanges with a genuine Mesos, sent again: the same codes, texts, headers and keys.
 //!
-//! Here are those of operators; `scheduler`, `executor`, `agent`, `inverse_offers` and `pages` have the others.
+//! This file has those of operators; `scheduler`, `executor`, `agent`, `inverse_offers` and `pages` have the others.
 
 pub(crate) mod agent;
 pub(crate) mod executor;
@@ -195,7 +195,7 @@ fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String>
             .and_then(Value::as_str);
         let found = head.header(&name.to_lowercase());
         if theirs.is_none() && exchange.get("departs").is_some() {
-            // What departs may have a body where Mesos sends none.
+            // A departing answer may have a body where Mesos sends none.
             continue;
         }
         if found != theirs {
@@ -222,7 +222,7 @@ fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String>
             let ours: Value = serde_json::from_str(body).unwrap_or_default();
             essence(ours) == essence(theirs)
         }
-        // We say the place too.
+        // Our message also names the place.
         _ if theirs.contains("syntax error at line 1") => {
             theirs == body || (body.starts_with(theirs.trim_end()) && body.contains("column"))
         }
@@ -232,7 +232,8 @@ fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String>
     (!same).then(|| format!("the body is {body}"))
 }
 
-/// Times, ports and what an agent is able to are another cluster's; lists come out of hash maps.
+/// Removes times, ports and the capabilities of an agent, which are another cluster's; sorts lists, which come out of hash
+/// maps.
 fn essence(value: Value) -> Value {
     match value {
         Value::Object(all) => {

@@ -1,4 +1,4 @@
-//! Pages and answers of both daemons beside those recorded: the same keys with the same types of values.
+//! Pages and answers of both daemons compared with the recorded ones: the same keys with the same types of values.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// The paths at which our pages differ from theirs.
 const DEPARTURES: &[&str] = &[
-    // It was built without git.
+    // The recorded Mesos was built without git.
     ".git_sha",
     ".meseta_version",
     // The flags are each daemon's own.
@@ -36,7 +36,7 @@ const DEPARTURES: &[&str] = &[
     ".oversubscription",
     // A field of v0 that the v1 messages do not have.
     ".agent_info.checkpoint",
-    // Ours says it there too, not only in the status.
+    // Ours contains it there too, not only in the status.
     ".containers[].container_id.parent",
     // More statistics than were on then.
     ".blkio_statistics",
@@ -169,7 +169,7 @@ fn reservations_are_shown_as_recorded() {
     compare(&cluster, "reservation");
 }
 
-/// A cluster whose agent oversubscribes so many cpus.
+/// Starts a cluster whose agent oversubscribes this many cpus.
 fn oversubscribing(cpus: u32) -> Cluster {
     let modules = json!({"libraries": {"modules": {
         "name": "org_apache_mesos_FixedResourceEstimator",
