@@ -44,7 +44,7 @@ const CHUNKS_AHEAD: usize = 2;
 const DOWNLOADS_MAX: usize = 256;
 /// The longest time for which a reader may take nothing.
 pub const STALL_MAX: Duration = Duration::from_secs(60);
-/// The same time while there are too many downloads and another is requested.
+/// The longest such time while there are too many downloads and another is requested.
 const STALL_MAX_CROWDED: Duration = Duration::from_secs(1);
 
 /// The reason why a file was not read.

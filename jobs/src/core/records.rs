@@ -72,7 +72,7 @@ pub(super) struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<Failure>,
     pub(super) stop: Option<Stop>,
-    /// Nothing of the service has been launched since its submission or since its start after a stop.
+    /// Whether the service has launched no task since its submission, or since its start after a stop.
     #[serde(default)]
     pub(super) held: bool,
     /// A task of a service's gang has ended: the others end before all start again.

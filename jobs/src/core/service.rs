@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) wanted_beyond: usize,
     /// Whether all instances run the target and are healthy.
     pub(super) is_done: bool,
-    /// They have been healthy for so long that the target is good.
+    /// Whether they have been healthy long enough for the target to count as good.
     pub(super) is_good: bool,
     /// Healthy instances of the target.
     pub(super) new_healthy: usize,

@@ -37,7 +37,7 @@ pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 pub struct Options {
     /// The time that the agent of a service's task may be away before the core replaces the task.
     pub service_unreachable: Duration,
-    /// The same time for a batch's task, which might have succeeded on its agent.
+    /// The time that the agent of a batch's task may be away: the task might have succeeded there.
     pub batch_unreachable: Duration,
     /// Returns the first time of a schedule after another time, both since the Unix epoch, if any.
     pub next_time: fn(&Cron, Duration) -> Option<Duration>,

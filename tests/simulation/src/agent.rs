@@ -303,7 +303,7 @@ impl Agent {
         self.forget_ended_executors();
     }
 
-    /// Lets a container end that was asked to.
+    /// Ends a container that has received a signal.
     pub(crate) fn heed(&mut self, container: &ContainerId) {
         self.machine.heed(container);
         self.forget_ended_executors();

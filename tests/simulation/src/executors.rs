@@ -24,7 +24,7 @@ pub(crate) struct Executor {
     unacknowledged: Vec<pb::TaskStatus>,
     /// Tasks with an update that the agent has not acknowledged.
     unheard: BTreeMap<String, pb::TaskInfo>,
-    /// The executor was asked to end.
+    /// Whether the executor has been shut down by its agent.
     is_ending: bool,
     /// Messages of its scheduler that it has heard.
     heard: BTreeSet<Vec<u8>>,

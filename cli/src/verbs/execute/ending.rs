@@ -82,7 +82,7 @@ pub(super) struct Ends {
     deadline: Option<Instant>,
     /// The exit code, once the command has to end.
     code: Option<u8>,
-    /// The same signal has come twice.
+    /// Whether a signal has come twice.
     is_repeated: bool,
 }
 
