@@ -1,6 +1,7 @@
 // The page of the scheduler: its jobs equal the API's, a failure is two clicks from its log, and changes are made and asked.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 
 import { rowsOf } from "./browser.js";
 import { LAST_LINE, eventually } from "./cluster.js";
@@ -83,6 +84,31 @@ export async function whyItWaits(page, cluster) {
     const { obstacles } = await cluster.jobs("jobs/huge");
     return (await page.locator(".why").textContent()) === obstacles.join("");
   });
+}
+
+/** Answers with each job of the file of reasons in turn: its page names the failure in one line. */
+export async function everyReason(page, cluster) {
+  const file = new URL("../../jobs/testdata/reasons.jsonl", import.meta.url);
+  const cases = readFileSync(file, "utf8").trim().split("\n").map((line) => JSON.parse(line));
+  assert.ok(cases.length >= 60, `${cases.length}`);
+  const at = "/v1/jobs/reason";
+  const isJob = (url) => url.pathname === at;
+  const isHistory = (url) => url.pathname === `${at}/history`;
+  let shown;
+  await page.route(isJob, (route) => route.fulfill({ json: { ...shown, name: "reason", tasks: [], tasks_total: 0, actions: [] } }));
+  await page.route(isHistory, (route) => route.fulfill({ json: { versions: [], events: [] } }));
+  try {
+    for (const { text, job } of cases) {
+      shown = job;
+      await page.goto(`http://${cluster.scheduler}/#/`);
+      await page.goto(`http://${cluster.scheduler}/#/job/reason`);
+      const isNamed = (line) => line.includes(text.trim());
+      await eventually(text, async () => (await page.locator("main").innerText()).split("\n").some(isNamed));
+    }
+  } finally {
+    await page.unroute(isJob);
+    await page.unroute(isHistory);
+  }
 }
 
 async function change(page, id, verb, said) {

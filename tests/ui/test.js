@@ -13,7 +13,7 @@ import { OPTIONS, breaking, problems, rowsOf, watch } from "./browser.js";
 import { Cluster, FAILING, LAST_LINE, Schedulers, eventually } from "./cluster.js";
 import { brokenStream, goneForGood, lastTasks, lateAnswers, lostAgents, nextLeader, oddAnswers, outcomes, silentStream } from "./failures.js";
 import {
-  changedQuestion, fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, manyInstances, oneJob, schedulerGoneForGood, volumes, whyItWaits,
+  changedQuestion, everyReason, fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, manyInstances, oneJob, schedulerGoneForGood, volumes, whyItWaits,
 } from "./jobs.js";
 
 const PICTURES = path.resolve(import.meta.dirname, "../../docs/page");
@@ -501,6 +501,7 @@ try {
   await step("what happens to jobs comes live", () => jobEvents(page, cluster));
   await step("a volume of a job is shown, and destroyed by a form", () => volumes(page, cluster));
   await step("very many instances are shown in pages", () => manyInstances(page, cluster));
+  await step("the page of a job names each way to fail or to wait in one line", () => everyReason(page, cluster));
   await step("a question whose subject has changed does nothing", () => changedQuestion(page, cluster));
   await step("nobody is shown anything without a secret", nobody);
   await step("a reader sees only its own and gets no form that would be refused", eachItsOwn);
