@@ -131,7 +131,7 @@ impl Floor {
         Ok(Self { trees })
     }
 
-    /// Until exec, and until all is removed again.
+    /// Launches; returns the times until exec, and until all is removed again.
     fn launch(&self, round: u64) -> Result<[Duration; 2], AnyError> {
         let program = c"/bin/true";
         let args = [program.as_ptr(), std::ptr::null()];
@@ -234,7 +234,7 @@ impl Engine {
             answers,
         };
         engine.expect("ready")?;
-        // Once outside the measure: caches, and whether it works at all.
+        // One run outside the measurement: fills caches, and shows whether the engine works at all.
         engine.run()?;
         Ok(engine)
     }

@@ -19,7 +19,7 @@ use meseta_isolators::{
     ContainerName, Containers, DestroyOptions, Host, Isolation, SLOW_EVERY, Sampler,
 };
 
-/// Read in every sweep; the others in every fifth.
+/// Files read in every sweep; the others are read in every fifth.
 const HOT: [&str; 9] = [
     "cpuacct.stat",
     "cpu.stat",

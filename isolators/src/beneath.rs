@@ -19,7 +19,7 @@ use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 
-/// A rename elsewhere at the same moment makes the kernel ask for another try.
+/// Attempts of an open: a rename elsewhere at the same moment makes the kernel fail with EAGAIN.
 const TRIES: usize = 16;
 
 /// Folders are emptied in place down to this depth, with a descriptor for each level.
@@ -28,8 +28,8 @@ const DEPTH_MAX: usize = 32;
 /// The maximum number of repeated reads of folders of one tree that were not empty in the end. Some filesystems skip names
 /// while others are removed, and the removal does not wait for a process that goes on making new names.
 const FURTHER_PASSES_MAX: usize = 64;
-/// Entries that came or changed since the removal began and are removed all the same; whoever makes more would
-/// otherwise never let it end.
+/// Limit on entries that came or changed since the removal began and are removed all the same; a process that makes more
+/// would otherwise never let it end.
 const LATE_MAX: usize = 4_096;
 /// Limit on names of older files that changed since the removal began, as a file does when another of its names is removed.
 /// New names of an old file look the same, and a process that makes them would otherwise never let the removal end.
@@ -40,7 +40,7 @@ const PASSED_OVER_MAX: usize = 16_384;
 /// The mode of a file of output, as in Mesos.
 pub(crate) const OUTPUT_MODE: u32 = 0o644;
 
-/// Opens a folder for nothing but to name it.
+/// Opens a folder only as a reference.
 const NAMED: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
 /// Opens a folder to list and change it.
@@ -48,11 +48,11 @@ const LISTED: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_NONBLOCK);
 
-/// Held while a folder is made: containers of one group are launched side by side, and one that finds the
-/// folder they share puts its own into it before the other has seen that what it made is empty.
+/// Serializes the making of folders. Containers of one group start side by side, and a container that finds the shared folder
+/// puts its own into it, before the other has checked that its new folder is empty.
 static FOLDER_CREATION: Mutex<()> = Mutex::new(());
 
-/// Whom something new is given to: user and group.
+/// The owner of a new file: user and group.
 pub type Owner = Option<(u32, u32)>;
 
 /// A folder that everything stays in.
@@ -99,8 +99,7 @@ impl Folder {
         Ok(Self { fd })
     }
 
-    /// Something beneath this folder that is there, found without following a link; an empty path is this
-    /// folder.
+    /// Opens an existing entry beneath this folder, without following a link; an empty path is this folder.
     pub fn open_at(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
         let path = or_itself(path);
         let mut flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
@@ -118,8 +117,8 @@ impl Folder {
         Ok(openat2(&self.fd, path, how)?)
     }
 
-    /// A folder in this one, by its name, made with this mode and owner if nothing is there. One that is
-    /// there stays as it is.
+    /// Enters the subfolder of this name, and makes it with this mode and owner if it is missing. An existing folder stays
+    /// unchanged.
     pub fn enter(&self, name: &OsStr, mode: u32, owner: Owner) -> io::Result<Self> {
         match self.make_folder(name, mode, owner) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -129,7 +128,7 @@ impl Folder {
         }
     }
 
-    /// The folder at a relative path, with those above it, as [`Self::enter`] does it.
+    /// Enters the folder at a relative path, with those above it, as [`Self::enter`] does.
     pub fn enter_all(&self, path: &Path, mode: u32, owner: Owner) -> io::Result<Self> {
         let mut at = self.folder(Path::new(""))?;
         for part in path.components() {
@@ -162,7 +161,7 @@ impl Folder {
         Ok(Self { fd: made })
     }
 
-    /// A folder in this one that is the owner's: a new one, or one that was there if it is theirs already.
+    /// Enters a subfolder of the owner's: a new folder, or an existing one if it belongs to the owner already.
     pub fn own_folder(&self, name: &OsStr, mode: u32, owner: Owner) -> io::Result<Self> {
         match self.make_folder(name, mode, owner) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -188,21 +187,21 @@ impl Folder {
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let private = Mode::from_bits_truncate(mode & 0o700);
         let file = nix::fcntl::openat(&self.fd, name, flags, private)?;
-        // Whatever the umask took away.
+        // Restores the bits that the umask removed.
         nix::sys::stat::fchmod(&file, Mode::from_bits_truncate(mode))?;
         give(&file, owner)?;
         Ok(file)
     }
 
-    /// The file of this name in this folder for the output of the owner's processes: a new one, or one
-    /// that was there if it is a regular file with one name and the owner's own.
+    /// Opens the output file of this name for the owner's processes: a new file, or an existing regular file with one name that
+    /// belongs to the owner.
     pub fn output_file(&self, name: &OsStr, owner: Owner, more: OFlag) -> io::Result<OutputFile> {
         match self.create(name, OUTPUT_MODE, owner, more) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             created => return created.map(|file| OutputFile { file, bytes: 0 }),
         }
         let uid = user_of(owner);
-        // Looked at before it is opened for writing, which a pipe or a device would notice.
+        // Checked before it is opened for writing, which would have an effect on a pipe or a device.
         check_owner(&fstat(self.open_at(Path::new(name), OFlag::O_PATH)?)?, uid)?;
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | more;
         let file = self.open_at(Path::new(name), flags)?;
@@ -262,7 +261,7 @@ impl Folder {
         }
     }
 
-    /// Removes everything in this folder, as [`Self::remove`] does it.
+    /// Removes everything in this folder, as [`Self::remove`] does.
     pub fn empty(&self) -> io::Result<()> {
         let top = Self {
             fd: self.open_at(Path::new("."), LISTED)?,
@@ -289,7 +288,7 @@ impl Folder {
 /// A tree that is being removed.
 struct Removal<'a> {
     top: &'a Folder,
-    /// Asked after each entry, and whether it was answered with no.
+    /// The question after each entry, and whether its answer was no.
     may_go_on: &'a dyn Fn() -> bool,
     is_stopped: bool,
     /// Folders too deep are moved up to the top, under numbers from here on.
@@ -309,7 +308,7 @@ struct Removal<'a> {
 
 impl<'a> Removal<'a> {
     fn new(top: &'a Folder, clock: fn() -> (i64, i64), may_go_on: &'a dyn Fn() -> bool) -> Self {
-        // Not to be guessed by somebody who wants to be in the way.
+        // Unpredictable, so that no process can occupy the name in advance.
         let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
         let start = monotonic.map_or(0, |time| time.tv_nsec().unsigned_abs() << 24);
         Self {
@@ -328,15 +327,15 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// Whether a folder is read again in which nothing was left before `left` and which is not empty: what could not
-    /// be removed just now is not tried again.
+    /// Whether to read again a folder that is not empty although the last pass (from `left` on) removed every entry: entries that
+    /// could not be removed just now are not tried again.
     fn goes_on(&mut self, left: usize) -> bool {
         let goes_on = self.left == left && self.further_passes > 0;
         self.further_passes -= usize::from(goes_on);
         goes_on
     }
 
-    /// The outcome of all, whose last step had this one.
+    /// The result of the whole removal, whose last step had the result `last`.
     fn into_result(self, last: io::Result<()>) -> io::Result<()> {
         let Some(failure) = self.failure.or(last.err()) else {
             return Ok(());
@@ -387,14 +386,14 @@ impl<'a> Removal<'a> {
         Ok(())
     }
 
-    /// Whether it was moved up by us: each of those has its turn once.
+    /// Whether this removal moved the folder to the top: each of those has its turn once.
     fn is_moved(&self, name: &CStr) -> bool {
         let number = name.to_str().ok().and_then(|name| name.strip_prefix(MOVED));
         let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
         number.is_some_and(|number| (self.first..self.next).contains(&number))
     }
 
-    /// Whether it came or changed since the removal began, and too many others did.
+    /// Whether the entry came or changed since the removal began, and too many others did.
     fn is_too_late(&mut self, folder: &Folder, name: &CStr) -> bool {
         let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
         let stat = nix::sys::stat::fstatat(&folder.fd, name, flags);
@@ -421,15 +420,15 @@ impl<'a> Removal<'a> {
         moment > self.began && moment <= (self.clock)()
     }
 
-    /// Whether it is a file that was there before the removal began; where its filesystem does not tell, one with
-    /// more names.
+    /// Whether the entry is a file from before the removal began; where its filesystem records no such time, a file with several
+    /// names.
     fn is_older_file(&self, folder: &Folder, name: &CStr, stat: &FileStat) -> bool {
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         kind != SFlag::S_IFDIR
             && made_at(folder, name).map_or(stat.st_nlink > 1, |made| !self.is_since(made))
     }
 
-    /// Removes an entry, or takes note that it is left.
+    /// Removes an entry, or records that it remains.
     fn try_remove(&mut self, folder: &Folder, name: &CStr, depth: usize) {
         if let Err(error) = self.remove(folder, name, depth) {
             self.left += 1;
@@ -453,7 +452,7 @@ impl<'a> Removal<'a> {
             return self.move_up(folder, name);
         }
         let inner = match folder.step_into(OsStr::from_bytes(name.to_bytes())) {
-            // It is something else by now, for the next pass.
+            // The entry was replaced in the meantime; the next pass handles it.
             Err(error) if is_swapped(&error) => return Ok(()),
             inner => inner?,
         };

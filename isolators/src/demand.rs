@@ -7,7 +7,7 @@
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Limit {
     Unlimited,
-    /// At most this much, in the unit of the field that holds it.
+    /// A ceiling of this much, in the unit of the field that holds it.
     At(u64),
 }
 
@@ -18,13 +18,12 @@ pub struct Demand {
     pub cpus_millis: u64,
     /// CPU ceiling in thousandths, when the task gave one.
     pub cpus_limit: Option<Limit>,
-    /// Whether some of those that share the container gave no CPU ceiling: `cpus_limit` counts their
-    /// requests, and binds only where requests do (CFS).
+    /// Whether some tasks that share the container gave no CPU ceiling: `cpus_limit` counts their requests, and binds only where
+    /// requests do (CFS).
     pub cpus_partly_limited: bool,
     /// Whether any of the container's CPUs are revocable.
     pub cpus_revocable: bool,
-    /// Requested memory, in bytes. `None`: the container has no memory resource; `cgroups/mem` gives it the
-    /// least that a container has.
+    /// Requested memory, in bytes. `None` without a memory resource: `cgroups/mem` then gives the container the minimum.
     pub mem_bytes: Option<u64>,
     /// Memory ceiling in bytes, when the task gave one.
     pub mem_limit: Option<Limit>,

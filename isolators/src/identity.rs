@@ -30,7 +30,7 @@ pub enum ContainerNameError {
     Empty,
     #[error("a container name has at most {CONTAINER_NAME_BYTES_MAX} bytes, not {0}")]
     TooLong(usize),
-    /// A leading dot is ours (and `..` is nobody's).
+    /// A leading dot is reserved for our own folders (and for `..`).
     #[error("a container name may not start with '.': {0:?}")]
     LeadingDot(String),
     /// A byte outside `[A-Za-z0-9._:@=+-]`.
@@ -60,13 +60,13 @@ impl ContainerName {
         &self.0
     }
 
-    /// The container that this one is nested in, and its own name there.
+    /// The outer container of this nested one, and its own name there.
     pub fn nesting(&self) -> Option<(Self, &str)> {
         let (outer, inner) = self.0.rsplit_once(NESTING)?;
         Some((Self(outer.into()), inner))
     }
 
-    /// The container that is nested in none: this one, or the one around it.
+    /// The outermost container: this one, or the one that contains it.
     pub fn outermost(&self) -> Self {
         let outer = self.0.split(NESTING).next().unwrap_or_default();
         Self(outer.into())
@@ -89,7 +89,7 @@ impl BootId {
         Self::at(Path::new("/proc"))
     }
 
-    /// Read below a given procfs.
+    /// Reads the boot id below a given procfs.
     pub fn at(proc: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(proc.join("sys/kernel/random/boot_id"))?;
         Ok(Self(text.trim().into()))
@@ -183,7 +183,7 @@ impl ProcessIdentity {
         matches!(self.open(), Ok(Some(_)))
     }
 
-    /// Waits for its end; whether it came in time.
+    /// Waits for the end of the process; returns whether it came in time.
     pub(crate) fn wait_end(&self, at_most: Duration) -> bool {
         match self.open() {
             Ok(Some(pidfd)) => wait_pidfd(&pidfd, at_most).unwrap_or(false),
@@ -197,7 +197,7 @@ fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
     wait_pidfd(pidfd, Duration::ZERO)
 }
 
-/// Waits until the process behind a pidfd has ended; whether it has.
+/// Waits until the process behind a pidfd has ended; returns whether it has.
 pub(crate) fn wait_pidfd(pidfd: &OwnedFd, at_most: Duration) -> io::Result<bool> {
     sys::is_readable_by(pidfd, Instant::now() + at_most)
 }

@@ -70,7 +70,7 @@ impl LaunchStep {
         Self::ALL.get(place).copied()
     }
 
-    /// The capability without which the kernel refuses this step, if it is that; for a message.
+    /// The name of the capability that this step needs, if the kernel refused the step; for a message.
     pub(crate) fn lacking(self, source: &io::Error) -> &'static str {
         if source.kind() != io::ErrorKind::PermissionDenied {
             return "";

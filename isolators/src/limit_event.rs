@@ -1,6 +1,6 @@
-//! Kernel events which say that a container may have run into a limit.
+//! Kernel events that signal a possible limit of a container.
 //!
-//! Made by [`crate::Containers::watch_limits`]; the caller waits with the means of its runtime. Invariant: no event
+//! [`crate::Containers::watch_limits`] returns them; the caller waits with the means of its runtime. Invariant: no event
 //! needs an inotify instance, of which all programs of a user share 128.
 
 use std::io;

@@ -25,7 +25,7 @@ pub struct Mount {
     pub super_options: Vec<String>,
 }
 
-/// A place in a file system, whatever it is mounted as.
+/// A place in a file system, independent of its mount point.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Location {
     /// The file system, as `major:minor`.
@@ -35,7 +35,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Whether this place is the other one, or below it.
+    /// Whether this place equals the other one or is below it.
     pub fn is_within(&self, other: &Self) -> bool {
         self.device == other.device && self.path.starts_with(&other.path)
     }
@@ -65,11 +65,11 @@ impl Mount {
         })
     }
 
-    /// The place of what the process sees at a path, if the path is at or below the mount's point.
+    /// The place of a path in the process's view, if the path is at or below the mount point.
     pub fn locate(&self, path: &Path) -> Option<Location> {
         let below = path.strip_prefix(&self.point).ok()?;
         let mut location = self.location();
-        // Of the mounted itself there is no further part, and none is put behind it.
+        // The mount point itself has no remaining path to append.
         if !below.as_os_str().is_empty() {
             location.path.push(below);
         }
@@ -85,7 +85,7 @@ impl Mount {
     }
 }
 
-/// All mounts that a process sees, in the order in which they were made.
+/// All mounts in a process's view, in the order in which they were made.
 #[derive(Clone, Debug, Default)]
 pub struct MountTable(Vec<Mount>);
 
@@ -116,8 +116,7 @@ impl MountTable {
         self.0.is_empty()
     }
 
-    /// The place of a path without links in it: in the mount that is the deepest on its way, and of several at one point
-    /// the last.
+    /// The place of a path without links in it: in the deepest mount on its way, and in the last of several at one point.
     pub fn locate(&self, path: &Path) -> Option<Location> {
         let around = self.iter().filter(|mount| path.starts_with(&mount.point));
         let deepest = around.max_by_key(|mount| mount.point.components().count())?;

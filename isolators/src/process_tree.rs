@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use crate::identity::fields_of_stat;
 use crate::sys;
 
-/// Tables of files that each thread of a process is compared with: one that is hostile gives each of its threads a table.
+/// The number of file tables with which each thread of a process is compared: a hostile process gives each of its threads a
+/// table.
 const TABLES_COMPARED_MAX: usize = 16;
 
-/// Direct children of a process. Empty if it is gone.
+/// Direct children of a process; empty if the process is gone.
 pub(crate) fn children_of(pid: i32) -> Vec<i32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     match fs::read_to_string(path) {
@@ -21,14 +22,14 @@ pub(crate) fn children_of(pid: i32) -> Vec<i32> {
             .split_ascii_whitespace()
             .filter_map(|word| word.parse().ok())
             .collect(),
-        // A kernel without that file: look at everybody.
+        // The kernel does not have that file: check all processes.
         Err(_) => all_children(Path::new("/proc"))
             .remove(&pid)
             .unwrap_or_default(),
     }
 }
 
-/// All descendants of a process, itself not included.
+/// All descendants of a process, without the process.
 pub(crate) fn descendants_of(proc: &Path, pid: i32) -> Vec<i32> {
     let mut children = all_children(proc);
     let mut found = Vec::new();
@@ -42,9 +43,8 @@ pub(crate) fn descendants_of(proc: &Path, pid: i32) -> Vec<i32> {
     found
 }
 
-/// Whether one of these processes has a child that this procfs does not show (`hidepid`, and a user that
-/// is not its own). Looked at twice: a child may end in between. The kernel lists children by thread; those
-/// of first threads are looked at.
+/// Whether one of these processes has a child that this procfs hides (`hidepid`, and a user that is not its own). Checked
+/// twice: a child may end in between. The kernel lists children by thread; only first threads are read.
 pub(crate) fn has_hidden_child(proc: &Path, pids: &[i32]) -> bool {
     let listed = |pid: &i32| {
         let pid = pid.to_string();
@@ -67,16 +67,16 @@ pub(crate) fn has_hidden_child(proc: &Path, pids: &[i32]) -> bool {
     })
 }
 
-/// Folders of the threads of a process, as procfs shows them; empty if it is gone. The first thread may have ended long
-/// before the others, and each may have files and namespaces of its own.
+/// Folders of the threads of a process, as procfs shows them; empty if the process is gone. The first thread may have ended
+/// long before the others, and each may have files and namespaces of its own.
 pub(crate) fn threads_of(process: &Path) -> Vec<PathBuf> {
     let threads = fs::read_dir(process.join("task")).into_iter().flatten();
     let folders = threads.flatten().map(|entry| entry.path());
     folders.collect()
 }
 
-/// Returns one folder of threads for each table of files in a process: most have one in all. Where the kernel does not tell,
-/// that of every thread.
+/// Returns one folder of threads for each table of files in a process: most processes have a single table. Where the kernel
+/// cannot compare tables, the folder of every thread.
 pub(crate) fn file_tables_of(process: &Path) -> Vec<PathBuf> {
     let number = |folder: &Path| folder.file_name()?.to_str()?.parse::<i32>().ok();
     let mut tables: Vec<PathBuf> = Vec::new();
@@ -111,7 +111,7 @@ fn all_children(proc: &Path) -> BTreeMap<i32, Vec<i32>> {
     children
 }
 
-/// The parent of a process; `None` if it is gone.
+/// The parent of a process; `None` if the process is gone.
 pub(crate) fn parent_of_process(proc: &Path, pid: i32) -> Option<i32> {
     let stat = fs::read(proc.join(pid.to_string()).join("stat")).ok()?;
     parent_of(&stat)

@@ -1,9 +1,8 @@
 //! Distinguishes transient resource shortage of the agent (descriptors, memory, disk) from errors of the request.
 //!
-//! A call that fails because this process or this machine has run out of descriptors or memory says nothing of
-//! the file, process or container that it was about: whoever asked waits and asks again. Nor does it when the device
-//! below failed, which may answer a moment later; but one that never does must not hold everything up, so [`again`]
-//! asks a few times.
+//! If a call fails because this process or this machine has run out of descriptors or memory, the state of its file, process
+//! or container stays unknown: the caller waits and repeats the call. The same holds when the device below failed, which may
+//! answer a moment later. But a dead device must not block everything, so [`again`] repeats a few times.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! The exit status a supervisor leaves behind, and how an agent reads it back.
+//! The exit status that a supervisor leaves behind, and its reading by an agent.
 //!
-//! Written once per container by the supervisor (tmp, fsync, rename, fsync of the folder) as one line
-//! with a checksum: `meseta-exit 1 <cause> <value> <step> <killed> <unix ms> <crc32>`. Invariant: a record that
-//! is missing, torn or of an unknown version is an error or `None`, never success.
+//! The supervisor writes it once per container (tmp, fsync, rename, fsync of the folder) as one line with a checksum:
+//! `meseta-exit 1 <cause> <value> <step> <killed> <unix ms> <crc32>`. Invariant: a record that is missing, torn or of an
+//! unknown version is an error or `None`, never success.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::shortage::again;
 /// File name inside `<runtime dir>/containers/<name>/`.
 pub(crate) const STATUS_FILE: &str = "status";
 
-/// File name of the supervisor's identity, beside it.
+/// File name of the supervisor's identity, beside the exit record.
 pub(crate) const SUPERVISOR_FILE: &str = "supervisor";
 
 const MAGIC: &str = "meseta-exit";
@@ -39,7 +39,7 @@ pub enum ExitCause {
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct ExitRecord {
     pub cause: ExitCause,
-    /// Whether a kill request had been received before.
+    /// Whether a kill request had arrived before the end.
     pub kill_requested: bool,
     /// The time of the end, since the Unix epoch.
     pub at: Duration,
@@ -159,7 +159,7 @@ mod tests {
         for record in records() {
             assert_eq!(ExitRecord::from_line(&record.to_line()), Some(record));
         }
-        // Supervisors of another build read and write the same.
+        // Supervisors of another build read and write the same format.
         let line = records()[0].to_line();
         assert_eq!(line, "meseta-exit 1 exited 0 0 1 1790000000123 90f454d1\n");
     }
@@ -222,7 +222,7 @@ mod tests {
                 read
             })
         };
-        // It is read for half a second, which the other thread may not be given.
+        // The read repeats for half a second, in which the other thread may not run.
         let read = (0..20).find_map(|_| read_while_it_is_mended().ok());
         assert_eq!(read.expect("read at last"), Some(record));
     }

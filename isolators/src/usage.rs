@@ -16,7 +16,7 @@ pub struct ContainerUsage {
     pub pids: PidsUsage,
     /// Block devices, where `cgroups/blkio` is on.
     pub io: IoUsage,
-    /// Stall times, where the unified tree gives them.
+    /// Stall times, where the unified tree provides them.
     pub pressure: PressureUsage,
 }
 
@@ -27,7 +27,7 @@ pub struct CpuUsage {
     pub system_secs: Option<f64>,
     /// CFS periods in which the container was runnable (only with a quota).
     pub nr_periods: Option<u64>,
-    /// CFS periods in which it was throttled.
+    /// CFS periods in which the container was throttled.
     pub nr_throttled: Option<u64>,
     pub throttled_secs: Option<f64>,
     /// The quota in force, in CPUs; `None` without one.
@@ -37,9 +37,9 @@ pub struct CpuUsage {
 /// Memory in bytes, and the kernel's reactions to a lack of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryUsage {
-    /// All that is charged.
+    /// The charged memory in all.
     pub total_bytes: Option<u64>,
-    /// All that is charged including swap.
+    /// The charged memory including swap.
     pub total_memsw_bytes: Option<u64>,
     /// The hard limit in force; `None` when unlimited.
     pub limit_bytes: Option<u64>,
@@ -62,7 +62,7 @@ pub struct MemoryUsage {
     pub oom_kills: Option<u64>,
     /// The numbers of events of low, medium and critical pressure since the agent watches (v1).
     pub low_pressure: Option<u64>,
-    /// See `low_pressure`; each level is counted in those below it too.
+    /// Events as in `low_pressure`; each level also counts in those below it.
     pub medium_pressure: Option<u64>,
     pub critical_pressure: Option<u64>,
 }
@@ -92,7 +92,7 @@ pub struct IoUsage {
 pub struct PressureUsage {
     /// Waiting for a processor.
     pub cpu_some_secs: Option<f64>,
-    /// All of them waiting for a processor, held by a quota or by others.
+    /// Total time in which all tasks waited for a processor, because of a quota or of others.
     pub cpu_full_secs: Option<f64>,
     pub memory_some_secs: Option<f64>,
     pub memory_full_secs: Option<f64>,
@@ -159,7 +159,7 @@ impl ContainerUsage {
         self.merge_local(other, further, further);
     }
 
-    /// Whether a local counter says that anything happened.
+    /// Whether a local counter is above zero.
     pub(crate) fn has_local(&self) -> bool {
         let counts = self.local_counts().into_iter();
         counts.flatten().any(|count| count > 0)
@@ -178,7 +178,7 @@ impl ContainerUsage {
         self.cpu.throttled_secs = secs(self.cpu.throttled_secs, other.cpu.throttled_secs);
     }
 
-    /// All local counters but the one of time, [`CpuUsage::throttled_secs`]; their order is that of the stored form.
+    /// All local counters except that of time, [`CpuUsage::throttled_secs`]; their order is that of the stored form.
     pub(crate) fn local_counts(&self) -> [Option<u64>; LOCAL_COUNTS] {
         self.clone().local_counts_mut().map(|count| *count)
     }
@@ -301,7 +301,7 @@ mod tests {
         expected.cpu.throttled_secs = Some(1.0);
         expected.memory.total_bytes = Some(1);
         assert_eq!(outer, expected);
-        // Where neither says anything there is no figure.
+        // If neither reading has the figure, the sum has none.
         let mut none = ContainerUsage::default();
         none.add_local(&ContainerUsage::default());
         assert_eq!(none, ContainerUsage::default());

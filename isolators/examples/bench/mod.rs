@@ -26,7 +26,7 @@ pub(crate) fn run(measure: impl FnOnce() -> Result<(), AnyError>) -> ExitCode {
     }
 }
 
-/// Below every hierarchy, this program's alone.
+/// The cgroups root of this program alone, below every hierarchy.
 pub(crate) fn cgroups_root() -> PathBuf {
     format!("meseta-bench-{}", std::process::id()).into()
 }

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::bench::{AnyError, spec};
 
-/// Until exec, from then to the supervisor's end, from then until all is removed.
+/// Launches a container; returns the times until exec, from then to the supervisor's end, and from then until all is removed.
 pub(crate) fn launch(
     containers: &Containers,
     folder: &Path,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A folder, and beside it one that nothing may touch.
+/// A folder, and a folder beside it that no operation may touch.
 fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().expect("a folder");
     let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
@@ -65,7 +65,7 @@ fn whatever_is_no_plain_file_of_the_owners_is_refused() {
         let opened = folder.output_file(OsStr::new(name), None, OFlag::empty());
         assert_eq!(errno(opened), Some(expected), "{name}");
     }
-    // With a reader a pipe could be opened, and would be no file all the same.
+    // With a reader a pipe could be opened, but it is still not a file.
     let _reader = fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -152,7 +152,7 @@ fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
     assert!(!inside.join("link").exists() && outside.join("file").exists());
 }
 
-/// A folder is swapped for a link and back as fast as that goes, while files are made and removed below it.
+/// A thread swaps a folder for a link and back as fast as it can, while files are made and removed below the folder.
 #[test]
 fn a_race_for_the_folder_is_never_won() {
     let (_dir, inside, outside) = place();
@@ -234,7 +234,7 @@ fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
     assert!(!tree.exists());
 }
 
-/// Each name that is removed changes the file that has all the others.
+/// Each removed name changes the file that has all the others.
 #[test]
 fn all_names_of_one_file_are_removed_at_once() {
     let (_dir, inside, _) = place();

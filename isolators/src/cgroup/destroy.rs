@@ -31,13 +31,13 @@ const KILL_AGAIN: Duration = Duration::from_millis(500);
 /// The longest wait for a supervisor to write the exit record once its task is gone: the write waits for a disk.
 const SUPERVISOR_GRACE: Duration = Duration::from_secs(10);
 
-/// Most processes that are named when they will not die.
+/// The maximum number of named processes when they do not die.
 const NAMED_MAX: usize = 8;
 
 /// The result of a step.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Progress {
-    /// Come again after this.
+    /// The caller steps again after this time.
     Wait(Duration),
     /// Nothing runs in the groups any more, and their removal is next; the caller steps again once the removal may begin. The
     /// step repeats this result if a process enters a group in the meantime.
@@ -112,7 +112,7 @@ impl Destroy {
         }
     }
 
-    /// Goes as far as it can at this moment (any clock that does not go back).
+    /// Goes as far as it can at this moment. The time may come from any clock that does not go back.
     pub(crate) fn step(&mut self, now: Duration) -> Progress {
         loop {
             let entered = self.stage;
@@ -149,7 +149,7 @@ impl Destroy {
     }
 
     fn supervisor_lives(&self) -> bool {
-        // What cannot be looked at is taken for alive: better stuck than forgotten.
+        // An unreadable supervisor counts as alive: better stuck than forgotten.
         self.supervisor
             .as_ref()
             .is_some_and(|who| !matches!(who.open(), Ok(None)))
@@ -254,7 +254,7 @@ impl Destroy {
         if now >= self.since.saturating_add(self.options.remove) {
             return Some(Progress::Stuck(left.trim_end().to_owned()));
         }
-        // Somebody may have been cloned into a group between the last look and now.
+        // A process may have been cloned into a group between the last read and now.
         if !self.pids().is_empty() && now >= self.since + KILL_AGAIN {
             return self.enter(Stage::Inspect, now);
         }
@@ -313,13 +313,13 @@ pub(super) fn remove_tree(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
 fn remove_one(dir: &Path) -> io::Result<()> {
     match fs::remove_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A read-only tree says so before it looks whether there is anything to remove.
+        // A read-only tree fails before it checks whether there is anything to remove.
         Err(_) if !dir.exists() => Ok(()),
         other => other,
     }
 }
 
-/// Removes a group that holds no process and no group with one; whether it is gone.
+/// Removes a group that holds no process and no group with one; returns whether it is gone.
 pub(crate) fn remove_if_empty(dir: &Path) -> bool {
     let mut pids = Vec::new();
     collect_pids(dir, &mut pids);
@@ -364,7 +364,7 @@ mod tests {
         Destroy::new(Groups { dirs: vec![group] }, None, options())
     }
 
-    /// Steps until an answer, on a clock of its own; how long it took by that clock.
+    /// Steps until a final result, on a clock of its own; returns the time by that clock.
     fn run(destroy: &mut Destroy) -> (Progress, Duration) {
         let mut now = Duration::from_secs(100);
         loop {
@@ -416,7 +416,7 @@ mod tests {
         );
     }
 
-    /// A pid that no process has, nor can have, so that a fixture kills nobody.
+    /// A pid that no process can have, so that a fixture kills nobody.
     const NOBODY: i32 = i32::MAX;
 
     #[test]

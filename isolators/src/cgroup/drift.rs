@@ -11,7 +11,7 @@ const PAGE_MAX: u64 = 64 << 10;
 /// Cannot be read back as they were written.
 const WRITE_ONLY: [&str; 3] = ["devices.allow", "devices.deny", "(device program)"];
 
-/// Never lowered under a running task by an update, so a higher one may be from an earlier demand.
+/// The files that an update never lowers under a running task, so a higher value may be from an earlier demand.
 const ONLY_RAISED: [&str; 3] = [
     "memory.limit_in_bytes",
     "memory.memsw.limit_in_bytes",
@@ -24,7 +24,7 @@ pub enum DriftKind {
     Differs,
     /// The file is missing.
     Missing,
-    /// A hard memory limit is higher than asked for; [`crate::Containers::shrink_memory`] lowers it.
+    /// A hard memory limit is higher than requested; [`crate::Containers::shrink_memory`] lowers it.
     Higher,
 }
 
@@ -38,7 +38,7 @@ pub struct Drift {
     pub kind: DriftKind,
 }
 
-/// Compares the writes of a plan with what `read` finds.
+/// Compares the writes of a plan with the values from `read`.
 pub(crate) fn drifts(
     requested: &[KnobWrite],
     mut read: impl FnMut(&KnobWrite) -> Option<String>,
@@ -92,7 +92,7 @@ enum Value<'a> {
     Text(&'a str),
 }
 
-/// No limit is the highest of all.
+/// Parses a value; an unlimited value is the highest of all.
 fn value(text: &str) -> Value<'_> {
     match text {
         "-1" | "max" => Value::Number(u64::MAX),

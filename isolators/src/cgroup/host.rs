@@ -14,7 +14,7 @@ use crate::mount_table::MountTable;
 /// The mount mode of the host's cgroups.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Mode {
-    /// No usable cgroups: not mounted, or not ours to write.
+    /// There are no usable cgroups: not mounted, or not ours to write.
     None,
     /// Version 1 hierarchies only.
     Legacy,
@@ -75,7 +75,7 @@ pub enum DetectError {
 }
 
 impl Host {
-    /// Looks at the running machine.
+    /// Detects the running machine.
     pub fn detect() -> Result<Self, DetectError> {
         let admin = caps::has_cap(
             None,
@@ -86,7 +86,7 @@ impl Host {
         Self::at(Path::new("/proc"), privileged)
     }
 
-    /// Looks at the machine behind a given procfs.
+    /// Detects the machine behind a given procfs.
     pub fn at(proc: &Path, privileged: bool) -> Result<Self, DetectError> {
         let path = proc.join("self/mountinfo");
         let text = fs::read(&path).map_err(|source| DetectError::MountTable {

@@ -102,7 +102,7 @@ pub(super) fn write_file(
     }
 }
 
-/// A control file's text; `None` if it is not there or cannot be read here.
+/// The text of a control file; `None` if the file is missing or unreadable.
 pub(crate) fn read_text(dir: &Path, file: &str) -> Option<String> {
     fs::read_to_string(dir.join(file)).ok()
 }
@@ -158,8 +158,8 @@ pub(crate) fn flat_values<const N: usize>(text: &str, keys: [&str; N]) -> [Optio
 /// The processes in a group itself, without its children. A group that is gone has none.
 pub(crate) fn list_pids(dir: &Path) -> io::Result<Vec<i32>> {
     match fs::read_to_string(dir.join("cgroup.procs")) {
-        // 0 stands for a process of a pid namespace that we cannot see. It must never reach a kill,
-        // where it means our own process group.
+        // 0 stands for a process of a pid namespace that we cannot see. It must never be used in a kill, where it means our own
+        // process group.
         Ok(text) => {
             let pids = text
                 .lines()

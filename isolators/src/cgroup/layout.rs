@@ -21,11 +21,10 @@ pub(crate) const SUPERVISORS: &str = ".supervisors";
 /// Parent of the containers with revocable CPUs.
 const REVOCABLE: &str = ".revocable";
 
-/// Begins the folder of a nested container, inside that of the one around it: no knob of the kernel
-/// begins so.
+/// The prefix of the folder of a nested container inside its outer container: no knob of the kernel begins this way.
 const NESTED: char = '+';
 
-/// Most containers in one other that are looked at: a task may be able to make folders of such names too.
+/// The maximum number of nested containers to read in another: a task may be able to make folders with such names too.
 const NESTED_MAX: usize = 4096;
 
 /// Folder of a container's processes on v2.
@@ -69,7 +68,7 @@ pub struct GroupDir {
 /// A container's folders, one per tree.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Groups {
-    /// All of them, v1 first.
+    /// The folders in all trees, v1 first.
     pub dirs: Vec<GroupDir>,
 }
 
@@ -182,7 +181,7 @@ impl Layout {
         self.groups_at(Path::new(REVOCABLE))
     }
 
-    /// v1 files that a launcher, having one thread, writes itself into, and its supervisors with it.
+    /// The v1 files into which a launcher, a process with one thread, writes itself, and its supervisors with it.
     pub fn supervisor_tasks(&self) -> Vec<PathBuf> {
         let dirs = self.supervisor_dirs().into_iter().zip(&self.trees);
         dirs.filter(|(_, tree)| tree.version == Version::V1)
@@ -245,8 +244,8 @@ impl Layout {
 }
 
 impl GroupDir {
-    /// The folder that the container's own processes are in: on v2 its leaf, since a group that divides its controllers
-    /// holds nobody.
+    /// The folder of the container's own processes: on v2 its leaf, since a group that divides its controllers holds no
+    /// processes.
     pub fn tasks(&self) -> Arc<Path> {
         match self.version {
             Version::V1 => self.dir.clone(),
@@ -295,10 +294,10 @@ impl Groups {
         }
     }
 
-    /// The containers nested in this one whose folders are there, each with its own name. More than [`NESTED_MAX`] are
-    /// an error: of some of them the sum would go up and down.
+    /// The containers nested in this one with existing folders, each with its own name. More than [`NESTED_MAX`] are an error: a
+    /// partial sum would go up and down.
     pub fn within(&self) -> io::Result<Vec<(String, Self)>> {
-        // The first folder that is there: somebody may have removed some.
+        // The first existing folder: another user may have removed some.
         for group in self.unified().into_iter().chain(&self.dirs) {
             match nested_in(group) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -367,7 +366,7 @@ impl Groups {
     }
 }
 
-/// The names of the containers nested in one, by one of its folders.
+/// The names of the nested containers, from one folder of the outer container.
 fn nested_in(group: &GroupDir) -> io::Result<Vec<String>> {
     // Most containers have none in them, and a listing would cost many times as much as this.
     let links_of_none = match group.version {

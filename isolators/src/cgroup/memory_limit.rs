@@ -1,4 +1,4 @@
-//! The hard limit of memory: the files that hold it, and the one in force.
+//! The hard limit of memory: its files, and the limit in force.
 
 use std::io;
 

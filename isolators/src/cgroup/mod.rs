@@ -1,8 +1,9 @@
-//! cgroup trees: what this host has, where our groups are in it, and how they are written and read.
+//! cgroup trees: the trees of this host, our groups in them, and their reading and writing.
 //!
-//! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's
-//! groups in it; [`Groups`] are one container's folders. Groups of version 1 are made in `v1.rs`, those of version 2 and
-//! hybrid in `v2.rs`, a scope of systemd in `scope.rs`; writing is in `knob.rs`, and reading in `knob.rs`, `open_files/`, `memory_limit.rs` and `destroy.rs` for all of them.
+//! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's groups in it; [`Groups`]
+//! are one container's folders. Groups of version 1 are made in `v1.rs`, those of version 2 and hybrid in `v2.rs`, a scope of
+//! systemd in `scope.rs`. Writing is in `knob.rs`; reading is in `knob.rs`, `open_files/`, `memory_limit.rs` and
+//! `destroy.rs`.
 
 mod destroy;
 mod drift;
@@ -43,7 +44,7 @@ fn create(dir: &std::path::Path) -> Result<(), KnobError> {
     }
 }
 
-/// Lets everybody read a group that was just made, whatever the umask: programs look there for their limits.
+/// Makes a new group readable to all users regardless of the umask: programs read their limits there.
 fn show(dir: &std::path::Path) -> Result<(), KnobError> {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir, mode).map_err(|source| KnobError::Create {
@@ -81,7 +82,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// All that we use.
+    /// All controllers in use here.
     pub const ALL: [Self; 10] = [
         Self::Cpu,
         Self::Cpuacct,
@@ -119,7 +120,7 @@ impl Controller {
         }
     }
 
-    /// Whether every v2 group has it without enabling.
+    /// Whether every v2 group has the controller without enabling.
     pub fn is_core_on_v2(self) -> bool {
         matches!(
             self,

@@ -26,7 +26,7 @@ const PAUSE: &str = ".pause";
 const SCOPE_TIMEOUT: Duration = Duration::from_secs(30);
 const SCOPE_POLL: Duration = Duration::from_millis(5);
 
-/// The scope could not be had.
+/// Errors of requesting the scope.
 #[derive(Debug, thiserror::Error)]
 pub enum ScopeError {
     #[error("failed to start `sleep infinity`, which keeps {scope}")]
@@ -40,10 +40,10 @@ pub enum ScopeError {
     )]
     Refused {
         scope: String,
-        /// In its own words.
+        /// The message of the failed program.
         reason: String,
     },
-    /// systemd took it and nothing happened.
+    /// systemd accepted the request and nothing happened.
     #[error("systemd did not make {path} within {SCOPE_TIMEOUT:?}")]
     Late { path: PathBuf },
     /// The folder of the process that keeps the scope.
@@ -64,9 +64,9 @@ fn units(root: &Path) -> Option<(String, String)> {
     is_name.then(|| (format!("{name}.slice"), format!("{name}-tasks.scope")))
 }
 
-/// Sees to it that there is a scope for tasks, and returns the cgroups root that is inside it, relative to
-/// the mount; `None` where the machine is not systemd's with cgroup v2 alone, or the root cannot be a
-/// unit's name. What the scope was not given is no longer offered by the host.
+/// Ensures that there is a scope for tasks, and returns the cgroups root inside it, relative to the mount. `None` if the
+/// machine does not run systemd with cgroup v2 alone, or if the root cannot be a unit's name. Controllers that the scope did
+/// not get are removed from the host.
 pub fn task_scope(host: &mut Host, root: &Path) -> Result<Option<PathBuf>, ScopeError> {
     let systemd = host.mode == Mode::Unified && host.privileged && Path::new(BOOTED).is_dir();
     let (Some((slice, scope)), true) = (units(root), systemd) else {
@@ -88,13 +88,13 @@ pub fn task_scope(host: &mut Host, root: &Path) -> Result<Option<PathBuf>, Scope
     Ok(Some(relative))
 }
 
-/// Makes the scope again that [`task_scope`] gave as `root`, if it is gone: somebody has stopped it.
+/// Restores the scope that [`task_scope`] returned as `root`, if it is gone because somebody stopped it.
 pub(crate) fn restore(mount: &Path, root: &Path) -> Result<(), ScopeError> {
     let units = units_of(root).filter(|_| Path::new(BOOTED).is_dir());
     let Some((slice, scope)) = units else {
         return Ok(());
     };
-    // Also where there is a folder: systemd makes it a moment before its process is in its leaf.
+    // Also if the folder exists: systemd makes it a moment before its process is in its leaf.
     make(&slice, &scope, &mount.join(root))
 }
 
@@ -109,7 +109,7 @@ fn is_kept(scope: &Path) -> bool {
     scope.is_dir() && list_pids(&scope.join(PAUSE)).is_ok_and(|pids| !pids.is_empty())
 }
 
-/// Whether systemd has the unit; so it is taken to be unless it says that it has not.
+/// Whether systemd has the unit; true unless systemd denies it.
 fn is_known(scope: &str) -> bool {
     let asked = busctl(["GetUnit", "s", scope].map(str::to_owned));
     let Ok(output) = asked else {
@@ -133,7 +133,7 @@ fn has_tasks(scope: &Path) -> bool {
     others.any(|folder| !list_pids(folder).is_ok_and(|pids| pids.is_empty()))
 }
 
-/// A folder and all below it.
+/// Lists a folder and all folders below it.
 fn folders_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = vec![dir.to_owned()];
     let mut next = 0;
@@ -147,7 +147,7 @@ fn folders_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Removes a folder in which nothing runs but the process that keeps it, and those within.
+/// Removes a folder in which only the keeper runs, with its subfolders.
 fn remove(scope: &Path) -> io::Result<()> {
     let keeper = scope.join(PAUSE);
     for pid in list_pids(&keeper).unwrap_or_default() {
@@ -190,7 +190,7 @@ fn make(slice: &str, scope: &str, dir: &Path) -> Result<(), ScopeError> {
     kept
 }
 
-/// A process that does nothing, of a program that no upgrade of ours replaces.
+/// Starts a process that does nothing, from a program that our upgrades do not replace.
 fn start_pause(scope: &str) -> Result<i32, ScopeError> {
     use std::os::unix::process::CommandExt;
     let failed = |source| ScopeError::Pause {
@@ -211,8 +211,8 @@ fn start_pause(scope: &str) -> Result<i32, ScopeError> {
     i32::try_from(child.id()).map_err(|_| failed(io::ErrorKind::InvalidData.into()))
 }
 
-/// Asks systemd for the scope, by the method `StartTransientUnit` of org.freedesktop.systemd1(5). One that was made
-/// without `CollectMode`, by an older version, keeps its name when it has failed, until that is reset.
+/// Requests the scope from systemd by the method `StartTransientUnit` of org.freedesktop.systemd1(5). A failed scope that an
+/// older version made without `CollectMode` keeps its name until it is reset.
 fn ask(
     slice: &str,
     scope: &str,
@@ -239,7 +239,7 @@ fn ask(
     Err(refused(text.trim().to_owned()))
 }
 
-/// Calls a method of systemd's manager: its name, and what busctl(1) takes after it.
+/// Calls a method of systemd's manager, with its name and its arguments for busctl(1).
 fn busctl(call: impl IntoIterator<Item = String>) -> io::Result<Output> {
     const MANAGER: [&str; 3] = [
         "org.freedesktop.systemd1",
@@ -258,7 +258,7 @@ fn busctl(call: impl IntoIterator<Item = String>) -> io::Result<Output> {
         .output()
 }
 
-/// The call that asks for a scope with this process in it.
+/// The call that requests a scope with this process in it.
 fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
     let pid = pid.to_string();
     let properties: [&[&str]; 11] = [
@@ -273,12 +273,12 @@ fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
         &["TasksMax", "t", "18446744073709551615"],
         // Ended in order when the machine goes down.
         &["DefaultDependencies", "b", "true"],
-        // One that was stopped and failed would keep its name.
+        // Otherwise a scope that was stopped and failed would keep its name.
         &["CollectMode", "s", "inactive-or-failed"],
         &["PIDs", "au", "1", &pid],
     ];
     let count = properties.len().to_string();
-    // The unit's name, what to do if there is a job for it, its properties, and no further units.
+    // The unit's name, the mode if it has a job, its properties, and no further units.
     let signature = "ssa(sv)a(sa(sv))";
     let mut all = vec!["StartTransientUnit", signature, scope, "fail", &count];
     all.extend(properties.concat());
@@ -302,7 +302,7 @@ fn arrival(dir: &Path, pid: i32) -> Result<(), ScopeError> {
     }
 }
 
-/// Moves the process out of the scope's own folder, which is to divide its controllers.
+/// Moves the process out of the scope's own folder, which must divide its controllers.
 fn keep(dir: &Path, pid: i32) -> Result<(), ScopeError> {
     let leaf = dir.join(PAUSE);
     let made = match fs::create_dir(&leaf) {

@@ -17,9 +17,9 @@ pub(super) fn create_with_parents(dir: &Path) -> Result<(), KnobError> {
     missing.into_iter().chain([dir]).try_for_each(super::show)
 }
 
-/// Gives a new group of a cpuset hierarchy, and those above it that we have just made, the processors
-/// and memory nodes of the nearest group that has any: the kernel leaves them empty, and refuses tasks
-/// in such a group. Nothing to do for other hierarchies; that it cannot be read does not make one such.
+/// Gives a new group of a cpuset hierarchy, and the new groups above it, the processors and memory nodes of the nearest group
+/// that has any: the kernel leaves them empty, and refuses tasks in such a group. Does nothing for other hierarchies; an
+/// unreadable file does not count as another hierarchy.
 pub(super) fn fill_cpuset(dir: &Path) -> Result<(), KnobError> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let mut empty = Vec::new();

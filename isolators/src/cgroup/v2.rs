@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::knob::{read_text, write_file};
 use super::{Controller, KnobError};
 
-/// Makes `mount/relative` and sees to it that groups made inside it have these controllers.
+/// Makes `mount/relative` and ensures that groups made inside it have these controllers.
 pub(super) fn create_instance(
     mount: &Path,
     relative: &Path,
@@ -30,7 +30,7 @@ pub(super) fn create_instance(
             .filter(|one| !lists(dir, "cgroup.controllers", *one))
             .collect()
     };
-    // From the deepest folder that has all it needs downwards: above it nothing is touched.
+    // The writes begin at the deepest folder that has all controllers: the folders above stay unchanged.
     let ready = folders
         .iter()
         .rposition(|dir| missing_in(dir).is_empty())
@@ -92,8 +92,8 @@ mod tests {
         group(mount, "cpu memory pids", "");
         group(&mount.join("slice"), "cpu memory", "");
         group(&mount.join("slice/agent"), "", "");
-        // The fixture's kernel does not hand controllers down, so the deepest folder fails; what
-        // matters is where the writes began.
+        // The fixture's kernel does not hand controllers down, so the deepest folder fails; the test checks only where the writes
+        // began.
         let error = create_instance(mount, Path::new("slice/agent"), &WANTED);
         assert!(
             matches!(error, Err(KnobError::NotEnabled { .. })),

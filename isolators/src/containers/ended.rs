@@ -17,7 +17,7 @@ use crate::usage::{ContainerUsage, LOCAL_COUNTS};
 const FILE: &str = "ended";
 /// Longest file that is read: some thousand lines.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Begins the line of those that are gone; another container's begins with its folder's `+`.
+/// The prefix of the line of removed containers; the line of another container begins with its folder's `+`.
 const GONE: &str = "gone";
 const ENDING: char = '+';
 /// Placeholder of a missing figure.
@@ -57,14 +57,14 @@ impl Ended {
         *self == Self::default()
     }
 
-    /// Notes what one counted whose groups are about to be removed. It may have been noted before, when only some of
-    /// its groups could be removed.
+    /// Notes the counters of a container whose groups are about to be removed. An earlier note may exist if only some of its
+    /// groups could be removed.
     pub(super) fn note(&mut self, name: &str, usage: &ContainerUsage) {
         let noted = self.ending.entry(name.to_owned()).or_default();
         noted.raise_local(usage);
     }
 
-    /// The groups of this one are gone. Whether it was noted.
+    /// Moves the counters of a container to the removed ones, because its groups are gone. Returns whether it was noted.
     pub(super) fn settle(&mut self, name: &str) -> bool {
         let noted = self.ending.remove(name);
         if let Some(usage) = &noted {
@@ -147,7 +147,7 @@ mod tests {
         assert!(Ended::read(dir.path()).expect("nothing").is_empty());
         let mut ended = Ended::default();
         ended.note("one", &usage(3, 0.1));
-        // Some of its groups were gone when it was noted again.
+        // Some of the container's groups were gone at the second note.
         ended.note("one", &ContainerUsage::default());
         ended.note("two", &usage(5, 0.25));
         assert!(ended.settle("two") && !ended.settle("three"));
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(read.gone.io.writes, None);
     }
 
-    /// Else it would be written anew, without what it held.
+    /// Otherwise the file would be written again without its contents.
     #[test]
     fn what_cannot_be_read_is_not_taken_for_nothing() {
         let dir = tempfile::tempdir().expect("a temporary folder");

@@ -11,12 +11,12 @@ use super::Containers;
 use crate::cgroup::{Groups, Version};
 use crate::identity::{ContainerName, ProcessIdentity, fields_of_stat};
 
-/// Children of a supervisor that are looked at; the first is the task.
+/// The number of a supervisor's children to check; the first is the task.
 const CHILDREN_MAX: usize = 16;
 /// The number of bytes read of the list of children, which is as long as the number of processes that the task left behind.
 const CHILDREN_BYTES_MAX: u64 = 1_024;
 
-/// The kernel's mark of a process that is ending: version 1 shows it at the root already.
+/// The kernel's flag of an ending process: version 1 shows such a process at the root already.
 const PF_EXITING: u64 = 0x4;
 
 /// The interference found for a container.
@@ -28,11 +28,11 @@ pub struct Interference {
     pub outside: Option<Outside>,
 }
 
-/// A process that is not where it was launched.
+/// A process outside the groups of its launch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outside {
     pub pid: i32,
-    /// The group that it is in, as the kernel writes it: `memory:/user.slice`.
+    /// The present group of the process, as the kernel writes it: `memory:/user.slice`.
     pub group: String,
 }
 
@@ -81,7 +81,7 @@ fn find(
     }
 }
 
-/// The beginning of a list of children, which may end within the last number; nothing where the kernel has no such file.
+/// The beginning of a list of children, which may end within the last number; empty if the kernel has no such file.
 fn first_children(list: &Path) -> String {
     let mut first = String::new();
     let read =
@@ -197,7 +197,7 @@ mod tests {
         for (state, task, cgroup, stopped, outside) in [
             ("S", lives, INSIDE, false, None),
             ("T", lives, INSIDE, true, None),
-            // Somebody looks at it with a debugger.
+            // A debugger has stopped the task.
             ("t", lives, INSIDE, false, None),
             ("S", lives, &*moved, false, Some("memory:/")),
             (
@@ -209,7 +209,7 @@ mod tests {
             ),
             ("S", "Z 10 7 7 0 -1 4194560", &*moved, false, None),
             ("S", "R 10 7 7 0 -1 4194564", &*moved, false, None),
-            // The pid is another's by now.
+            // Another process has the pid by now.
             ("S", "S 1 7 7 0 -1 4194560", &*moved, false, None),
         ] {
             written(dir.path(), state, (task, cgroup));

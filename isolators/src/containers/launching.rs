@@ -9,8 +9,8 @@ use crate::isolator::{ContainerSpec, Observed};
 use crate::launcher::{LaunchError, LaunchIsolation, LaunchSpec, Launched};
 
 impl Containers {
-    /// Makes the groups, writes the limits, launches; on failure nothing is left.
-    /// What the container asks of its isolation and the node does not allow is refused with [`LaunchError::Invalid`].
+    /// Makes the groups, writes the limits, launches; on failure nothing is left. A request for isolation that the node does not
+    /// allow fails with [`LaunchError::Invalid`].
     pub fn launch(&self, spec: &ContainerSpec) -> Result<Launched, LaunchError> {
         self.refuse_leftovers(spec, &self.groups(&spec.name))?;
         let groups = if spec.name.nesting().is_some() {
@@ -48,7 +48,8 @@ impl Containers {
         launched
     }
 
-    /// A group of this name from before must be empty and goes; one that will not go is somebody's.
+    /// Removes empty groups of this name from before; a group that cannot be removed belongs to somebody else, and the launch
+    /// fails.
     fn refuse_leftovers(&self, spec: &ContainerSpec, groups: &Groups) -> Result<(), LaunchError> {
         for group in &groups.dirs {
             if group.dir.exists() && !remove_if_empty(&group.dir) {
@@ -72,8 +73,8 @@ impl Containers {
             source,
         };
         if !groups.exist() {
-            // A former container of this id may be noted as ending, by an agent that stopped in between: what it counted
-            // would be taken for a part of what this one counts.
+            // An agent that stopped in between may have left a note of a former container with this id: its counters would be
+            // added to those of the new container.
             self.note_gone(&spec.name);
         }
         self.make(&spec.name, groups).map_err(failed)?;
@@ -91,7 +92,7 @@ impl Containers {
         let mut launch = LaunchIsolation {
             v1_groups: groups.v1_dirs(),
             v2_group: groups.leaf(),
-            // Not the agent's own, which protects it.
+            // Not the agent's own score, which protects the agent.
             oom_score_adj: Some(0),
             stdout_log: task.stdout_log,
             stderr_log: task.stderr_log,

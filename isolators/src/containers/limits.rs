@@ -27,21 +27,20 @@ static MAKING: RwLock<()> = RwLock::new(());
 /// Result of lowering a memory limit.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Shrink {
-    /// The new limit is in force, and nobody was killed for it.
+    /// The new limit is in force, and no process was killed for it.
     Done {
         /// The limit, rounded by the kernel to whole pages.
         limit_bytes: u64,
     },
-    /// The container uses more than that, also after the kernel took back what it could; the old limit
-    /// stays.
+    /// The container uses more than that, even after the kernel reclaimed memory; the old limit stays.
     InUse { usage_bytes: u64 },
     /// The limit in force is no higher than the requested one.
     NotLower,
 }
 
 impl Containers {
-    /// Makes the groups, and the instance's too if somebody has removed them. Those of a nested container are
-    /// missing because the container around it has ended.
+    /// Makes the groups, and the instance's too if another user has removed them. Missing outer groups of a nested container mean
+    /// that the outer container has ended.
     pub(super) fn make(&self, name: &ContainerName, groups: &Groups) -> Result<(), KnobError> {
         if name.nesting().is_some() {
             return groups.create();
@@ -49,14 +48,14 @@ impl Containers {
         let restore = || {
             self.restore_scope()?;
             self.layout.create_instance()?;
-            // The next one has the new group of supervisors open.
+            // The next launcher opens the new group of supervisors.
             self.launcher.stop();
             Ok(())
         };
         create(&MAKING, || groups.create(), restore)
     }
 
-    /// The folder of a scope is systemd's to make: of one made here it would know nothing.
+    /// Restores the scope through systemd, which would not know a folder made here.
     fn restore_scope(&self) -> Result<(), KnobError> {
         let (mount, dir) = (self.layout.unified_mount(), self.layout.unified_root());
         let Some((mount, path)) = mount.zip(dir) else {
@@ -69,8 +68,8 @@ impl Containers {
         })
     }
 
-    /// Measures what the isolators measure themselves: folders (`disk/du`), ports (`network/ports`).
-    /// Slow, for a period of 15 s and more. The name is the container's.
+    /// Runs the isolators' own measurements: folders (`disk/du`), ports (`network/ports`). Slow, for a period of 15 s and more.
+    /// The name is the container's.
     pub fn inspect(
         &self,
         name: &ContainerName,
@@ -108,8 +107,8 @@ impl Containers {
         if !groups.exist() {
             return Err(ContainerError::Unknown(name.clone()));
         }
-        // All writes of a new group, and those that would take away what should not be there: a quota,
-        // or idleness, whose group shows another weight than it was given.
+        // The plan has all writes of a new group, and those that remove unwanted values: a quota, or idleness, whose group shows
+        // another weight than the written one.
         let mut observed = Observed {
             cpu_ceiling_us: super::revocable::ceiling(&groups),
             ..Observed::default()
@@ -182,7 +181,7 @@ impl Containers {
             }
             Err(source) => return Err(failed(source)),
         }
-        // The kernel's word for it, not ours.
+        // The limit comes from the kernel, not from our records.
         let limit_bytes = number(&group.dir, limit_file).unwrap_or(u64::MAX);
         if limit_bytes > requested {
             let refused = KnobError::Write {
@@ -274,8 +273,8 @@ fn oom_kills_in(group: &GroupDir) -> io::Result<Option<u64>> {
     Ok(text.and_then(|text| flat_value(&text, "oom_kill")))
 }
 
-/// Version 1 counts a kill in the group of the killed process alone. Counted here are those in the groups within as
-/// well, as version 2 does, but for those with a limit of their own, of which it may be the matter.
+/// The kills in a group and in the groups within, as version 2 counts them: version 1 counts a kill in the group of the
+/// killed process alone. Groups with a limit of their own are left out, since the kill may concern that limit.
 fn oom_kills_v1(group: &GroupDir) -> io::Result<Option<u64>> {
     let mut kills = oom_kills_in(group)?;
     let (mut folders, mut within) = (vec![group.clone()], 0);
@@ -298,7 +297,7 @@ fn subgroups_of(group: &GroupDir) -> io::Result<Vec<GroupDir>> {
     let entries = match again(|| fs::read_dir(&group.dir)) {
         Ok(entries) => entries,
         Err(error) if is_shortage(&error) || is_device_failure(&error) => return Err(error),
-        // It is being removed.
+        // The group is being removed.
         Err(_) => return Ok(Vec::new()),
     };
     let folders = entries
@@ -324,7 +323,7 @@ pub(super) fn bytes_text(bytes: Option<u64>) -> String {
     format!("{bytes}B")
 }
 
-/// Makes groups; where what they are in is missing, that first. Of several that find it so, one makes it.
+/// Makes groups, and missing outer groups before them. If several launches find them missing, only one makes them.
 fn create(
     making: &RwLock<()>,
     groups: impl Fn() -> Result<(), KnobError>,
@@ -338,7 +337,7 @@ fn create(
         return made;
     }
     let _alone = making.write().unwrap_or_else(PoisonError::into_inner);
-    // Another may have made it meanwhile.
+    // Another launch may have made the group in the meantime.
     let made = groups();
     if !lacks_parent(&made) {
         return made;
@@ -347,7 +346,7 @@ fn create(
     groups()
 }
 
-/// Compares writes with what the groups hold. An error says nothing of that: it could not be read.
+/// Compares writes with the groups' values. An error means that the groups could not be read; their values are unknown.
 fn compared(groups: &Groups, requested: &[KnobWrite]) -> Result<Vec<Drift>, KnobError> {
     let mut unread = None;
     let found = drifts(requested, |write| {
@@ -386,7 +385,7 @@ mod tests {
 
     const UNLIMITED: &str = "9223372036854771712\n";
 
-    /// While the agent had no descriptors left, all limits were taken for gone with their groups.
+    /// Regression: while the agent had no descriptors left, all limits counted as removed with their groups.
     #[test]
     fn a_limit_that_cannot_be_read_is_not_taken_for_gone() {
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -428,7 +427,7 @@ mod tests {
         };
         create(&making, || groups("a"), restore).expect("made");
         create(&making, || groups("b"), || panic!("it is there")).expect("made");
-        // One that waited for the first: it finds all made when its turn comes.
+        // A launch that waited for the first one finds all groups when its turn comes.
         let turns = std::cell::Cell::new(0);
         let late = || {
             turns.set(turns.get() + 1);
@@ -466,7 +465,7 @@ mod tests {
         assert_eq!(oom_kills_v1(&group(root, "gone")).expect("read"), None);
     }
 
-    /// The end of each task of a group had looked at the groups of all others.
+    /// Regression: the end of each task of a group read the groups of all others.
     #[test]
     fn the_end_of_a_task_does_not_look_at_the_groups_beside_it() {
         let dir = tempfile::tempdir().expect("a temporary folder");

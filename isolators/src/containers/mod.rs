@@ -65,7 +65,7 @@ const FOLDER_MODE: u32 = 0o700;
 /// Highest signal that a kill request may begin with: the classic ones.
 const SIGNAL_MAX: u8 = 31;
 
-/// Attempts at removing a group whose processes have gone, a millisecond apart.
+/// Attempts to remove a group whose processes have gone, a millisecond apart.
 const REMOVE_ATTEMPTS: u32 = 200;
 
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Containers {
             supervisor_group: layout.supervisor_group(),
         });
         let runtime_dir = options.runtime_dir;
-        // No session outlives its agent. What cannot be removed is in nobody's way but that of a session of its name.
+        // No session outlives its agent. A leftover blocks only a session of the same name.
         let _ = again(|| fs::remove_dir_all(runtime_dir.join(SESSIONS_DIR)));
         let protection = Protection::of(&layout);
         match launcher {
@@ -165,13 +165,13 @@ impl Containers {
         self.launcher.ready().map_err(OpenError::Launcher)
     }
 
-    /// Whether the folder that each container has its own in is there: others may remove it beside the running agent.
+    /// Whether the parent folder of all container folders exists: others may remove it beside the running agent.
     pub fn has_runtime_dir(&self) -> bool {
         self.runtime_dir.join(CONTAINERS_DIR).is_dir()
     }
 
-    /// Makes in the runtime folder, which is there again, what launches need. The launcher is another from then on: the
-    /// lock that it holds, for a later agent to wait for, is that of the new folder.
+    /// Restores the contents of a new runtime folder for launches. The agent also replaces the launcher: its lock, on which a
+    /// later agent waits, must be in the new folder.
     pub fn restore_runtime_dir(&self) -> Result<(), OpenError> {
         make_containers_dir(&self.runtime_dir)?;
         self.launcher.stop();
@@ -215,7 +215,7 @@ impl Containers {
     ) -> Result<(), ContainerError> {
         let groups = self.groups(name);
         if groups.dirs.is_empty() {
-            // Nothing is enforced here, so there is nothing to change.
+            // Nothing is enforced here, so there is no limit to change.
             return Ok(());
         }
         if !groups.exist() {
@@ -275,7 +275,7 @@ impl Containers {
         }
     }
 
-    /// A pidfd that becomes readable when the supervisor has ended; `None` if it already has.
+    /// A pidfd that becomes readable at the end of the supervisor; `None` if it has already ended.
     pub fn watch(&self, supervisor: &ProcessIdentity) -> io::Result<Option<OwnedFd>> {
         supervisor.open()
     }
@@ -321,7 +321,7 @@ impl Containers {
         if self.is_partial_oom(limited)? {
             return Ok(None);
         }
-        // No look at all others in it: at the end of each of them that would be one look for each pair.
+        // Does not read all other nested containers: at the end of each of them that would be one read for each pair.
         let files = Files::passing();
         let usage = self.group_usage(limited, &self.source(&groups, None, &files));
         let usage = usage.map(|usage| usage.memory).unwrap_or_default();
@@ -345,8 +345,8 @@ impl Containers {
         }))
     }
 
-    /// Kills whatever is left of the container and removes its groups; blocks up to the deadlines.
-    /// Idempotent, and `Ok` for a container that was never there.
+    /// Kills all remaining processes of the container and removes its groups; blocks up to the deadlines. Idempotent, and `Ok`
+    /// for a container that never existed.
     pub fn destroy(
         &self,
         name: &ContainerName,
@@ -386,8 +386,8 @@ impl Containers {
         }
     }
 
-    /// Ends the launcher and removes the instance's groups and runtime folder as far as they are empty.
-    /// Containers that run go on, as after a crash of the agent. Dropping does the same.
+    /// Ends the launcher and removes the instance's empty groups and its runtime folder. Running containers continue, as after a
+    /// crash of the agent. Dropping does the same.
     pub fn close(self) {
         drop(self);
     }
@@ -420,7 +420,7 @@ fn limits_nested(isolator: &dyn Isolator) -> bool {
     limiting.next().is_some()
 }
 
-/// Removes the runtime folder when no container's state is in it, and our own above it.
+/// Removes the runtime folder when it holds no container's state, and our own folder above it.
 fn remove_runtime(dir: &Path) {
     // Fails on a folder in use, which is the point.
     if fs::remove_dir(dir.join(CONTAINERS_DIR)).is_ok() {
@@ -446,7 +446,7 @@ fn remove_instance(layout: &Layout) {
     }
 }
 
-/// A group whose last process has just been reaped may stay busy for a moment.
+/// Removes a group whose last process has just been reaped and which may stay busy for a moment.
 fn remove_soon(dir: &Path) {
     for _ in 0..REMOVE_ATTEMPTS {
         match fs::remove_dir(dir) {

@@ -1,8 +1,8 @@
-//! Containers inside containers: in the groups of the one around them, and optionally in its namespaces.
+//! Containers inside containers: in the groups of the outer container, and optionally in its namespaces.
 //!
-//! A nested container has folders of its own in each cgroup tree, by which it is found and ended alone, and shares the
-//! limits of the container around it, whose end is its end. Optionally it has limits of processor and memory of its
-//! own within those. Named `outer+inner`.
+//! A nested container has folders of its own in each cgroup tree, which identify it and allow to end it alone. It shares the
+//! limits of the outer container, and ends with it. Optionally it has limits of processor and memory of its own within those.
+//! Named `outer+inner`.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -36,9 +36,8 @@ const NOTE_PAUSE: Duration = Duration::from_millis(100);
 const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Containers {
-    /// Changes the mounts of a container that runs, by a process that is put into it for that. All steps
-    /// are done on `Ok`; after an error those before the one that failed are. One call at a time for each
-    /// container; blocks until the process is gone.
+    /// Changes the mounts of a running container through a process that enters it. `Ok` means that all steps are done; after an
+    /// error the steps before the failed one are done. One call at a time for each container; blocks until the process is gone.
     pub fn change_mounts(
         &self,
         outer: &ContainerName,
@@ -56,7 +55,7 @@ impl Containers {
         let name = name.map_err(|error| refused(&error.to_string()))?;
         let spec = ContainerSpec {
             name: name.clone(),
-            // No program: it would be root's, and the container's volumes may cover all that there is.
+            // No program: it would run as root, and the container's volumes may cover every path.
             command: Command::Nothing,
             env: Vec::new(),
             working_dir: "/".into(),
@@ -90,14 +89,14 @@ impl Containers {
         Ok(())
     }
 
-    /// A folder for the pipes of a process that is put into a container; made and removed by the caller. What an
-    /// agent that was killed left of these is removed when the next one opens the instance.
+    /// The folder for the pipes of a process that enters a container; made and removed by the caller. The next agent that opens
+    /// the instance removes leftovers of a killed agent.
     pub fn sessions_dir(&self, name: &ContainerName) -> PathBuf {
         self.runtime_dir.join(SESSIONS_DIR).join(name.as_str())
     }
 
-    /// Whether a container has a ceiling on memory that is not that of another around it. An error says nothing of
-    /// that: the limit could not be read.
+    /// Whether a container has a memory ceiling other than that of its outer container. An error means that the limit could not
+    /// be read.
     pub fn has_own_memory_limit(&self, name: &ContainerName) -> io::Result<bool> {
         let groups = self.groups(name);
         match groups.of(Controller::Memory) {
@@ -187,7 +186,7 @@ impl Containers {
     /// The local figures of a nested container and of all within. The caller holds `ended`.
     fn local_usage(&self, name: &ContainerName, groups: &Groups) -> io::Result<ContainerUsage> {
         let mut usage = ContainerUsage::default();
-        // Nothing is kept open of them: most end soon.
+        // No file stays open: most nested containers end soon.
         let files = Files::passing();
         let source = self.source(groups, None, &files);
         for isolator in &self.isolators {
@@ -202,7 +201,7 @@ impl Containers {
         Ok(usage)
     }
 
-    /// Notes what a nested container has counted: nothing runs in its groups any more, and they are about to be removed.
+    /// Notes the counters of a nested container: nothing runs in its groups any more, and they are about to be removed.
     pub(super) fn note_ending(&self, name: &ContainerName, groups: &Groups) {
         let Some((outer, inner)) = name.nesting().filter(|_| groups.exist()) else {
             return;
@@ -219,7 +218,7 @@ impl Containers {
             ended.note(inner, &usage);
             ended.write(&dir)
         };
-        // Without a folder the container around is gone, and nobody asks. Else what it counted is lost.
+        // Without a folder the outer container is gone, and nobody needs the counters. Otherwise the counters are lost.
         for _ in 0..NOTE_ATTEMPTS {
             match again(note) {
                 Err(error) if is_shortage(&error) => std::thread::sleep(NOTE_PAUSE),
@@ -235,7 +234,7 @@ impl Containers {
         };
         let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
         let dir = self.runtime_dir(&outer);
-        // What stays noted counts as well.
+        // A note that stays counts as well.
         let _ = Ended::read(&dir).and_then(|mut ended| match ended.settle(inner) {
             true => ended.write(&dir),
             false => Ok(()),
@@ -257,10 +256,10 @@ impl Containers {
             });
         }
         let around: Vec<_> = outer.dirs.iter().map(|group| group.dir.exists()).collect();
-        // Asked after the look: the groups of what ends are removed once its supervisor is gone, and nothing is to begin
-        // in those that are left.
+        // Checked after the read: the groups of an ending container are removed once its supervisor is gone, and nothing may
+        // start in the remaining ones.
         if around.contains(&false) && self.is_kept(&name) {
-            // Where it would have limits of its own it is not launched without.
+            // The container is not launched without its own limits where it should have them.
             let limits = |one: &Controller| matches!(one, Controller::Cpu | Controller::Memory);
             let is_limited = |group: &GroupDir| {
                 spec.isolation.own_limits && group.controllers.iter().any(limits)
@@ -283,7 +282,7 @@ impl Containers {
 pub(super) fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
     isolation.pid_namespace = false;
     isolation.mount_namespace = false;
-    // Where the container has one and none of its processes is left to show it, a new one begins at its groups.
+    // If the container has a cgroup namespace and no process is left to enter it, a new one begins at its groups.
     isolation.cgroup_namespace &= enter;
     isolation.ipc_namespace = false;
     isolation.uts_namespace = false;

@@ -25,7 +25,7 @@ pub(super) struct Protection {
 
 #[derive(Debug)]
 struct Folders {
-    /// That of all agents of this machine.
+    /// The root of all agents of this machine.
     root: PathBuf,
     instance: PathBuf,
     revocable: PathBuf,
@@ -118,7 +118,7 @@ impl Folders {
     }
 }
 
-/// The slice that a scope of tasks is in; a root that an operator has named is in nothing of ours.
+/// The slice around a scope of tasks; `None` for a root that the operator has named, which has no slice of ours.
 fn slice_around(root: &Path) -> Option<PathBuf> {
     let ends = |path: &Path, extension: &str| path.extension().is_some_and(|end| end == extension);
     let slice = root.parent()?;

@@ -13,8 +13,8 @@ use crate::shortage::{again, is_shortage};
 use crate::status::{SUPERVISOR_FILE, StatusError};
 
 impl Containers {
-    /// Everything of this instance that is on the machine: in its groups or its runtime folder, in
-    /// order of name. The caller knows which of them are its own; the others are orphans.
+    /// All containers of this instance on the machine, from its groups and its runtime folder, in order of name. The caller knows
+    /// which of them are its own; the others are orphans.
     pub fn recover(&self) -> io::Result<Vec<Recovered>> {
         let mut found: BTreeMap<ContainerName, Recovered> = BTreeMap::new();
         let runtime = self.runtime_dir.join(CONTAINERS_DIR);
@@ -32,7 +32,7 @@ impl Containers {
                     .has_groups = true;
             }
         }
-        // Once for all of them: no launcher of before is left that could add to it.
+        // Read once for all containers: no earlier launcher is left that could add to the list.
         let supervisors = self.supervisors()?;
         for (name, container) in &mut found {
             container.supervisor = self.living_supervisor(name, supervisors.as_ref())?;
@@ -54,8 +54,8 @@ impl Containers {
         Ok(found.into_values().collect())
     }
 
-    /// Finds the supervisors of containers whose folder does not tell them any more: what runs in such a container is a
-    /// child of its supervisor, which is in our group of supervisors and noted by no other container.
+    /// Finds the supervisors of containers whose folder lost them: the processes of such a container are children of its
+    /// supervisor, which is in our group of supervisors and in the notes of no other container.
     fn find_unnoted(
         &self,
         found: &mut BTreeMap<ContainerName, Recovered>,
@@ -78,7 +78,7 @@ impl Containers {
         Ok(())
     }
 
-    /// The one of these supervisors that is the parent of a process of the container.
+    /// The supervisor among these that is the parent of a process of the container.
     fn parent_of_tasks(
         &self,
         name: &ContainerName,
@@ -142,8 +142,8 @@ impl Containers {
         supervisor_in(&self.runtime_dir(name))
     }
 
-    /// Whether a container's folder was made and no supervisor came to note itself there, which each does before it
-    /// begins anything. Ask after a restart, when no launch of before is under way any more.
+    /// Whether a container's folder exists without a note of a supervisor, which each writes before it begins anything. Call this
+    /// after a restart, when no earlier launch is under way any more.
     pub fn was_never_begun(&self, name: &ContainerName) -> bool {
         has_no_supervisor(&self.runtime_dir(name))
     }
@@ -157,13 +157,13 @@ impl Containers {
         let Some(supervisor) = self.recorded_supervisor(name)? else {
             return Ok(None);
         };
-        // Something is wrong with procfs rather than with it: it is not taken for dead.
+        // procfs failed rather than the supervisor, which does not count as dead.
         let alive = !matches!(supervisor.open(), Ok(None));
         let is_ours = supervisors.is_none_or(|pids| pids.contains(&supervisor.pid));
         Ok((alive && is_ours).then_some(supervisor))
     }
 
-    /// All supervisors of this instance; `None` where there are no groups to tell them by.
+    /// All supervisors of this instance; `None` without groups to identify them.
     fn supervisors(&self) -> io::Result<Option<BTreeSet<i32>>> {
         let dirs = self.layout.supervisor_dirs();
         let mut pids = BTreeSet::new();
@@ -193,7 +193,7 @@ impl Containers {
     }
 }
 
-/// Containers of which a runtime folder names a supervisor that lives; those that are nested in others do not count.
+/// The number of containers with a living supervisor in a runtime folder, without nested containers.
 pub fn living_containers(runtime_dir: &Path) -> usize {
     let folder = runtime_dir.join(CONTAINERS_DIR);
     let names = names_in(&folder).unwrap_or_default();

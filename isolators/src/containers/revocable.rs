@@ -1,8 +1,8 @@
-//! All containers with revocable CPUs as one: held back together, and each of them frozen.
+//! All containers with revocable CPUs as one: throttled together, and frozen one by one.
 //!
-//! They share one parent group, which gets what regular containers leave: lowest weight, and idle
-//! where the kernel can (since 5.15). A quota on it binds them all. Invariant: nothing here touches a
-//! container outside that parent, except [`Containers::freeze`], which touches the one that is named.
+//! They share one parent group, which gets the rest that regular containers leave: lowest weight, and idle where the kernel
+//! can (since 5.15). A quota on it binds them all. Invariant: no function here touches a container outside that parent,
+//! except [`Containers::freeze`], which touches the named container.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::shortage::again;
 const QUOTA_FILE: &str = "cpu.cfs_quota_us";
 const PERIOD_FILE: &str = "cpu.cfs_period_us";
 
-/// In a container's runtime folder: it was frozen by the agent.
+/// A file in a container's runtime folder that records a freeze by the agent.
 const FROZEN_FILE: &str = "frozen";
 
 /// Rounds of lowering quotas below a new ceiling while containers come and go.
@@ -59,8 +59,8 @@ pub(super) fn prepare(layout: &Layout, low_priority: bool) -> Result<(), KnobErr
     Ok(())
 }
 
-/// The lowest quota above a container's group on v1, in our period: the kernel refuses a higher one below it, also
-/// where groups in between have none.
+/// The lowest quota above a container's group on v1, in our period: the kernel refuses a higher quota below it, even if
+/// groups in between have none.
 pub(super) fn ceiling(groups: &Groups) -> Option<u64> {
     let group = groups.of(Controller::Cpu)?;
     if group.version != Version::V1 {
@@ -85,8 +85,8 @@ fn unreclaimable(dir: &Path) -> Option<u64> {
     number(dir, "memory.current")?.checked_sub(active?.checked_add(inactive?)?)
 }
 
-/// The write that asks the kernel to keep a group's memory below so many bytes. On v2, where a process above that
-/// sleeps at every allocation, it is no less than what cannot be taken back.
+/// The write that makes the kernel keep a group's memory below this limit. On v2, where a process above the limit sleeps at
+/// every allocation, the limit is no less than the unreclaimable memory.
 fn memory_ceiling(group: &GroupDir, bytes: Option<u64>) -> KnobWrite {
     let (file, none) = match group.version {
         Version::V1 => ("memory.soft_limit_in_bytes", "-1"),
@@ -101,10 +101,9 @@ fn memory_ceiling(group: &GroupDir, bytes: Option<u64>) -> KnobWrite {
 }
 
 impl Containers {
-    /// Holds all containers with revocable CPUs together to so many thousandths of a processor;
-    /// `None` lifts that. What the containers are limited to themselves is lowered with it where the
-    /// kernel demands that (v1), and comes back with [`Containers::update`]. False where there are no
-    /// groups to do it with.
+    /// Throttles all containers with revocable CPUs together to so many thousandths of a processor; `None` lifts the throttle.
+    /// The containers' own limits are lowered with it where the kernel demands that (v1), and come back with
+    /// [`Containers::update`]. False without groups to throttle.
     pub fn throttle_revocable(&self, cpus_millis: Option<u64>) -> Result<bool, KnobError> {
         let groups = self.layout.revocable();
         let Some(group) = groups.of(Controller::Cpu) else {
@@ -135,9 +134,8 @@ impl Containers {
         Ok(true)
     }
 
-    /// Asks the kernel to keep the memory of all containers with revocable CPUs below so many bytes
-    /// by reclaiming, never by killing; `None` lifts that. What cannot be reclaimed they keep. False where it cannot
-    /// be asked.
+    /// Makes the kernel keep the memory of all containers with revocable CPUs below this limit by reclaiming, never by killing;
+    /// `None` lifts the limit. The containers keep unreclaimable memory. False where the kernel does not support it.
     pub fn limit_revocable_memory(&self, bytes: Option<u64>) -> Result<bool, KnobError> {
         let groups = self.layout.revocable();
         let Some(group) = groups.of(Controller::Memory) else {
@@ -147,8 +145,8 @@ impl Containers {
         Ok(true)
     }
 
-    /// Stops all processes of a container where they are, or lets go on what this has stopped, in this life of the agent or
-    /// before; one that an operator has frozen stays so. False where there is no group to do it with.
+    /// Freezes all processes of a container, or thaws a container that this method has frozen, in this life of the agent or
+    /// before; a container that an operator has frozen stays frozen. False without a group to freeze.
     pub fn freeze(&self, name: &ContainerName, frozen: bool) -> Result<bool, ContainerError> {
         let groups = self.groups(name);
         let Some(group) = groups.of(Controller::Freezer) else {
@@ -172,7 +170,7 @@ impl Containers {
             source,
         };
         if frozen {
-            // Before it is so: nobody else would thaw it if the agent fell in between.
+            // Written before the freeze: nobody else would thaw the container if the agent crashed in between.
             again(|| fs::write(&note, "")).map_err(|source| {
                 knob(KnobError::Write {
                     path: note.clone(),
@@ -200,7 +198,7 @@ impl Containers {
         }
     }
 
-    /// Whether a container of this demand is one of those that are held back together.
+    /// Whether a container of this demand is in the group of revocable containers.
     pub fn is_in_revocable_group(&self, demand: &Demand) -> bool {
         demand.cpus_revocable && !self.layout.revocable_dirs().is_empty()
     }
@@ -210,7 +208,7 @@ fn is_refused(outcome: &Result<(), KnobError>) -> bool {
     matches!(outcome, Err(KnobError::Write { source, .. }) if source.raw_os_error() == Some(libc::EINVAL))
 }
 
-/// Lowers the quota of every container below a parent that is to have this one (v1).
+/// Lowers the quota of every container below a parent that gets this quota (v1).
 fn lower_below(parent: &GroupDir, quota: u64) -> Result<(), KnobError> {
     let containers = names_in(&parent.dir).unwrap_or_default();
     for name in containers {
@@ -269,7 +267,7 @@ mod tests {
         let quota = |quota, period| [(QUOTA_FILE, quota), (PERIOD_FILE, period)];
         let revocable = root.path().join("meseta/i/.revocable");
         let outer = revocable.join("outer");
-        // Above the tree, where it is nobody's quota.
+        // This quota is above the tree and binds no container.
         write(root.path(), &[(PERIOD_FILE, "100000")]);
         write(&root.path().join("meseta"), &quota("-1", "100000"));
         write(&root.path().join("meseta/i"), &quota("400000", "200000"));
@@ -300,7 +298,7 @@ mod tests {
             let write = memory_ceiling(&group, bytes);
             format!("{}={}", write.file, write.value)
         };
-        // What cannot be read raises nothing.
+        // Unreadable figures raise no ceiling.
         assert_eq!(ceiling(Version::V2, Some(60)), "memory.high=60");
         // 30 of the charge are files, and 50 are in tmpfs.
         let stat = "anon 60\nfile 80\nshmem 50\ninactive_file 20\nactive_file 10\n";

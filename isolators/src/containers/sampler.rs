@@ -1,9 +1,8 @@
-//! Sampling many containers again and again, cheaply.
+//! Repeated, cheap sampling of many containers.
 //!
-//! A [`Sampler`] belongs to the one thread that sweeps over the containers. It keeps their control
-//! files open, reads those that are slow or rarely change once in [`SLOW_EVERY`] sweeps, a fifth of the
-//! containers at a time, and compares counters with the reading before. Invariant: a figure that cannot
-//! be read now is absent now, and one container's trouble is no other's.
+//! A [`Sampler`] belongs to the one thread that sweeps over the containers. It keeps their control files open, reads slow or
+//! rarely changing ones once in [`SLOW_EVERY`] sweeps, a fifth of the containers at a time, and compares counters with the
+//! reading before. Invariant: a figure that is unreadable now is absent now, and a failure of one container affects no other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::usage::ContainerUsage;
 /// are at most this many sweeps old, and so are the summed figures of nested containers.
 pub const SLOW_EVERY: u32 = 5;
 
-/// Reads what containers use; see the module.
+/// Reads the usage of containers; see the module.
 #[derive(Debug)]
 pub struct Sampler {
     budget: Budget,
@@ -35,7 +34,7 @@ pub struct Sampler {
 struct Watched {
     groups: Groups,
     files: Files,
-    /// Whether containers are nested in it, or were: their local figures are added up when all is read.
+    /// Whether the container has or had nested containers: a complete reading adds their local figures up.
     has_nested: bool,
     /// The sweep, modulo [`SLOW_EVERY`], in which all is read.
     turn: u32,
@@ -126,7 +125,7 @@ impl Sampler {
 }
 
 impl Containers {
-    /// Reads what the container has used; `timestamp` is the caller's Unix time.
+    /// Reads the usage of the container; `timestamp` is the caller's Unix time.
     pub fn usage(
         &self,
         name: &ContainerName,

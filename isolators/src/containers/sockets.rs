@@ -17,23 +17,23 @@ use crate::cgroup::{Groups, SUPERVISORS, list_pids, subgroups};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::{process_tree, sys};
 
-/// Descriptors of one process that are looked at; one that has more is not taken to hold the socket.
+/// The maximum number of descriptors to check in a process; a process with more does not count as a holder of the socket.
 const DESCRIPTORS_MAX: usize = 65_536;
 
-/// A socket, as the kernel's socket diagnostics tell it.
+/// A socket, from the kernel's socket diagnostics.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Socket {
     pub inode: u32,
-    /// The cgroup of version 2 in which it was opened.
+    /// The cgroup of version 2 in which the socket was opened.
     pub cgroup: Option<u64>,
 }
 
 /// The most groups that are remembered: of tasks, and of operators' sessions.
 const KNOWN_GROUPS_MAX: usize = 1024;
 
-/// Groups of the version 2 tree by their numbers, for a process that may not ask the kernel for the path of one
-/// (CAP_DAC_READ_SEARCH): else each new connection would cost a walk through all groups of the machine. The kernel gives no
-/// number twice, and a remembered path is believed only if its folder still has the number.
+/// Groups of the version 2 tree by their numbers, for a process that may not ask the kernel for the path of a group
+/// (CAP_DAC_READ_SEARCH): otherwise each new connection would cost a walk through all groups of the machine. The kernel never
+/// reuses a number, and a remembered path counts only while its folder has the number.
 #[derive(Debug, Default)]
 pub(super) struct KnownGroups(Mutex<HashMap<u64, PathBuf>>);
 
@@ -78,8 +78,8 @@ impl KnownGroups {
 }
 
 impl Containers {
-    /// Whether a socket was opened inside this very container, not in one that is nested in it.
-    /// `supervisor` is used on a machine without cgroups.
+    /// Whether a socket was opened inside this very container, not in a nested one. `supervisor` is used on a machine without
+    /// cgroups.
     pub fn opened(
         &self,
         name: &ContainerName,
@@ -112,10 +112,9 @@ impl Containers {
         found.map(|(name, _)| name)
     }
 
-    /// Whether a socket may have been opened inside a container below the cgroups root, of this agent or
-    /// another. One whose group is gone may have been: a task can hand it to another before it ends. Where the
-    /// kernel does not tell the group, so may one that no process outside all containers is seen to hold: a
-    /// thread whose process has ended holds it unseen.
+    /// Whether a socket may have been opened inside a container below the cgroups root, of this agent or another. True if the
+    /// group is gone: a task can pass a socket to another before it ends. Where the kernel does not know the group, true if no
+    /// process outside all containers is seen to hold the socket: a thread whose process has ended holds it unseen.
     pub fn opened_by_any(&self, socket: Socket) -> bool {
         let unified = self.layout.unified_root().zip(self.layout.unified_mount());
         if let (Some(cgroup), Some((root, mount))) = (socket.cgroup, unified) {
@@ -145,7 +144,7 @@ fn is_in_container(root: &Path, group: Option<&Path>) -> bool {
     })
 }
 
-/// Whether a folder of containers below `dir` satisfies `found`, which is given its inode.
+/// Whether `found` is true for a folder of containers below `dir`; its arguments are the folder and its inode.
 fn any_below(dir: &Path, found: &dyn Fn(&Path, u64) -> bool) -> bool {
     let mut folders = subgroups(dir).filter(|entry| entry.file_name() != SUPERVISORS);
     folders.any(|entry| {
@@ -171,7 +170,7 @@ fn is_held_outside(proc: &Path, socket: Socket, is_inside: &dyn Fn(i32) -> bool)
         let Some(holder) = Holder::find(proc, pid, socket) else {
             continue;
         };
-        // One that has ended meanwhile is in no list of a container, and is not believed.
+        // A process that has ended in the meantime is on no list of a container, and does not count.
         if is_inside(pid) || !holder.lives() {
             return false;
         }
@@ -191,8 +190,8 @@ fn members(groups: &Groups, supervisor: Option<&ProcessIdentity>) -> Vec<i32> {
     })
 }
 
-/// Whether one of these processes holds the socket, and is still one of them after that was seen: its number
-/// may have gone to another meanwhile.
+/// Whether one of these processes holds the socket, and is still a member afterwards: its number may have gone to another
+/// process in the meantime.
 fn is_held(socket: Socket, members: impl Fn() -> Vec<i32>) -> bool {
     members().into_iter().any(|pid| {
         let holder = Holder::find(Path::new("/proc"), pid, socket);
@@ -200,7 +199,7 @@ fn is_held(socket: Socket, members: impl Fn() -> Vec<i32>) -> bool {
     })
 }
 
-/// A process that holds a socket, by its folder, which stays its own while it is open.
+/// A process that holds a socket. Its open procfs folder stays bound to this very process.
 struct Holder(fs::File);
 
 impl Holder {
@@ -285,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_group_is_found_by_its_number() {
-        // The machine's own version 2 tree, where there is one.
+        // The machine's own version 2 tree, if mounted.
         let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
         let mut mounts = mounts.into_iter();
         let Some(mount) = mounts.find(|mount| {

@@ -18,7 +18,7 @@ pub struct Options {
     pub runtime_dir: PathBuf,
     /// Path of our folder below each hierarchy, for example `meseta`.
     pub cgroups_root: PathBuf,
-    /// This agent's folder below that; a single path component that is stable over restarts.
+    /// This agent's folder below the cgroups root; a single path component that is stable over restarts.
     pub instance: ContainerName,
     /// The isolators that are enabled.
     pub isolation: Isolation,
@@ -28,7 +28,7 @@ pub struct Options {
     pub revocable_cpu_low_priority: bool,
     /// Whether memory limits include swap on v1 (`--cgroups_limit_swap`).
     pub limit_swap: bool,
-    /// Processes and threads per container unless it asks otherwise; `None` sets no limit.
+    /// The default limit on processes and threads per container; `None` sets no limit.
     pub pids_limit: Option<u64>,
     /// The longest time of a launch until exec. Default: 30 s.
     pub launch_timeout: Duration,
@@ -52,15 +52,15 @@ pub enum KillOutcome {
     AlreadyGone,
 }
 
-/// A limit that the container ran into, with what to say about it.
+/// A limit that the container ran into, with a message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Limitation {
     /// The kernel killed because memory ran out (`REASON_CONTAINER_LIMITATION_MEMORY`).
     Memory {
         oom_kills: u64,
-        /// Hard limit, if it could be read.
+        /// The hard limit, if it could be read.
         limit_bytes: Option<u64>,
-        /// Highest charge, if it could be read.
+        /// The highest charge, if it could be read.
         max_usage_bytes: Option<u64>,
         /// Text for the status update, in Mesos's words.
         message: String,
@@ -77,7 +77,7 @@ pub struct Recovered {
     pub exit: Option<ExitRecord>,
     /// Whether groups of the container exist.
     pub has_groups: bool,
-    /// Whether it has a folder in the runtime directory.
+    /// Whether the container has a folder in the runtime directory.
     pub has_runtime_dir: bool,
 }
 

@@ -87,7 +87,7 @@ fn sum_v1(text: &str, direction: &str) -> Option<u64> {
     sum
 }
 
-/// Lines of `254:0 rbytes=4096 wbytes=0 rios=1 ...`; none before the first of them.
+/// Sums lines of `254:0 rbytes=4096 wbytes=0 rios=1 ...`; the file is empty before the first I/O.
 fn sum_v2(text: &str, key: &str) -> Option<u64> {
     let is_device = |line: &str| {
         let (major, minor) = line.split(' ').next()?.split_once(':')?;

@@ -150,8 +150,8 @@ impl Isolation {
         Ok(Self(chosen))
     }
 
-    /// Everything this host and user can give: for root all but the posix fallbacks, as far as the
-    /// controllers are there; the posix ones otherwise.
+    /// The isolators that this host and user support: for root all but the posix fallbacks, as far as the controllers are there;
+    /// the posix ones otherwise.
     pub fn default_for(host: &Host) -> Self {
         let privileged = host.privileged && host.mode != Mode::None;
         Self(if privileged {
@@ -161,13 +161,13 @@ impl Isolation {
         })
     }
 
-    /// The default and, for root, what keeps a hostile task in: capabilities, system call filter,
-    /// device list, read-only kernel filesystems, and accounting of disks, as far as the host offers it.
+    /// The default and, for root, the barriers against a hostile task: capabilities, system call filter, device list, read-only
+    /// kernel filesystems, and accounting of disks, as far as the host offers them.
     pub fn hardened_for(host: &Host) -> Self {
         let mut isolation = Self::default_for(host);
         if isolation.needs_groups() {
             isolation.0.extend(offered(&HARDENING, host));
-            // Each tree is mounted anew for a container: one is cheap, the many of v1 cost a quarter of a launch.
+            // Each tree is mounted again for a container: a single one is cheap, the many of v1 cost a quarter of a launch.
             if host.mode == Mode::Unified {
                 isolation.0.insert("namespaces/cgroup");
             }
@@ -177,8 +177,8 @@ impl Isolation {
         isolation
     }
 
-    /// The isolators that root has by default and that this host cannot give: those without which tasks are not limited
-    /// or see each other, and those that harden besides.
+    /// The default isolators of root that this host lacks: first those without which tasks are unlimited or see each other, then
+    /// the hardening ones.
     pub fn lacking(host: &Host) -> (Vec<&'static str>, Vec<&'static str>) {
         let given = Self::hardened_for(host);
         let missing = |names: &'static [&str]| {
@@ -231,7 +231,7 @@ impl Isolation {
         Ok(())
     }
 
-    /// Whether any of them keeps containers in cgroups.
+    /// Whether any isolator keeps containers in cgroups.
     pub fn needs_groups(&self) -> bool {
         self.names().any(|name| name.starts_with("cgroups/"))
     }
@@ -285,7 +285,7 @@ fn build(
     })
 }
 
-/// Whether `cgroups/all` stands for it, among others.
+/// Whether `cgroups/all` includes this isolator.
 fn is_of_all(name: &str) -> bool {
     name.starts_with("cgroups/") && name != "cgroups/all" && NAMES.contains(&name)
 }
@@ -306,7 +306,7 @@ fn controllers_of(name: &str) -> &'static [Controller] {
         &NodeOptions::default(),
         &[],
     );
-    // What `cgroups/all` stands for, containers must be held together.
+    // `cgroups/all` keeps containers in groups, so the freezer is needed.
     built.map_or(&[Controller::Freezer], |built| built.controllers())
 }
 

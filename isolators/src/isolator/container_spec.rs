@@ -1,4 +1,4 @@
-//! A container to be launched: what runs in it, with which resources, and what it asks of its isolation.
+//! The specification of a container to launch: its program, resources, and requested isolation.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub struct ContainerSpec {
     pub env: Vec<(OsString, OsString)>,
     /// Working directory (the sandbox), which must exist.
     pub working_dir: PathBuf,
-    /// Whom to run as; `None` stays what the agent is.
+    /// The user of the container; `None` keeps the agent's.
     pub credentials: Option<Credentials>,
     /// The destination of standard output.
     pub stdout: Destination,
@@ -32,7 +32,7 @@ pub struct ContainerSpec {
     pub demand: Demand,
     /// The isolation that the task requests; a request that the node does not allow fails the launch.
     pub isolation: TaskIsolation,
-    /// The container that runs in whose namespaces, mounts and host name this nested one is to be, if any.
+    /// The running container whose namespaces, mounts and host name this nested one shares, if any.
     pub inside: Option<Inside>,
 }
 
@@ -44,15 +44,15 @@ pub struct TaskIsolation {
     pub capabilities: CapabilityRequest,
     /// Size of its `/dev/shm` in bytes.
     pub shm_bytes: Option<u64>,
-    /// Sees and is seen by the processes of the host (`namespaces/pid` leaves it alone). Whether a task
-    /// may ask for this is the caller's to decide.
+    /// Whether the container shares the processes of the host (`namespaces/pid` leaves it alone). The caller decides whether a
+    /// task may request this.
     pub share_pid_namespace: bool,
     /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
     pub share_ipc_namespace: bool,
-    /// A nested container's own limits of processor and memory, within those of the container around it,
-    /// whose limits are all that it has otherwise. Nothing to others, which always have their own.
+    /// The nested container's own limits of processor and memory, within those of the outer container. Without them it has only
+    /// the outer limits. Ignored for other containers, which always have their own.
     pub own_limits: bool,
-    /// Bounds of its standard output; without, it grows without end. Both streams or neither.
+    /// Bounds of the file of standard output; without them it grows without end. Both streams or neither.
     pub stdout_log: Option<LogFile>,
     /// Bounds of its standard error.
     pub stderr_log: Option<LogFile>,
@@ -60,13 +60,13 @@ pub struct TaskIsolation {
     pub mounts: Vec<MountStep>,
 }
 
-/// A process to be put into a container that runs: what `exec` does.
+/// A process that enters a running container, as `exec` does.
 #[derive(Clone, Debug)]
 pub struct Inside {
-    /// The supervisor of that container, whose namespaces are entered.
+    /// The supervisor of the container to enter.
     pub supervisor: ProcessIdentity,
     /// The file of standard input; with `None` the process has no standard input. A pipe's writer must be open already.
     pub stdin: Option<PathBuf>,
-    /// Whether standard input is a terminal that is to rule the process.
+    /// Whether standard input is a terminal that becomes the process's controlling terminal.
     pub terminal: bool,
 }

@@ -1,9 +1,9 @@
 //! cgroups/cpu: shares or weight from the request, CFS quota from the limit.
 //!
-//! Mesos's formulas. v1: `cpu.shares = max(1024 * cpus, 2)`; v2: `cpu.weight = max(100 * cpus, 1)`; both:
-//! period 100 ms, quota `max(100 ms * cpus, 1 ms)` for the limit, or for the request where CFS is
-//! enabled. A container with revocable CPUs gets a hundredth of that weight, and where the operator
-//! wants it (and the kernel can, since 5.15) is idle: it runs only when nobody else does.
+//! Mesos's formulas. v1: `cpu.shares = max(1024 * cpus, 2)`; v2: `cpu.weight = max(100 * cpus, 1)`; both: period 100 ms,
+//! quota `max(100 ms * cpus, 1 ms)` for the limit, or for the request where CFS is enabled. A container with revocable CPUs
+//! gets a hundredth of that weight. If the operator enables it (and the kernel can, since 5.15), such a container is idle: it
+//! runs only when nothing else does.
 
 use super::{Isolator, IsolatorOptions, NodeOptions, Observed, UsageSource};
 use crate::cgroup::{
@@ -20,7 +20,7 @@ const QUOTA_MAX_US: u64 = (1 << 44) - 1;
 pub(crate) const SHARES_PER_CPU: u64 = 1024;
 const SHARES_PER_CPU_REVOCABLE: u64 = 10;
 pub(crate) const SHARES_MIN: u64 = 2;
-/// The kernel clamps to this without a word.
+/// The kernel silently clamps shares to this.
 pub(crate) const SHARES_MAX: u64 = 262_144;
 
 pub(crate) const WEIGHT_PER_CPU: u64 = 100;
@@ -37,7 +37,7 @@ const MICROS_PER_SEC: f64 = 1e6;
 #[derive(Debug)]
 pub(super) struct Cpu {
     options: IsolatorOptions,
-    /// Whether revocable containers run only when nobody else wants the processor.
+    /// Whether revocable containers run only when nothing else needs the processor.
     revocable_idle: bool,
     /// Whether processes and threads are counted here.
     counts: bool,
@@ -60,8 +60,8 @@ impl Cpu {
         }
     }
 
-    /// The weight, and whether the group is idle. An idle group refuses a weight, so the order of
-    /// the two depends on which it was; a kernel without `cpu.idle` (before 5.15) has the weight only.
+    /// Plans the weight and the idleness of the group. An idle group refuses a weight, so the order of the two writes depends on
+    /// its present state; a kernel without `cpu.idle` (before 5.15) has the weight only.
     fn plan_weight(
         &self,
         demand: &Demand,
@@ -233,7 +233,7 @@ fn throttling(source: &UsageSource<'_>, group: Option<&GroupDir>, usage: &mut Co
 /// The quota in force, in CPUs.
 fn limit_cpus(version: Version, read: impl Fn(&'static str) -> Option<String>) -> Option<f64> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
-    // -1 and max are no numbers of this kind: no quota, and no need to know of what.
+    // -1 and max do not parse as numbers: they mean no quota.
     let (quota, period) = match version {
         Version::V1 => {
             let quota = number(&read("cpu.cfs_quota_us")?)?;

@@ -1,7 +1,7 @@
 //! cgroups/cpuset: a group of its own, on the operator's processors and memory nodes.
 //!
-//! Without settings the container may use what the group above it may; on v1 that has to be written,
-//! which is done when the group is made.
+//! Without settings the container may use the same as the group above it; on v1 this needs a write, which happens when the
+//! group is made.
 
 use super::{Isolator, NodeOptions, Observed};
 use crate::cgroup::{Controller, Groups, KnobWrite};

@@ -1,8 +1,8 @@
-//! cgroups/devices: which device nodes a container may make, read and write.
+//! cgroups/devices: the device nodes that a container may make, read and write.
 //!
-//! Everything is denied but making any node (which says nothing of using it), the harmless character
-//! devices, terminals, and what the operator adds. v1 has a list per group; on v2 a program attached to
-//! the group decides, which `crate::sys` builds and attaches, and which lives as long as the group.
+//! Denies everything except making any node (without using it), the harmless character devices, terminals, and the operator's
+//! additions. v1 has a list per group; on v2 a program attached to the group decides, which `crate::sys` builds and attaches,
+//! and which lives as long as the group.
 
 use super::{Isolator, Observed};
 use crate::cgroup::{Controller, Groups, KnobError, KnobWrite, Version};
@@ -54,7 +54,7 @@ impl Isolator for Devices {
         &[Controller::Devices, Controller::Freezer]
     }
 
-    /// Only for a new group: the list does not depend on the demand, and v1 takes it back for no one.
+    /// Plans only for a new group: the list does not depend on the demand, and v1 never widens it again.
     fn plan(&self, _demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
         let (Some(group), true) = (groups.of(Controller::Devices), observed.fresh) else {
             return Vec::new();

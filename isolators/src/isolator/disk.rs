@@ -22,10 +22,10 @@ use crate::mount_table::MountTable;
 /// Folders that are open at once: the deepest nesting that is walked.
 const DEPTH_MAX: usize = 256;
 
-/// Entries of one folder and all below it that are walked; about five seconds' work.
+/// The limit on entries of one folder and all below it; about five seconds' work.
 const ENTRIES_MAX: u64 = 2_000_000;
 
-/// `st_blocks` counts in these, whatever the filesystem.
+/// The unit of `st_blocks` on every filesystem.
 pub(super) const BLOCK_BYTES: u64 = 512;
 
 const OPEN: OFlag = OFlag::O_DIRECTORY
@@ -47,7 +47,7 @@ impl Isolator for DiskDu {
         }
         let mut measured = Vec::new();
         for area in inspection.disk {
-            // One that is removed already holds nothing, and the others are still to be measured.
+            // A removed area uses nothing, and the others still have to be measured.
             measured.extend(unless_gone(measure(area, DEPTH_MAX, ENTRIES_MAX))?);
         }
         add_unlinked(&mut measured, unlinked::held_by(inspection)?)?;
@@ -59,7 +59,7 @@ impl Isolator for DiskDu {
     }
 }
 
-/// Adds each file to the folder that it was in, the innermost of several.
+/// Adds each file to its former folder, the innermost of several.
 fn add_unlinked(measured: &mut [DiskUsage], files: Vec<Unlinked>) -> io::Result<()> {
     if files.is_empty() {
         return Ok(());
@@ -110,7 +110,7 @@ fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<Di
         entries: 1,
         truncated: false,
     };
-    // Folders that are being listed, each in the one before it.
+    // The folders being listed, each inside the previous one.
     let mut stack = vec![Dir::new(root)?];
     while let Some(folder) = stack.last_mut() {
         let Some(entry) = folder.read() else {
@@ -118,7 +118,7 @@ fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<Di
             continue;
         };
         let Some(entry) = unless_gone(entry.map_err(io::Error::from))? else {
-            // The disk does not give the rest of this folder.
+            // The rest of this folder is unreadable on the disk.
             stack.pop();
             continue;
         };
@@ -168,12 +168,12 @@ impl Walk {
         if !self.count(&stat) || stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
             return Ok(None);
         }
-        // One that has gone since, or has become a link, is not used.
+        // A folder that was removed or replaced by a link in the meantime is skipped.
         let below = openat(folder, name, OPEN, Mode::empty()).map_err(io::Error::from);
         Ok(unless_gone(below)?.map(Dir::new).transpose()?)
     }
 
-    /// Adds a file's blocks; whether it was to be counted.
+    /// Adds a file's blocks; returns whether the file had to be counted.
     fn count(&mut self, stat: &FileStat) -> bool {
         let identity = (stat.st_dev, stat.st_ino);
         let again = if stat.st_nlink > 1 && stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
@@ -233,7 +233,7 @@ mod tests {
         assert!(used(&root) - after < 65536, "counted twice, or outside");
     }
 
-    /// A folder is walked in the middle of the one that it is in, which is gone on with after it.
+    /// The walk enters a folder in the middle of its parent's list, and then continues the parent.
     #[test]
     fn every_entry_is_counted_once_whatever_comes_between() {
         let dir = tempfile::tempdir().expect("a temporary folder");

@@ -1,7 +1,7 @@
-//! Control files as no kernel should give them: what cannot be read is absent, and nothing else changes.
+//! Control files with contents that no kernel should give: unreadable figures are absent, and nothing else changes.
 //!
-//! Tests only. For each file of a made-up group, v1 and v2, each kind of damage: every figure is then
-//! what it was or absent, never another number, and the damage is seen in at least one.
+//! Tests only. For each file of a made-up group, v1 and v2, the tests apply each kind of damage. Every figure is then
+//! unchanged or absent, never another number, and the damage shows in at least one.
 
 use std::fs;
 use std::path::Path;
@@ -158,7 +158,7 @@ fn try_all(version: Version, table: &[(&str, &str)], figures_known: usize) {
     for (file, text) in table {
         for damage in DAMAGE {
             let what = format!("{file} is {:?}", damage.map(String::from_utf8_lossy));
-            // A sampler that has the file open already, and one that has not.
+            // One reader has the file open already, and the other does not.
             let kept = Files::keeping(crate::cgroup::Budget::new(100), Arc::default());
             read(&groups, &kept);
             match damage {
@@ -167,7 +167,7 @@ fn try_all(version: Version, table: &[(&str, &str)], figures_known: usize) {
             }
             let lost = absent(&whole, &read(&groups, &Files::passing()), &what);
             assert!(lost > 0, "{what} and nobody noticed");
-            // An ordinary file that was removed can still be read by whoever holds it.
+            // An ordinary file that was removed stays readable through an open descriptor.
             let by_holder = absent(&whole, &read(&groups, &kept), &what);
             assert_eq!(by_holder, if damage.is_some() { lost } else { 0 }, "{what}");
             put(dir.path(), file, text.as_bytes());

@@ -4,8 +4,7 @@ use super::{Isolator, Observed};
 use crate::cgroup::{Controller, Groups, KnobWrite, Version};
 use crate::demand::Demand;
 
-/// The knobs of every page size that Linux has on our machines, v1 and v2; those that this one lacks
-/// are skipped.
+/// The knobs of every page size of Linux on our machines, v1 and v2; missing ones are skipped.
 const KNOBS: [(&str, &str); 6] = [
     ("hugetlb.64KB.limit_in_bytes", "hugetlb.64KB.max"),
     ("hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.max"),

@@ -14,7 +14,7 @@ pub struct DiskArea {
     pub path: PathBuf,
     /// The quota in bytes; `None` only measures.
     pub quota_bytes: Option<u64>,
-    /// Folders in it that are measured apart (volumes in a sandbox).
+    /// Subfolders that are measured separately (volumes in a sandbox).
     pub excluded: Vec<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ pub struct Inspection<'a> {
 /// The inputs of the check of a container's listening ports.
 #[derive(Copy, Clone, Debug)]
 pub struct PortInspection<'a> {
-    /// The ports that it was given.
+    /// The ports allocated to the container.
     pub allocated: &'a [PortRange],
     /// The machine's listening sockets, the same for all containers of one pass.
     pub listeners: &'a Listeners,
@@ -81,7 +81,7 @@ pub struct Inspected {
     pub breaches: Vec<Breach>,
 }
 
-/// A limit that is broken, with what to say about it.
+/// A broken limit, with a message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Breach {

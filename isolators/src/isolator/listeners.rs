@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use procfs::net::TcpState;
 use procfs::process::Process;
 
-/// The listening TCP sockets of the host's network at one moment, read when they are first asked for. One value serves a
-/// pass over all containers: the table that they are in has every connection of the machine, so that reading it for each
-/// container costs what all tasks together make it cost. What listens since then is found by the next pass.
+/// The listening TCP sockets of the host's network at one moment, read at the first use. A value serves one pass over all
+/// containers: their table has every connection of the machine, so the tasks together decide the cost of reading it for each
+/// container. The next pass finds later listeners.
 #[derive(Debug, Default)]
 pub struct Listeners(OnceLock<HashMap<u64, u16>>);
 

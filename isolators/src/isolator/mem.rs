@@ -1,9 +1,9 @@
 //! cgroups/mem: soft limit or protection from the request, hard limit from the limit.
 //!
-//! Mesos's rules: nothing below 32 MB, which is also what a container without a memory resource has; the hard limit is the limit if there is one, else the request;
-//! once a task may be running it is only ever raised, since lowering it could kill. On v2 the group is
-//! killed as a whole (`memory.oom.group`), and the request is a protection (`memory.low`). The kernel's
-//! `oom_kill` counter says whether it killed: `oom` also rises where nobody died.
+//! Mesos's rules: every limit is at least 32 MB, which a container without a memory resource also gets; the hard limit is the
+//! limit if there is one, else the request. Once a task may be running the hard limit only rises, since lowering it could
+//! kill. On v2 the group is killed as a whole (`memory.oom.group`), and the request is a protection (`memory.low`). The
+//! kernel's `oom_kill` counter shows a kill: `oom` also rises without one.
 
 use std::fs::File;
 use std::io;
@@ -35,7 +35,7 @@ pub(super) struct Memory {
     options: IsolatorOptions,
 }
 
-/// The hard limit that a demand asks for, or the least that there is.
+/// The hard limit of a demand, or the minimum.
 fn requested_limit(demand: &Demand) -> Limit {
     match demand.mem_limit {
         Some(Limit::Unlimited) => Limit::Unlimited,
@@ -61,8 +61,8 @@ impl Memory {
         Self { options }
     }
 
-    /// A task that may use more than it asked for is a likelier victim, the more so the less it asked
-    /// for: `1000 - 1000 * request / total`. All others are as likely as any process.
+    /// The OOM score of a task that may use more than its request, which is a likelier victim the less it requested: `1000 - 1000
+    /// * request / total`. All others are as likely as any process.
     fn oom_score_adj(&self, demand: &Demand) -> i32 {
         let request = request_bytes(demand);
         let burstable = match requested_limit(demand) {
@@ -92,8 +92,8 @@ impl Memory {
         }
         let file = "memory.memsw.limit_in_bytes";
         let swap = KnobWrite::optional(Controller::Memory, file, text(limit, NONE_V1));
-        // The kernel keeps memory+swap at or above memory: when lowering from nothing memory goes
-        // first, when raising it goes last.
+        // The kernel keeps memory+swap at or above memory: the first write of a new group is memory, the first write of a raise
+        // is memory+swap.
         plan.extend(if observed.fresh {
             [hard, swap]
         } else {
@@ -134,7 +134,7 @@ impl Memory {
     }
 }
 
-/// A limit as a version writes it, which has its own word for none.
+/// Formats a limit in a version's text, whose word for unlimited is `none`.
 fn text(limit: Limit, none: &str) -> String {
     match limit {
         Limit::At(bytes) if bytes < UNLIMITED_MIN_BYTES => bytes.to_string(),
@@ -205,7 +205,7 @@ fn watch_v1(group: &GroupDir) -> io::Result<LimitEvent> {
     let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let control = File::open(group.dir.join("memory.oom_control"))?;
     let line = format!("{} {}", event.as_fd().as_raw_fd(), control.as_raw_fd());
-    // The kernel keeps what it needs of the control file; ours may be closed.
+    // The kernel keeps its own reference to the control file, so ours may be closed.
     std::fs::write(group.dir.join("cgroup.event_control"), line)?;
     Ok(LimitEvent::Count(event.into()))
 }
@@ -270,7 +270,7 @@ fn pressure_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUs
         memory.medium_pressure = None;
         memory.critical_pressure = None;
     }
-    // One that comes between two readings is in the second only, and counts in the first too.
+    // An event between two readings is in the second only; count it in the first too.
     memory.medium_pressure = memory.medium_pressure.max(memory.critical_pressure);
     memory.low_pressure = memory.low_pressure.max(memory.medium_pressure);
 }

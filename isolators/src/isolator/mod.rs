@@ -1,12 +1,12 @@
 //! The isolators: one file per kind of isolation, all behind one trait.
 //!
-//! [`Isolation`] is the operator's choice (`--isolation`); [`Isolation::isolators`] turns it into the
-//! list that [`crate::Containers`] walks. To add one: a file with a type that implements [`Isolator`],
-//! its name in [`NAMES`], its line in `choice.rs`. Invariant: `plan` and `launch` are pure, so the limits of
-//! a container are a function of its demand and of what the kernel holds now, and nothing else.
+//! [`Isolation`] is the operator's choice (`--isolation`); [`Isolation::isolators`] turns it into the list that
+//! [`crate::Containers`] walks. A new isolator needs a file with a type that implements [`Isolator`], its name in [`NAMES`],
+//! and its line in `choice.rs`. Invariant: `plan` and `launch` are pure, so the limits of a container are a function of its
+//! demand and of the kernel's present values, and nothing else.
 //!
-//! `settings` and `container_spec` know `capabilities` and `seccomp` and these know them: the operator's settings and a
-//! container's spec have a set of capabilities and a filter in them, which the two isolators read from there.
+//! `settings` and `container_spec` depend on `capabilities` and `seccomp`, and these on them: the operator's settings and a
+//! container's spec contain a set of capabilities and a filter, which the two isolators read from there.
 
 mod blkio;
 mod capabilities;
@@ -70,10 +70,9 @@ pub struct Observed {
     pub fresh: bool,
     pub memory_limit: Option<Limit>,
     pub cpu_quota: bool,
-    /// Whether the group runs only when nobody else wants the processor.
+    /// Whether the group runs only when nothing else needs the processor.
     pub cpu_idle: bool,
-    /// The quota in force above the group where none below it may be higher (v1), in microseconds
-    /// per period.
+    /// The quota in force above the group where quotas below may not be higher (v1), in microseconds per period.
     pub cpu_ceiling_us: Option<u64>,
 }
 
@@ -115,12 +114,12 @@ pub trait Isolator: fmt::Debug + Send + Sync {
     /// The name of the isolator in `--isolation`.
     fn name(&self) -> &'static str;
 
-    /// Controllers that it must have groups of.
+    /// The controllers in which the isolator needs groups.
     fn controllers(&self) -> &'static [Controller] {
         &[]
     }
 
-    /// Notes what the kernel holds now; called before the plan of an update.
+    /// Records the kernel's present values; called before the plan of an update.
     fn observe(&self, _groups: &Groups, _observed: &mut Observed) {}
 
     /// The writes that bring the groups from the observed to the demanded state, in order. Pure.
@@ -138,29 +137,27 @@ pub trait Isolator: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Looks at what the kernel does not count for us: a walk of a folder, a scan of sockets. Slow;
-    /// called on a period of the agent's choosing. Writes what it found, and what breaks a limit.
+    /// Measures things that the kernel does not count: a walk of a folder, a scan of sockets. Slow; called on a period of the
+    /// agent's choosing. Writes the measurements, and the broken limits.
     fn inspect(&self, _inspection: &Inspection<'_>, _found: &mut Inspected) -> io::Result<()> {
         Ok(())
     }
 
-    /// Fills in what it measures; a missing figure becomes `None`.
+    /// Fills in the isolator's own figures; a missing figure becomes `None`.
     fn usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
-    /// Fills in, for a container inside another, those of its figures that the kernel leaves out of the figures of the
-    /// groups around: they are added to those of the container that it is in. None unless it says so. They are always
-    /// read all, see [`UsageSource::all`].
+    /// Fills in, for a nested container, those figures that the kernel leaves out of the outer groups: they are added to the
+    /// outer container's figures. Empty by default. The reading is always complete, see [`UsageSource::all`].
     fn local_usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
-    /// Returns the event which says that the container may have run into one of this isolator's limits. To be armed
-    /// anew for a container of an earlier agent.
+    /// Returns the event that signals a possible limit of this isolator. Must be armed again for a container of an earlier agent.
     fn watch(&self, _groups: &Groups) -> io::Result<Option<LimitEvent>> {
         Ok(None)
     }
 
-    /// A container of an earlier agent is taken over. Nothing is to be done for what the kernel keeps.
+    /// Takes over a container of an earlier agent. State in the kernel needs no work.
     fn recover(&self, _groups: &Groups) {}
 
-    /// The container is gone, its groups too. Must be safe without a launch before it, and twice.
+    /// Cleans up after the container and its groups are gone. Must be safe without a launch before it, and twice.
     fn cleanup(&self, _groups: &Groups) {}
 }

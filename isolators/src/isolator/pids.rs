@@ -1,7 +1,7 @@
 //! cgroups/pids: a ceiling on processes and threads, so that a fork bomb stays in its container.
 //!
-//! Mesos only counts here; the ceiling is ours, from the demand or the agent's default. A refused fork is counted in
-//! the group of the process that forked by v1, and by v2 before Linux 6.11; since then in all around the limit.
+//! Mesos only counts here; the ceiling is ours, from the demand or the agent's default. v1, and v2 before Linux 6.11, count a
+//! refused fork in the group of the forking process; since then v2 counts it in all outer groups of the limit too.
 
 use super::{Isolator, IsolatorOptions, Observed, UsageSource};
 use crate::cgroup::{Controller, GroupDir, Groups, KnobWrite, Version, flat_value};
@@ -61,7 +61,7 @@ impl Isolator for Pids {
         let Some(group) = source.groups.of(Controller::Pids) else {
             return;
         };
-        // The groups around count them, whatever `cgroups/cpu` has counted in this one alone.
+        // The outer groups count them, whatever `cgroups/cpu` has counted in this group alone.
         usage.pids.threads = None;
         if is_refusal_local(source, group) {
             usage.pids.refused = refused(source, group);
@@ -74,7 +74,7 @@ fn refused(source: &UsageSource<'_>, group: &GroupDir) -> Option<u64> {
     source.read(group, "pids.events", |text| flat_value(text, "max"))
 }
 
-/// Whether the groups around this one do not count the forks that were refused in it.
+/// Whether the outer groups do not count the refused forks of this group.
 fn is_refusal_local(source: &UsageSource<'_>, group: &GroupDir) -> bool {
     let tells_both = |group| source.read(group, "pids.events.local", |_| Some(()));
     group.version == Version::V1 || tells_both(group).is_none()
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(usage.pids.refused, Some(3));
     }
 
-    /// Version 2 of today counts a refusal in the groups around, where it would be counted twice.
+    /// Version 2 since Linux 6.11 counts a refusal in the outer groups, so adding it would count it twice.
     #[test]
     fn what_a_nested_container_was_refused_is_added_where_the_kernel_does_not() {
         for (version, tells_both, expected) in [

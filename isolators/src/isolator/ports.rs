@@ -1,7 +1,7 @@
-//! network/ports: which ports a container listens on, and whether they are its own.
+//! network/ports: compares the listening ports of a container with its allocated ones.
 //!
-//! From procfs: the sockets that its processes hold, met with the listening ones of the host's
-//! network. Containers with a network namespace of their own can listen on what they like.
+//! Reads procfs: the sockets of its processes, intersected with the listening ones of the host's network. Containers with a
+//! network namespace of their own can listen on any port.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -47,7 +47,7 @@ impl Isolator for Ports {
     }
 }
 
-/// The ports among those listened on that were not given, as ranges. Pure.
+/// The listening ports that were not allocated, as ranges. Pure.
 fn breach(
     listening: &BTreeSet<u16>,
     allocated: &[PortRange],
@@ -76,7 +76,7 @@ fn listening(inspection: &Inspection<'_>, listeners: &Listeners) -> io::Result<B
     let ours = std::fs::read_link(proc.join("self/ns/net"))?;
     let processes = processes(inspection).into_iter();
     let processes = processes.map(|pid| proc.join(pid.to_string()));
-    // Any of its threads may be in it, the first one last of all: it may have ended.
+    // Any thread of the process may be in our network; the first thread may have ended.
     let is_in_ours = |process: &PathBuf| {
         let threads = threads_of(process);
         threads
@@ -90,7 +90,7 @@ fn listening(inspection: &Inspection<'_>, listeners: &Listeners) -> io::Result<B
     let sockets = listeners.read(proc)?;
     let mut ports = BTreeSet::new();
     for table in processes.iter().flat_map(|process| file_tables_of(process)) {
-        // One that has ended listens no more.
+        // A process that has ended listens no more.
         let descriptors = std::fs::read_dir(table.join("fd")).into_iter().flatten();
         let targets = descriptors
             .flatten()

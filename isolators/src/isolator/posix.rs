@@ -1,8 +1,8 @@
 //! posix/cpu and posix/mem: figures from the process tree, and no enforcement.
 //!
-//! For users that are not root, and hosts without cgroups. The tree is the supervisor's descendants,
-//! itself not counted. Time used by processes that have ended is counted through their parents, as
-//! far as those waited for them; the figures of a reader of procfs can only be near.
+//! For users other than root, and hosts without cgroups. The tree is the supervisor's descendants without the supervisor. The
+//! time of ended processes counts through their parents, as far as those waited for them; figures from procfs can only be
+//! approximate.
 
 use procfs::process::Process;
 
@@ -63,8 +63,8 @@ impl Isolator for PosixMem {
     }
 }
 
-/// The container's processes; `None` without a living supervisor, also where procfs hides it or one of
-/// them (`hidepid`), since then nobody can tell how much they all use.
+/// The container's processes; `None` without a living supervisor, also where procfs hides it or one of them (`hidepid`),
+/// since the sum is then unknown.
 fn processes(source: &UsageSource<'_>) -> Option<Vec<Process>> {
     let supervisor = source.supervisor?;
     let own = source.proc.join(supervisor.pid.to_string()).join("stat");
@@ -93,7 +93,7 @@ mod tests {
     use crate::cgroup::{Files, Groups};
     use crate::identity::{BootId, ProcessIdentity};
 
-    /// A process of a made-up procfs: what it has used, and what the kernel says of its children.
+    /// Writes a process of a made-up procfs, with its usage and the kernel's list of its children.
     fn put(proc: &std::path::Path, pid: i32, parent: i32, children: &str) {
         let dir = proc.join(pid.to_string());
         let thread = dir.join("task").join(pid.to_string());
@@ -130,7 +130,7 @@ mod tests {
     fn a_procfs_that_hides_its_processes_gives_no_figure() {
         let proc = tempfile::tempdir().expect("a temporary folder");
         assert_eq!(usage_of(proc.path()), ContainerUsage::default());
-        // The supervisor is seen, its task of another user is not: nobody has used nothing.
+        // The supervisor is visible, and its task of another user is not: the figures are absent, not zero.
         put(proc.path(), 10, 1, "11 ");
         assert_eq!(usage_of(proc.path()), ContainerUsage::default());
         put(proc.path(), 11, 10, "12 13 ");

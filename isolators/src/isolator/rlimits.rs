@@ -30,14 +30,14 @@ fn excess(
     granted: CapabilitySet,
     own_hard: impl Fn(u32) -> Option<u64>,
 ) -> Option<String> {
-    // What a task may write as a core file is bounded by its disk.
+    // The disk bounds the size of a task's core file.
     if limit.resource == libc::RLIMIT_CORE || granted.has("SYS_RESOURCE") {
         return None;
     }
     if limit.resource == libc::RLIMIT_MEMLOCK && granted.has("IPC_LOCK") {
         return None;
     }
-    // What there is no such limit for is refused by the kernel.
+    // The kernel refuses a resource without such a limit.
     let own = own_hard(limit.resource)?;
     (limit.hard > own).then(|| {
         format!(
@@ -59,7 +59,7 @@ impl Isolator for Rlimits {
 
     fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         let granted = spec.isolation.capabilities.granted;
-        // Without a user of its own it is the agent's, who cannot give what it has not.
+        // Without a user of its own the container runs as the agent's user, who cannot grant missing rights.
         let is_roots = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
         let may = is_roots || granted.has("SYS_NICE");
         if let Some(name) = spec.rlimits.iter().find_map(priority).filter(|_| !may) {

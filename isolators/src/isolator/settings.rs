@@ -11,7 +11,7 @@ pub struct IsolatorOptions {
     pub revocable_cpu_low_priority: bool,
     /// Whether memory limits include swap.
     pub limit_swap: bool,
-    /// Processes and threads per container unless it asks otherwise.
+    /// The default limit on processes and threads per container.
     pub pids_limit: Option<u64>,
     /// The machine's memory; `None` when unknown.
     pub total_memory_bytes: Option<u64>,
@@ -20,8 +20,8 @@ pub struct IsolatorOptions {
 /// Settings of the isolators beyond [`IsolatorOptions`], from the agent's flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeOptions {
-    /// The most that any container may have, and what root's containers have unless they ask for
-    /// less (`linux/capabilities`). Default: [`CapabilitySet::standard`].
+    /// The upper limit for every container, and the set of root's containers unless they request less (`linux/capabilities`).
+    /// Default: [`CapabilitySet::standard`].
     pub capabilities: CapabilitySet,
     /// The capabilities at the start of every container of any user, unless its task requests others (`linux/capabilities`).
     /// Default: all of the above for root, none for others.
@@ -33,8 +33,8 @@ pub struct NodeOptions {
     pub devices: Vec<DeviceRule>,
     /// Size of `/dev/shm` unless the task asks otherwise, in bytes (`filesystem/shm`). Default: 64 MiB.
     pub shm_bytes: u64,
-    /// Whether containers with revocable CPUs run only when nobody else wants the processor, where
-    /// the kernel has `cpu.idle` (`cgroups/cpu`). Default: false.
+    /// Whether containers with revocable CPUs run only when nothing else needs the processor, where the kernel has `cpu.idle`
+    /// (`cgroups/cpu`). Default: false.
     pub revocable_cpu_idle: bool,
     /// Whether `cgroups/cpu` counts processes and threads, where `cgroups/pids` does not. Default: false.
     pub count_processes: bool,
@@ -44,7 +44,7 @@ pub struct NodeOptions {
     pub cpuset_mems: Option<String>,
     /// Huge pages per container and page size, in bytes (`cgroups/hugetlb`). Default: no limit.
     pub hugetlb_bytes: Option<u64>,
-    /// Only listeners on ports in these ranges are looked at (`network/ports`). Default: all.
+    /// The port ranges whose listeners are checked (`network/ports`). Default: all.
     pub isolated_ports: Option<Vec<PortRange>>,
 }
 

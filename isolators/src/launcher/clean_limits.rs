@@ -1,8 +1,8 @@
-//! The resource limits that a task starts with, whatever those of the agent are.
+//! The resource limits at the start of a task, independent of those of the agent.
 //!
-//! Entered through [`clean_limits`] by the task, before the limits that it asked for. Pure. Soft limits are the kernel's
-//! first ones; hard limits are the agent's own, by which an operator bounds all tasks. Two kinds are rights, which
-//! nobody inherits; core files are the agent's matter.
+//! The task applies [`clean_limits`] before the limits that it requested. Pure. Soft limits are the kernel's initial ones;
+//! hard limits are the agent's own, by which an operator bounds all tasks. Two kinds are rights, which no task inherits; core
+//! files are the agent's matter.
 
 /// The kernel's first soft limit on stacks.
 const STACK_BYTES: u64 = 8 << 20;
@@ -15,13 +15,13 @@ const FILES: u64 = 1_024;
 const SIGNALS_MAX: u64 = 4_096;
 
 enum Clean {
-    /// No soft limit below the hard one.
+    /// The soft limit equals the hard one.
     Hard,
-    /// This soft limit, or the hard one where that is lower.
+    /// This soft limit, or the hard one if that is lower.
     Soft(u64),
-    /// No right at all.
+    /// The task gets no right at all.
     None,
-    /// Half of what the agent has.
+    /// Half of the agent's limit.
     Queue,
 }
 

@@ -1,8 +1,8 @@
 //! The agent's end of the launcher: starting it, restarting it, and waiting for one launch.
 //!
-//! The first launcher is prepared on a thread, since an agent has other things to do at its start than to
-//! wait for a copy of its program; whoever needs the launcher waits for it. A request carries a socket of its own, on which the new process answers, so that launches from
-//! many threads wait side by side and the launcher itself never waits for anyone.
+//! A thread prepares the first launcher, since an agent must not wait at its start for a copy of its program; users of the
+//! launcher wait for it. A request carries a socket of its own, on which the new process answers, so that launches from many
+//! threads wait side by side and the launcher itself never waits.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
@@ -100,8 +100,8 @@ enum Answer {
 }
 
 impl Launcher {
-    /// Waits for the end of launches that an earlier agent began, then begins to seal a copy of the
-    /// running executable and to start the launcher process from it: [`Launcher::ready`] says how that went.
+    /// Waits for the end of launches that an earlier agent began, then begins to seal a copy of the running executable and to
+    /// start the launcher process from it: [`Launcher::ready`] returns the result.
     pub fn start(options: LauncherOptions) -> Result<Self, LaunchError> {
         let boot_id = BootId::current().map_err(starting("reading the boot id"))?;
         let lock = options.runtime_dir.join(lock::LOCK_FILE);
@@ -128,12 +128,12 @@ impl Launcher {
         })
     }
 
-    /// Waits until there is a launcher.
+    /// Waits until the launcher is ready.
     pub fn ready(&self) -> Result<(), LaunchError> {
         self.lock().started(&self.options).map(drop)
     }
 
-    /// The launcher process's pid, while there is one.
+    /// The pid of the launcher process, if it runs.
     pub fn pid(&self) -> Option<u32> {
         let mut state = self.lock();
         let process = &state.started(&self.options).ok()?.process;
@@ -170,9 +170,8 @@ impl Launcher {
         for _ in 0..ATTEMPTS {
             match self.attempt(spec, &plan, &bytes, deadline)? {
                 Attempt::Launched(launched) => return Ok(launched),
-                // Nobody answered, nobody holds the report socket, and no supervisor came to be: the
-                // launcher died before it cloned one. It may still look alive, since its descriptors close
-                // in no order, but it answers nobody.
+                // There is no answer, no process holds the report socket, and no supervisor started: the launcher died before it
+                // cloned one. It may still look alive, since its descriptors close in no order, but it answers nothing.
                 Attempt::Unanswered { pid } => drop(self.end_if_silent(pid)),
             }
         }
@@ -193,8 +192,8 @@ impl Launcher {
         }
     }
 
-    /// Ends the launcher of this pid if it does not answer; whether it was ended. The sockets of what it has not
-    /// begun close with it.
+    /// Ends the launcher with this pid if it does not answer; returns whether it was ended. The sockets of its pending requests
+    /// close with it.
     fn end_if_silent(&self, pid: u32) -> bool {
         let mut state = self.lock();
         let process = state.started.as_mut().map(|started| &mut started.process);
@@ -208,7 +207,7 @@ impl Launcher {
 
     fn complain_of(&self, pid: u32) {
         if let Ok(mut log) = open_log(&self.options) {
-            // For operators; that it cannot be said keeps nobody from launching.
+            // A line for operators; a failed write must not prevent a launch.
             let _ = writeln!(log, "launcher {pid} did not answer, and is replaced");
         }
     }
@@ -227,8 +226,8 @@ impl Launcher {
             .map_err(starting("making a report socket"))?;
         let pid = self.send(bytes, theirs)?;
         let answer = match self.first_report(&ours, pid, deadline) {
-            // The supervisor closes its copy of the socket once it has cloned the task, and what runs in the
-            // container already may end the task before its exec: that is no fault of the launcher.
+            // The supervisor closes its copy of the socket once it has cloned the task, and a process of the container may kill
+            // the task before its exec: that is no fault of the launcher.
             Answer::Closed if was_supervised(spec) => {
                 return Err(LaunchError::Killed {
                     name: spec.name.clone(),
@@ -280,8 +279,8 @@ impl Launcher {
             return lost(spec, "it reported twice");
         };
         if report.supervisor_pid > 0 {
-            // Its groups are about to be removed, and it is no member of them: only its own end
-            // says that nothing more will be written to the runtime folder.
+            // The supervisor's groups are about to be removed, and it is not a member of them: only its own end shows that
+            // nothing more will be written to the runtime folder.
             self.supervisor(report).wait_end(FAILED_SUPERVISOR_WAIT);
         }
         LaunchError::Step {
@@ -292,7 +291,7 @@ impl Launcher {
         }
     }
 
-    /// Sends a request, starting a new launcher if the old one is gone; the pid of the one that has it.
+    /// Sends a request, starting a new launcher if the old one is gone; returns the pid of the launcher that has it.
     fn send(&self, bytes: &[u8], theirs: OwnedFd) -> Result<u32, LaunchError> {
         let stored = if bytes.len() > INLINE_BYTES_MAX {
             Some(store(bytes).map_err(starting("storing a long request"))?)
@@ -309,7 +308,7 @@ impl Launcher {
             if alive.send(inline, &numbers).is_ok() {
                 return Ok(alive.child.id());
             }
-            // A message that could not be sent was not delivered: a new launcher may have it.
+            // A message that failed to be sent was not delivered: a new launcher may have it.
             alive.reap();
         }
         *process = None;
@@ -320,7 +319,7 @@ impl Launcher {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // A panic while holding it leaves a usable value: at worst a dead process, which is noticed.
+        // A panic while the lock is held leaves a usable value: at worst a dead process, which is noticed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -375,7 +374,7 @@ impl Process {
             .map_err(io::Error::from)
             .map_err(starting("making its socket"))?;
         let path = format!("/proc/self/fd/{}", image.as_raw_fd());
-        // std uses a vfork-like spawn here: nothing of ours runs in the child.
+        // std uses a vfork-like spawn here: none of our code runs in the child.
         let child = std::process::Command::new(path)
             .arg0("meseta-launcher")
             .arg(LAUNCHER_ARGUMENT)
@@ -400,7 +399,7 @@ impl Process {
         }
     }
 
-    /// Says where its files are: not on its command line, which every container's first process has as well.
+    /// Sends the launcher its file paths, because every container's first process inherits the command line.
     fn send_paths(&self, options: &LauncherOptions) -> io::Result<()> {
         let lock = options.runtime_dir.join(lock::LOCK_FILE);
         let group = options.supervisor_group.as_deref();
@@ -432,7 +431,7 @@ impl Process {
         }
     }
 
-    /// Whether it takes a message and answers it in time. Asked by one thread at a time.
+    /// Whether the launcher takes a ping and answers in time. Only one thread may ask at a time.
     fn answers(&self) -> bool {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         self.send(&[PING], &[]).is_ok()
@@ -459,7 +458,7 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Closing the socket is the order to end. One that was stopped cannot hear it.
+    /// Ends the launcher: closing the socket is the order to end. A stopped launcher does not see it.
     fn end(self) {
         let Self { socket, mut child } = self;
         drop(socket);
@@ -553,7 +552,7 @@ mod tests {
 
     use super::*;
 
-    /// A launcher that is played: what it is sent comes out at the other end of its socket.
+    /// A simulated launcher: messages to it arrive at the other end of its socket.
     fn played(runtime_dir: &Path) -> (Launcher, OwnedFd, u32) {
         let (socket, theirs) = pair().expect("sockets");
         let child = std::process::Command::new("sleep").arg("600").spawn();
@@ -596,7 +595,7 @@ mod tests {
         assert!(!launcher.end_if_silent(pid));
         let (asked, theirs) = answering.join().expect("answered");
         assert_eq!((asked, launcher.pid()), (vec![PING], Some(pid)));
-        // It has gone.
+        // The launcher has gone.
         drop(theirs);
         assert!(!launcher.end_if_silent(pid + 1), "another is meant");
         assert_eq!(launcher.pid(), Some(pid));
@@ -610,7 +609,7 @@ mod tests {
         );
     }
 
-    /// Takes one message of the agent's, with the sockets that came with it.
+    /// Receives a message of the agent, with its sockets.
     fn take(socket: &OwnedFd) -> (usize, Vec<OwnedFd>) {
         let deadline = Instant::now() + Duration::from_secs(30);
         let is_sent = sys::is_readable_by(socket, deadline).expect("looked at");

@@ -1,7 +1,7 @@
 //! A sealed copy of the running executable.
 //!
-//! The launcher runs from it, so that an upgrade may replace the binary on disk and a task may not
-//! write to it. Only what the program headers load is copied: debug information stays behind.
+//! The launcher runs from it, so that an upgrade may replace the binary on disk and a task may not write to it. The copy
+//! contains only the segments that the program headers load, without debug information.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// A copy of `/proc/self/exe` in a memfd that nobody can change any more.
+/// Copies `/proc/self/exe` into a memfd that no process can change any more.
 pub(super) fn seal_own_executable() -> io::Result<OwnedFd> {
     let own = File::open("/proc/self/exe")?;
     let size = own.metadata()?.len();
@@ -20,12 +20,12 @@ pub(super) fn seal_own_executable() -> io::Result<OwnedFd> {
         .filter(|loaded| *loaded <= size)
         .unwrap_or(size);
     let base = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    // MFD_EXEC says that this one is meant to be executed; kernels before 6.3 refuse the flag.
+    // MFD_EXEC marks the file as executable; kernels before 6.3 refuse the flag.
     let exec = MFdFlags::from_bits_retain(libc::MFD_EXEC);
     let image = memfd_create(c"meseta-launcher", base | exec)
         .or_else(|_| memfd_create(c"meseta-launcher", base))?;
     let mut image = File::from(image);
-    // Within the kernel, from one page cache to the other.
+    // The copy stays within the kernel, from one page cache to the other.
     let copied = io::copy(&mut own.take(length), &mut image)?;
     if copied < length {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -38,8 +38,8 @@ pub(super) fn seal_own_executable() -> io::Result<OwnedFd> {
     Ok(image.into())
 }
 
-/// A page that somebody else refers to at that moment, such as the kernel when it moves memory about, keeps a file from
-/// being sealed against writes (EBUSY, fcntl(2)); the kernel waits for it, but not for long.
+/// Seals a file. The kernel refuses a seal against writes (EBUSY, fcntl(2)) while a page has another reference, such as its
+/// own when it moves memory about; it waits for such a page, but not for long.
 fn seal(image: &File, seals: SealFlag) -> nix::Result<()> {
     const TRIES: usize = 10;
     for _ in 1..TRIES {

@@ -17,7 +17,7 @@ use crate::sys;
 /// The file, in the runtime folder.
 pub(crate) const LOCK_FILE: &str = "launcher.lock";
 
-/// Between two looks at a lock that somebody holds.
+/// The pause between two attempts to take a held lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The longest time that a launcher may take to see the end of its agent; it has one clone to end at most.
@@ -36,12 +36,12 @@ fn open(path: &Path) -> io::Result<File> {
 pub(super) fn share(path: &Path) -> io::Result<OwnedFd> {
     let file = open(path)?;
     file.lock_shared()?;
-    // A full disk: then it is waited for without being known.
+    // On a full disk the file stays empty: then later agents wait for an unknown launcher.
     let _ = name_holder(&file);
     Ok(file.into())
 }
 
-/// Writes who this process and its parent are.
+/// Writes the identities of this process and its parent.
 fn name_holder(mut file: &File) -> io::Result<()> {
     let boot_id = BootId::current()?;
     let line = |pid: i32| {
@@ -61,7 +61,7 @@ fn name_holder(mut file: &File) -> io::Result<()> {
     file.write_all(format!("{us}\n{parent}\n").as_bytes())
 }
 
-/// Waits until nobody holds the lock; whether that came in time.
+/// Waits until no process holds the lock; returns whether that came in time.
 pub(crate) fn wait_until_free(path: &Path, timeout: Duration) -> io::Result<bool> {
     wait(path, timeout, END_TIMEOUT)
 }
@@ -78,7 +78,7 @@ fn wait(path: &Path, timeout: Duration, end_timeout: Duration) -> io::Result<boo
             Err(TryLockError::WouldBlock) => {
                 if !is_holder_ended && began.elapsed() >= end_timeout {
                     is_holder_ended = true;
-                    // Otherwise it is waited for.
+                    // Otherwise the loop waits for it.
                     let _ = end_orphan(path);
                 }
                 std::thread::sleep(POLL_INTERVAL);
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Another test's child holds the lock as well between its clone and its exec.
+    /// The limit allows for another test's child, which holds the lock as well between its clone and its exec.
     const LIMIT: Duration = Duration::from_secs(30);
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         let one = share(&path).expect("shared");
         let other = share(&path).expect("shared");
         let copy = one.try_clone().expect("a copy");
-        // It names this process, whose parent lives.
+        // The file names this process, whose parent lives.
         let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
         assert!(!free(Duration::ZERO));
         drop(one);
@@ -165,7 +165,7 @@ mod tests {
         agent.wait().expect("it has ended");
         let free = |timeout| wait(&path, timeout, Duration::ZERO).expect("looked at");
         assert!(!free(Duration::from_millis(20)), "others hold it");
-        // It would end well now by itself.
+        // The process would end without a signal now.
         drop((to, from));
         let ended = launcher.wait().expect("it has ended");
         assert_eq!(ended.signal(), Some(libc::SIGKILL));

@@ -1,9 +1,9 @@
-//! The sealed launcher: how a process comes to run in a container.
+//! The sealed launcher, which starts processes in containers.
 //!
-//! [`Launcher::start`] copies the running executable into a sealed memfd and starts one
-//! single-threaded process from it, connected by a socket pair, both on a thread of its own. Each [`Launcher::launch`] has that
-//! process clone a supervisor, which never execs, which clones the task, which does. The launcher
-//! ends when the agent's end of the socket closes; supervisors live on.
+//! [`Launcher::start`] copies the running executable into a sealed memfd and starts one single-threaded process from it,
+//! connected by a socket pair, both on a thread of its own. Each [`Launcher::launch`] makes that process clone a supervisor,
+//! which never execs, and the supervisor clones the task, which does. The launcher ends when the agent's end of the socket
+//! closes; supervisors live on.
 
 mod clean_limits;
 mod client;
@@ -31,14 +31,14 @@ use crate::launch_step::LaunchStep;
 pub use client::Launcher;
 pub(crate) use privileges::pack as pack_filter;
 
-/// First argument of the sealed launcher. Not for users: without the agent's socket on standard input
-/// it does nothing.
+/// First argument of the sealed launcher. Not for users: without the agent's socket on standard input the process does
+/// nothing.
 const LAUNCHER_ARGUMENT: &str = "--meseta-sealed-launcher";
 
 /// First byte of the launcher's first message, before an errno.
 const READY: u8 = b'R';
 
-/// A message without descriptors that the launcher answers with the same: it works.
+/// A message without descriptors that a working launcher returns.
 const PING: u8 = b'P';
 
 /// Longest plan that travels in the request itself; below the default socket buffer of 208 KiB.
@@ -64,14 +64,13 @@ pub fn run_if_requested() -> Option<ExitCode> {
 pub enum Command {
     /// A command that `/bin/sh -c <text>` runs.
     Shell(String),
-    /// A program, looked up in the task's own `PATH` unless it has a slash, with its arguments
-    /// including the zeroth.
+    /// A program with its arguments, including the zeroth. It is looked up in the task's own `PATH` unless it has a slash.
     Argv {
         program: OsString,
         /// Arguments, the zeroth first.
         args: Vec<OsString>,
     },
-    /// No program: once everything before an exec is done, it ends well.
+    /// No program: the process exits with success once all steps before an exec are done.
     Nothing,
 }
 
@@ -97,7 +96,7 @@ pub enum CredentialsError {
 }
 
 impl Credentials {
-    /// Looks a user name up, with its groups. Numbers are no names.
+    /// Looks a user name up, with its groups. Numbers are not names.
     pub fn lookup(name: &str) -> Result<Self, CredentialsError> {
         let failed = |errno: nix::Error| CredentialsError::Lookup {
             name: name.to_owned(),
@@ -124,8 +123,8 @@ pub enum Destination {
         beneath: PathBuf,
         path: PathBuf,
     },
-    /// To a pipe or terminal that the caller made for this process, at a path that only the caller can
-    /// change; it is given to the process's user.
+    /// A pipe or terminal that the caller made for this process, at a path that only the caller can change. The process's user
+    /// becomes its owner.
     Endpoint(PathBuf),
     Null,
 }
@@ -171,7 +170,7 @@ pub struct LaunchSpec<'a> {
     /// The whole environment; nothing is inherited.
     pub env: &'a [(OsString, OsString)],
     pub working_dir: &'a Path,
-    /// Whom to run as; `None` stays what the agent is.
+    /// The user of the task; `None` keeps the agent's.
     pub credentials: Option<&'a Credentials>,
     /// The destination of standard output.
     pub stdout: &'a Destination,
@@ -187,13 +186,13 @@ pub struct LaunchSpec<'a> {
 pub struct LaunchIsolation {
     /// New pid namespace, the supervisor being its first process.
     pub pid_namespace: bool,
-    /// New mount namespace; with a new pid namespace it gets its own `/proc`.
+    /// A new mount namespace; together with a new pid namespace it has its own `/proc`.
     pub mount_namespace: bool,
-    /// New cgroup namespace: the groups that the task is in are the roots of what it sees.
+    /// A new cgroup namespace, whose roots are the task's groups.
     pub cgroup_namespace: bool,
     /// New System V and POSIX queue namespace.
     pub ipc_namespace: bool,
-    /// New host name namespace, with this name in it (or the host's).
+    /// A new host name namespace with this name (or the host's).
     pub uts_namespace: bool,
     pub hostname: Option<String>,
     /// v1 groups that the task writes itself into, as group folders.
@@ -202,7 +201,7 @@ pub struct LaunchIsolation {
     pub v2_group: Option<PathBuf>,
     pub rlimits: Vec<Rlimit>,
     pub no_new_privs: bool,
-    /// Written to the task's `oom_score_adj` if given.
+    /// The value for the task's `oom_score_adj`, if given.
     pub oom_score_adj: Option<i32>,
     /// New network namespace, with the loopback interface up and nothing else.
     pub network_namespace: bool,
@@ -212,13 +211,13 @@ pub struct LaunchIsolation {
     pub capabilities: Option<CapabilitySets>,
     /// System call filters, each installed on top of the one before; they need `no_new_privs`.
     pub seccomp: Vec<SeccompProgram>,
-    /// A process whose namespaces are entered; then none may be new.
+    /// A process whose namespaces the task enters; then no namespace may be new.
     pub join: Option<ProcessIdentity>,
     /// The file of standard input, in place of the null device.
     pub stdin: Option<PathBuf>,
-    /// Whether standard input is a terminal, to become the one that rules the task.
+    /// Whether standard input is a terminal that becomes the task's controlling terminal.
     pub terminal: bool,
-    /// Bounds of the file for standard output; without, the task writes to it itself. Both or neither.
+    /// Bounds of the file of standard output; without them the task writes to the file itself. Both streams or neither.
     pub stdout_log: Option<LogFile>,
     /// The bounded log file of standard error.
     pub stderr_log: Option<LogFile>,
@@ -227,7 +226,7 @@ pub struct LaunchIsolation {
 /// The kept part of a task's output: a file, and older ones named `<file>.1`, `<file>.2`, ...
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct LogFile {
-    /// A file that has so many bytes is renamed; a page at least.
+    /// The size at which a file is renamed, in bytes; at least a page.
     pub bytes: u64,
     /// Older files that are kept.
     pub files: u32,
@@ -244,7 +243,7 @@ pub struct MountStep {
 /// The action of a [`MountStep`].
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MountAction {
-    /// Makes this mount and all below it read-only.
+    /// Makes this mount and all mounts below it read-only.
     ReadOnlyTree,
     /// Makes this folder or file read-only, whether or not it is a mount of its own.
     ReadOnlyPath,
@@ -258,7 +257,7 @@ pub enum MountAction {
     MaskFile,
     /// Covers a folder with an empty, read-only one.
     MaskFolder,
-    /// A new tmpfs that everybody may write to, of at most so many bytes.
+    /// Mounts a new tmpfs of at most so many bytes, writable for all users.
     Tmpfs { bytes: u64 },
     /// Shows another path here, with the mounts below it. A file covers a file, and a folder covers a folder; both must exist.
     /// Anything else fails the launch.
@@ -266,7 +265,7 @@ pub enum MountAction {
         source: MountSource,
         /// A folder that `path` is relative to, as in [`MountSource`]. Without, no part of `path` may be a link.
         beneath: Option<PathBuf>,
-        /// Whether it can be changed from here.
+        /// Whether the mount is writable here.
         writable: bool,
     },
     /// Removes the mount on this folder; a folder without a mount is fine.
@@ -276,14 +275,13 @@ pub enum MountAction {
     },
 }
 
-/// A file or folder that others may move while we look for it.
+/// A file or folder that others may move during the lookup.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct MountSource {
-    /// A folder that `path` is relative to: it is found below that without following any link.
+    /// The folder that `path` is relative to; the lookup below it follows no link.
     pub beneath: Option<PathBuf>,
     pub path: PathBuf,
-    /// Whether it is looked for with the rights on files of the container's user. Then no part of `path`
-    /// may be a link.
+    /// Whether the lookup uses the file rights of the container's user. Then no part of `path` may be a link.
     pub by_user: bool,
 }
 
@@ -303,15 +301,15 @@ pub struct SeccompProgram(pub Vec<u64>);
 
 #[derive(Clone, Debug)]
 pub struct LauncherOptions {
-    /// The agent's runtime folder; the launcher's own complaints go to `launcher.log` in it.
+    /// The agent's runtime folder, which also holds the launcher's own log, `launcher.log`.
     pub runtime_dir: PathBuf,
     /// The longest time of a launch until exec, after which it fails. Default: 30 s.
     pub launch_timeout: Duration,
-    /// v1 `tasks` files that the launcher writes itself into at its start, so that it and the
-    /// supervisors are out of the agent's own groups.
+    /// The v1 `tasks` files into which the launcher writes itself at its start, so that it and the supervisors are out of the
+    /// agent's own groups.
     pub supervisor_tasks: Vec<PathBuf>,
-    /// v2 group that each supervisor is cloned into. The launcher stays where the agent is: moving
-    /// it would cost an RCU grace period at start (8 ms), and it ends with the agent anyway.
+    /// The v2 group into which each supervisor is cloned. The launcher stays in the agent's group: a move would cost an RCU grace
+    /// period at its start (8 ms), and it ends with the agent anyway.
     pub supervisor_group: Option<PathBuf>,
 }
 
@@ -331,7 +329,7 @@ pub enum LaunchError {
     Step {
         name: ContainerName,
         step: LaunchStep,
-        /// To what: a path, a limit's number.
+        /// The target of the step: a path, or a limit's number.
         detail: String,
         #[source]
         source: io::Error,

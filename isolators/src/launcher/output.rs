@@ -1,9 +1,9 @@
 //! A task's output: a pipe, emptied into files of bounded size that are renamed when they are full.
 //!
-//! Entered through [`Output`] by the thread of `output_writer.rs`, which goes on while no agent runs. The kernel moves
-//! the bytes; none pass through this process. Moving them may sleep for as long as the disk does not answer. Invariant:
-//! a stream never holds more than its limit in each of its files, because a writer that is faster than
-//! [`PACE_BYTES`] waits in its pipe, and what cannot be kept is thrown away rather than waited for.
+//! The thread of `output_writer.rs` drives [`Output`], also while no agent runs. The kernel moves the bytes; none pass
+//! through this process. Moving them may sleep for as long as the disk does not answer. Invariant: a stream never holds more
+//! than its limit in each of its files: a writer that is faster than [`PACE_BYTES`] waits in its pipe, and bytes that cannot
+//! be written are dropped without waiting.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -24,7 +24,7 @@ use crate::beneath::{Folder, OUTPUT_MODE, Owner};
 const PACE_BYTES: u64 = 6_400_000;
 pub(super) const PACE: Duration = Duration::from_millis(100);
 
-/// Moved by one call: what a pipe holds.
+/// The number of bytes of one move: a pipe's capacity.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The smallest file: a page.
@@ -54,14 +54,14 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// A pipe whose other end is carried into a file; the end that the task writes to.
+    /// Adds a pipe whose read end is carried into a file; returns the task's write end.
     pub(super) fn add(
         &mut self,
         plan: &TaskPlan,
         to: &PlannedOutput,
         limit: LogFile,
     ) -> io::Result<OwnedFd> {
-        // Nothing else can be renamed when it is full.
+        // Other destinations cannot be renamed when they are full.
         let beneath = to.beneath.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
         let (dir, name) = folder_of(beneath, &to.path)?;
         let name = CString::new(name.as_bytes()).map_err(io::Error::other)?;
@@ -71,7 +71,7 @@ impl Output {
         let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
         nix::fcntl::fcntl(&ours, FcntlArg::F_SETFL(flags))?;
         if let Some((uid, gid)) = owner {
-            // The task may open /dev/stdout anew.
+            // The task may open /dev/stdout again.
             nix::unistd::fchown(&theirs, Some(uid.into()), Some(gid.into()))?;
         }
         let mut stream = Stream {
@@ -86,7 +86,7 @@ impl Output {
             file: None,
             written: 0,
         };
-        // What an earlier run left is gone on with.
+        // Output continues in the file of an earlier run.
         let name = OsStr::from_bytes(stream.name.as_bytes());
         let opened = stream.dir.output_file(name, owner, OFlag::empty())?;
         stream.written = opened.bytes;
@@ -107,13 +107,13 @@ impl Output {
         pipes.map(AsFd::as_fd).collect()
     }
 
-    /// Whether there is something to be moved. Touches no file.
+    /// Whether a pipe has data to move. Touches no file.
     pub(super) fn has_data(&self) -> bool {
         let pipes = self.pipes();
         pipes.into_iter().any(|pipe| held_bytes(pipe) > 0)
     }
 
-    /// Lets go of pipes that are empty and have no writer any more. Touches no file.
+    /// Closes empty pipes without a writer. Touches no file.
     pub(super) fn close_ended(&mut self) {
         for stream in &mut self.streams {
             stream.pipe.take_if(|pipe| has_ended(pipe.as_fd()));
@@ -142,7 +142,7 @@ impl Output {
     /// Moves all that is left in the pipes, after the last writer's end.
     pub(super) fn finish(&mut self) {
         for stream in &mut self.streams {
-            // A pipe holds less than that; somebody who still writes is not waited for.
+            // A pipe holds less than that; writers that still run do not delay the end.
             stream.pump(PACE_BYTES);
             stream.pipe = None;
         }
@@ -186,8 +186,8 @@ impl Stream {
         budget
     }
 
-    /// Takes the size of the file as the place to write at, as append mode does, which `splice` refuses: somebody
-    /// may have truncated the file, or written to it.
+    /// Continues at the end of the file, as append mode does, which `splice` refuses: others may have truncated the file, or
+    /// written to it.
     fn find_end(&mut self) {
         let found = self.file.as_ref().map(nix::sys::stat::fstat);
         if let Some(Ok(stat)) = found {
@@ -213,7 +213,7 @@ impl Stream {
             kept = matches!(renamed, Ok(()) | Err(nix::Error::ENOENT));
         }
         if !kept || self.limit.files == 0 {
-            // The task put something in the way, or nothing is kept: this file begins anew.
+            // The task has blocked the new name, or no old files are kept: truncate this file.
             let emptied = self
                 .file
                 .as_ref()
@@ -224,15 +224,15 @@ impl Stream {
             }
         }
         self.file = None;
-        // Whatever the task put there meanwhile is not ours to write to.
+        // An entry that the task made in the meantime must not be written to.
         let unlink = UnlinkatFlags::NoRemoveDir;
         let _ = nix::unistd::unlinkat(&self.dir, self.name.as_c_str(), unlink);
         self.written = 0;
-        // A failure is tried again when there is more to write.
+        // The next write repeats a failed attempt.
         let _ = self.begin_file();
     }
 
-    /// A new file, of a name that is free by now; whatever the task puts there is not ours to write to.
+    /// Begins a new file under a free name. An entry of the task under this name is never written to.
     fn begin_file(&mut self) -> io::Result<()> {
         let name = OsStr::from_bytes(self.name.as_bytes());
         let file = self
@@ -253,7 +253,8 @@ pub(super) fn folder_of<'a>(beneath: &CStr, path: &'a CStr) -> io::Result<(Folde
     Ok((root.folder(above)?, name))
 }
 
-/// The bytes in a pipe. A pipe that cannot say has some, for whoever reads it next to find out.
+/// The number of bytes in a pipe. If the kernel does not report it, the pipe counts as having some, and the next read
+/// decides.
 fn held_bytes(pipe: BorrowedFd<'_>) -> u64 {
     rustix::io::ioctl_fionread(pipe).unwrap_or(1)
 }

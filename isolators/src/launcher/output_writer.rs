@@ -1,8 +1,8 @@
 //! The thread that carries a task's output into its files, so that the supervisor itself never waits for a disk.
 //!
-//! Entered through [`OutputWriter`] by the supervisor, which polls the pipes until the first byte arrives; from then on
-//! the thread does. A task that prints nothing has no such thread. Invariant: the supervisor's own thread writes to no
-//! file of output, and waits for the thread at most [`FINISH_MAX`], after the task has ended.
+//! The supervisor uses [`OutputWriter`] and polls the pipes until the first byte arrives; from then on the thread does. A
+//! task that prints nothing has no such thread. Invariant: the supervisor's own thread writes to no file of output, and waits
+//! for the thread at most [`FINISH_MAX`], after the task has ended.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::output::Output;
 use super::supervisor::monotonic;
 use crate::sys;
 
-/// The stack of the thread: it keeps its buffers on the heap.
+/// The stack size of the thread: it keeps its buffers on the heap.
 const STACK_BYTES: usize = 128 << 10;
 
 /// Pause before a thread that could not be started is tried again. The output waits in its pipe meanwhile.
@@ -26,11 +26,11 @@ const START_RETRY: Duration = Duration::from_millis(100);
 /// each stream, instead of keeping the supervisor from its own end.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// A task's output, carried by a thread once there is any.
+/// A task's output, which a thread carries once there is any.
 #[derive(Debug)]
 pub(super) struct OutputWriter {
     state: State,
-    /// Before this time no thread is started: the last attempt failed.
+    /// The earliest time of the next attempt to start a thread: the last attempt failed.
     retry_at: Duration,
 }
 
@@ -69,7 +69,7 @@ impl OutputWriter {
         }
     }
 
-    /// The pipes that the supervisor is to poll, and the time when it is to look at them in any case.
+    /// The pipes for the supervisor to poll, and the time of the next call in any case.
     pub(super) fn waiting(&self, now: Duration) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
         match &self.state {
             State::Idle(output) if now < self.retry_at && output.is_open() => {
@@ -80,7 +80,7 @@ impl OutputWriter {
         }
     }
 
-    /// Starts the thread if there is output; lets go of pipes that nobody can write to any more.
+    /// Starts the thread if there is output; closes pipes without writers.
     pub(super) fn look(&mut self, now: Duration) {
         let State::Idle(output) = &mut self.state else {
             return;
@@ -91,7 +91,7 @@ impl OutputWriter {
         }
         match Shared::new().map(Arc::new) {
             Ok(shared) => {
-                // A thread that cannot be started does not give its output back: it is handed over once it runs.
+                // A failed thread start would not return its output: it is handed over once the thread runs.
                 let (hand_over, handed_over) = std::sync::mpsc::sync_channel::<Output>(1);
                 let of_thread = shared.clone();
                 let started =
@@ -114,7 +114,7 @@ impl OutputWriter {
         }
     }
 
-    /// Has all that is left in the pipes carried, after the last writer's end.
+    /// Writes the rest of the pipes, after the last writer's end.
     pub(super) fn finish(&mut self) {
         let until = monotonic().saturating_add(FINISH_MAX);
         loop {

@@ -1,9 +1,8 @@
 //! A launch, resolved to C strings and numbers, and its passage through the launcher's socket.
 //!
-//! [`TaskPlan`] is made by the agent from a [`LaunchSpec`] (everything that can be refused is refused
-//! there), encoded as bytes, and decoded by the supervisor, which then has every string that it or
-//! the task needs before exec. Fields travel length-prefixed in one fixed order; both ends are always
-//! the same executable, so there is no version inside.
+//! The agent makes a [`TaskPlan`] from a [`LaunchSpec`] (every possible refusal happens there) and encodes it as bytes. The
+//! supervisor decodes it, and then has every string that it or the task needs before exec. Fields travel length-prefixed in
+//! one fixed order; both ends are always the same executable, so the format has no version.
 
 mod bytes;
 
@@ -32,7 +31,7 @@ const LENGTH_BYTES: usize = 8;
 /// The search path for a program without a slash when the task has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Everything that happens between a request and an exec.
+/// The plan of everything between a request and an exec.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct TaskPlan {
     /// Namespace flags of the supervisor's clone.
@@ -62,7 +61,7 @@ pub(super) struct TaskPlan {
     pub(super) programs: Vec<CString>,
     pub(super) args: Vec<CString>,
     pub(super) env: Vec<CString>,
-    /// Pid and start time of a process whose namespaces are entered; zeros for none.
+    /// The pid and start time of a process whose namespaces the task enters, or zeros.
     pub(super) join: [u64; 2],
     pub(super) stdin: Option<CString>,
     pub(super) terminal: bool,
@@ -125,7 +124,7 @@ pub(super) enum PlannedAction {
     CgroupTree {
         controllers: CString,
     },
-    /// A new tmpfs with these options, which anybody may write to or nobody.
+    /// A new tmpfs with these options, writable for all users or for none.
     Tmpfs {
         options: CString,
         writable: bool,
@@ -187,7 +186,7 @@ impl PlannedMount {
 }
 
 impl TaskPlan {
-    /// Resolves a specification, refusing what could not be carried out.
+    /// Resolves a specification; refuses impossible ones.
     pub(super) fn new(spec: &LaunchSpec<'_>, boot_id: &BootId) -> Result<Self, LaunchError> {
         Self::resolve(spec, boot_id).map_err(|reason| LaunchError::Invalid {
             name: spec.name.clone(),
@@ -311,8 +310,7 @@ impl TaskPlan {
     }
 }
 
-/// Whether we are that user and could not become another: then there is nothing to change, and
-/// asking the kernel to would fail.
+/// Whether we run as that user and could not become another: then there is nothing to change, and the system call would fail.
 fn is_already(user: &Credentials) -> bool {
     let uid = nix::unistd::geteuid();
     !uid.is_root() && uid.as_raw() == user.uid && nix::unistd::getegid().as_raw() == user.gid
@@ -327,7 +325,7 @@ fn resolve_join(isolation: &LaunchIsolation) -> Result<[u64; 2], String> {
     Ok([pid, who.start_ticks])
 }
 
-/// Refuses what would change the host's own mounts, and a filter that the kernel would refuse.
+/// Resolves the mounts. Refuses changes of the host's own mounts, and a filter that the kernel would refuse.
 fn resolve_mounts(spec: &LaunchSpec<'_>) -> Result<Vec<PlannedMount>, String> {
     let isolation = &spec.isolation;
     if !isolation.mounts.is_empty() && !isolation.mount_namespace && isolation.join.is_none() {
@@ -340,7 +338,7 @@ fn resolve_mounts(spec: &LaunchSpec<'_>) -> Result<Vec<PlannedMount>, String> {
         |step: &MountStep| matches!(&step.action, MountAction::Bind { beneath: None, .. });
     let is_root = spec.credentials.is_none_or(|user| user.uid == 0);
     if !is_root && !isolation.no_new_privs && isolation.mounts.iter().any(is_outside) {
-        // It could choose what programs of root's read.
+        // The task could choose the files that root's programs read.
         return Err("mounting over the machine's files needs no_new_privs".to_owned());
     }
     isolation.mounts.iter().map(PlannedMount::new).collect()
@@ -396,7 +394,7 @@ fn resolve_program(program: &OsStr, spec: &LaunchSpec<'_>) -> Result<Vec<CString
         is_empty = false;
         let candidate_bytes = folder.len() + 1 + program.len();
         if candidate_bytes > PATH_BYTES_MAX {
-            // As shells do: the other folders may have it.
+            // Shells do the same: the other folders may have the program.
             continue;
         }
         found_bytes += candidate_bytes + LENGTH_BYTES;

@@ -1,8 +1,8 @@
-//! Capabilities and system call filters, made ready before the clone and given up in the task.
+//! Capabilities and system call filters, prepared before the clone and given up in the task.
 //!
-//! Entered by the supervisor, which turns the plan's numbers into what the crates want, so that the
-//! task allocates nothing unless a step fails. Order matters: the bounding set goes while the task
-//! may still change it, the user changes, and the other sets go last.
+//! The supervisor turns the plan's numbers into the types of the crates, so that the task allocates nothing unless a step
+//! fails. Order matters: the bounding set goes while the task may still change it, then the user changes, and the other sets
+//! go last.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use seccompiler::{BpfProgram, sock_filter};
 
 use super::{CapabilitySets, SeccompProgram};
 
-/// A task's capabilities, looked up.
+/// A task's capabilities, ready for use.
 #[derive(Debug)]
 pub(super) struct Capabilities {
     /// The capabilities to remove from the bounding set. The set never holds those that the kernel does not know.
@@ -50,9 +50,9 @@ impl Capabilities {
     /// Narrows the other sets. At exec root regains the capabilities that are both permitted and in the bounding set; others keep
     /// only the ambient ones.
     pub(super) fn reduce(&self, root: bool) -> io::Result<()> {
-        // Refused without the ambient sets of Linux 4.3, where there is nothing to clear.
+        // Kernels before 4.3 refuse this call: they have no ambient sets, so there is nothing to clear.
         let _ = caps::clear(None, CapSet::Ambient);
-        // Lowered before what bounds it, raised after; effective is within permitted at each step.
+        // Each set is lowered before the set that bounds it, and raised after: effective stays within permitted at each step.
         let kept = caps::set(None, CapSet::Effective, &self.none)
             .and_then(|()| caps::set(None, CapSet::Permitted, &self.effective))
             .and_then(|()| caps::set(None, CapSet::Effective, &self.effective));
@@ -73,7 +73,7 @@ fn last_error(_: caps::errors::CapsError) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// A filter as the kernel takes it.
+/// Converts a filter to the kernel's format.
 pub(super) fn filter(program: &SeccompProgram) -> BpfProgram {
     let instruction = |number: &u64| {
         let [c0, c1, jt, jf, k0, k1, k2, k3] = number.to_le_bytes();

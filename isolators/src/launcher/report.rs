@@ -27,7 +27,7 @@ pub(super) struct Report {
 pub(super) enum Outcome {
     /// Sent by the task just before exec.
     Running,
-    /// A step failed. `index` says which of several things it was about.
+    /// A step failed. `index` is the position of its target among several.
     Failed {
         step: LaunchStep,
         errno: i32,

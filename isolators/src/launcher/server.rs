@@ -1,8 +1,8 @@
 //! The sealed launcher process itself: one thread, one socket, one clone per request.
 //!
-//! Entered through [`run`] from `main`, after exec of the sealed image. It does nothing but receive a
-//! plan and a report socket, clone a supervisor, and forget it. Invariant: it keeps no state, so that
-//! its death costs nothing but a restart, and it ends when the agent's end of the socket closes.
+//! `main` calls [`run`] after the exec of the sealed image. The launcher does nothing but receive a plan and a report socket,
+//! clone a supervisor, and forget it. Invariant: it keeps no state, so that its death costs nothing but a restart, and it
+//! ends when the agent's end of the socket closes.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -29,7 +29,7 @@ const SOCKET: RawFd = 0;
 /// Descriptor on which a supervisor keeps its report socket.
 const REPORT: RawFd = 3;
 
-/// Descriptor on which a supervisor keeps the launchers' lock until it can be found without.
+/// Descriptor on which a supervisor keeps the launchers' lock until agents can find it without the lock.
 const LOCK: RawFd = 4;
 
 /// Becomes the launcher if this process was executed as one.
@@ -49,7 +49,7 @@ fn serve() -> io::Result<()> {
     if getsockopt(&socket, TypeOption)? != SockType::SeqPacket {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Away from the agent's terminal and signals: Ctrl-C there is for the agent to handle.
+    // Leaves the agent's terminal and signals: Ctrl-C there concerns the agent alone.
     let _ = nix::unistd::setsid();
     // A real-time process cannot join a v1 cpu group, and no task inherits such a right.
     sys::normal_scheduling();
@@ -106,7 +106,7 @@ fn join_group(file: &OsStr) -> io::Result<()> {
     sys::write_file(&file, b"0")
 }
 
-/// The v2 group of the supervisors; none where there is no v2 tree.
+/// The v2 group of the supervisors; `None` without a v2 tree.
 fn open_group(dir: &OsStr) -> io::Result<Option<OwnedFd>> {
     if dir.is_empty() {
         return Ok(None);
@@ -206,8 +206,8 @@ fn read_stored(file: &OwnedFd) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Leaves `/dev/null` on 0 instead of the agent's socket, whose end must be seen when the launcher
-/// dies; the log on 1 and 2; the report on 3, the lock on 4; and nothing else.
+/// Arranges the descriptors: `/dev/null` on 0 in place of the agent's socket, so that the agent sees the launcher's end; the
+/// log on 1 and 2; the report on 3, the lock on 4; and nothing else.
 fn arrange_descriptors(report: OwnedFd, lock: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let null = nix::fcntl::open(c"/dev/null", OFlag::O_RDWR, Mode::empty())?;
     // Above all numbers that are about to be taken.

@@ -20,7 +20,7 @@ use crate::beneath::Owner;
 pub(super) struct Stdio {
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
-    /// `None` if it is the same as standard output.
+    /// The stream of standard error; `None` if it equals standard output.
     pub(super) stderr: Option<OwnedFd>,
 }
 
@@ -71,7 +71,7 @@ fn open_output(to: &PlannedOutput, owner: Owner) -> io::Result<OwnedFd> {
 
 /// A pipe, a terminal or the null device, which the agent made or the machine has.
 fn endpoint(path: &CStr, flags: OFlag) -> io::Result<OwnedFd> {
-    // Without waiting for whoever is to be at the other end: they may be gone.
+    // The open must not wait for the other end, which may be gone.
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
     let opened = nix::fcntl::open(path, flags, Mode::empty())?;
     let kind = SFlag::from_bits_truncate(fstat(&opened)?.st_mode) & SFlag::S_IFMT;
@@ -82,7 +82,7 @@ fn endpoint(path: &CStr, flags: OFlag) -> io::Result<OwnedFd> {
     Ok(opened)
 }
 
-/// Lets reads and writes wait, as programs expect of their standard streams.
+/// Makes reads and writes blocking, as programs expect of their standard streams.
 fn wait_for_it(opened: &OwnedFd) -> nix::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(opened, FcntlArg::F_GETFL)?);
     fcntl(

@@ -1,10 +1,9 @@
 //! The supervisor: one tiny process per container that outlives the agent.
 //!
-//! Entered through [`run`] in a fresh clone of the launcher; it never execs and never returns. It
-//! records who it is, sets up the container's namespaces, clones the task, and then only waits: it
-//! reaps whatever is reparented to it, carries out kill requests and no other signal, writes the
-//! exit record, and ends, which ends everything else in its pid namespace. It is a member of none of
-//! the container's cgroups, so neither an OOM kill nor a destroy takes the record with it.
+//! A fresh clone of the launcher calls [`run`]; it never execs and never returns. The supervisor records its identity, sets
+//! up the container's namespaces, clones the task, and then only waits. It reaps reparented processes, carries out kill
+//! requests and no other signal, writes the exit record, and ends, which kills everything else in its pid namespace. It is a
+//! member of none of the container's cgroups, so that an OOM kill or a destroy cannot lose the record.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -37,7 +36,7 @@ use crate::sys::{
 const RECORD_ATTEMPTS: u32 = 100;
 const RECORD_RETRY: Duration = Duration::from_millis(100);
 
-/// More than an exit record has: the least that a disk gives away.
+/// The reserved size of an exit record: more than it needs, and the smallest unit of a disk.
 const RECORD_BYTES_MAX: libc::off_t = 4096;
 
 /// The longest wait for stragglers, without a pid namespace whose end would kill them.
@@ -63,8 +62,8 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
     }
 }
 
-/// Runs a container to its end. `report` is the only descriptor above 2 that is open.
-/// `lock` says to the next agent that a launch is under way, until the identity is recorded.
+/// Runs a container to its end. `report` is the only open descriptor above 2. `lock` shows the next agent that a launch is
+/// under way, until the identity is recorded.
 pub(super) fn run(plan: &TaskPlan, report: OwnedFd, lock: Option<OwnedFd>) -> ! {
     let mut who = Report {
         outcome: Outcome::Running,
@@ -89,7 +88,7 @@ pub(super) fn run(plan: &TaskPlan, report: OwnedFd, lock: Option<OwnedFd>) -> ! 
     }
 }
 
-/// Everything up to the task's clone.
+/// Does everything up to the task's clone.
 fn set_up(
     plan: &TaskPlan,
     who: &mut Report,
@@ -97,7 +96,7 @@ fn set_up(
     lock: Option<OwnedFd>,
 ) -> Result<Running, Failure> {
     let _ = nix::sys::prctl::set_name(c"meseta-init");
-    // Its memory and descriptors are nobody's business in the container.
+    // The container must not read the supervisor's memory and descriptors.
     let _ = nix::sys::prctl::set_dumpable(false);
     // Out of the launcher's session: its end must mean nothing here.
     let _ = nix::unistd::setsid();
@@ -113,7 +112,7 @@ fn set_up(
     record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
     reserve_record(status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
     drop(lock);
-    // While all paths mean what they mean to the agent.
+    // Opened while all paths mean the same as to the agent.
     let groups = TaskGroups::open(plan)?;
     let (stdio, output) = Stdio::open(plan).at(LaunchStep::OpenStdio)?;
     let own_pids = join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
@@ -123,7 +122,7 @@ fn set_up(
     let die_with = (!own_pid_namespace).then(|| nix::unistd::getpid().as_raw());
     let task = clone_task(plan, *who, report, &failure, die_with, &groups, stdio)?;
     if let Some(own) = own_pids {
-        // The kernel starts no thread in a process whose children go to another pid namespace.
+        // The kernel starts no thread in a process whose children enter another pid namespace.
         let restored = nix::sched::setns(own, nix::sched::CloneFlags::CLONE_NEWPID);
         restored.at(LaunchStep::CloneTask)?;
     }
@@ -150,7 +149,7 @@ fn pid_of_stat(stat: &[u8]) -> io::Result<i32> {
     text.parse().map_err(io::Error::other)
 }
 
-/// Leaves our identity for an agent that dies before it could note it.
+/// Records our identity for the case that the agent dies before it could save it.
 fn record_identity(plan: &TaskPlan, who: &Report, dir: BorrowedFd<'_>) -> io::Result<()> {
     let boot_id = String::from_utf8_lossy(&plan.boot_id);
     let line = format!(
@@ -160,8 +159,7 @@ fn record_identity(plan: &TaskPlan, who: &Report, dir: BorrowedFd<'_>) -> io::Re
     write_in(dir, SUPERVISOR_FILE, line.as_bytes(), false)
 }
 
-/// Takes the room that the exit record needs, while there is some: a disk that is full at the task's end loses
-/// nobody's status.
+/// Reserves the room for the exit record, while there is some: a full disk at the task's end must not lose the status.
 fn reserve_record(dir: BorrowedFd<'_>) -> io::Result<()> {
     let file = open_temporary(dir, STATUS_FILE)?;
     match nix::fcntl::posix_fallocate(&file, 0, RECORD_BYTES_MAX) {
@@ -202,7 +200,7 @@ fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io:
     Ok(())
 }
 
-/// The groups that the task is to be in, opened where they can be found and written to.
+/// The groups for the task to join, opened while their paths are reachable and writable.
 struct TaskGroups {
     /// The v1 groups' `tasks`, for a task that is put into a container that runs.
     v1: Vec<OwnedFd>,
@@ -228,8 +226,8 @@ impl TaskGroups {
     }
 }
 
-/// The cgroup namespace of the tasks of a supervisor, which is in another itself: it is in none of their
-/// groups. None if all its tasks have just ended.
+/// The cgroup namespace of the tasks of a supervisor, which itself is in another one and in none of their groups. `None` if
+/// all its tasks have just ended.
 fn cgroup_namespace_below(supervisor: u64) -> Option<OwnedFd> {
     let supervisor = i32::try_from(supervisor).ok()?;
     let children = || crate::process_tree::children_of(supervisor);
@@ -238,7 +236,7 @@ fn cgroup_namespace_below(supervisor: u64) -> Option<OwnedFd> {
         // A link of the kernel's, which is followed.
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let opened = nix::fcntl::open(path.as_c_str(), flags, Mode::empty()).ok()?;
-        // Its number may have been somebody else's by then.
+        // Another process may have had the number by then.
         children()
             .into_iter()
             .any(|child| child == pid)
@@ -280,7 +278,7 @@ fn enter_namespaces(plan: &TaskPlan) -> Result<(), Failure> {
     let has = |flag| plan.namespaces & flag != 0;
     let none = None::<&str>;
     if has(sys::namespaces::MOUNT) {
-        // Slave, not private: what the host unmounts must not stay busy in here.
+        // Slave, not private: mounts that the host unmounts must not stay busy in here.
         let flags = MsFlags::MS_REC | MsFlags::MS_SLAVE;
         nix::mount::mount(none, "/", none, flags, none).at(LaunchStep::MountPropagation)?;
         if has(sys::namespaces::PID) {
@@ -349,8 +347,8 @@ struct Running {
     task: i32,
     output: OutputWriter,
     own_pid_namespace: bool,
-    /// Whether the task is in a container that was there before. Its procfs, which is ours too then, has
-    /// other numbers than those we signal by, so nothing is looked up in it.
+    /// Whether the task entered an existing container. Its procfs, which is ours too then, shows other pids than those that we
+    /// signal, so we look nothing up in it.
     joined: bool,
     status_dir: OwnedFd,
     signals: SignalQueue,
@@ -372,18 +370,18 @@ impl Running {
             if timeout == Some(Duration::ZERO) {
                 self.kill_all();
             }
-            // Once SIGKILL is out there is only the child's end to wait for.
+            // After SIGKILL only the child's end remains to wait for.
             let timeout = timeout.filter(|timeout| !timeout.is_zero());
             match self.next(timeout) {
                 Ok(Some(SignalEvent::KillRequest(payload))) => {
                     kill_requested = true;
                     self.begin_kill(payload);
                 }
-                // Not passed on: whoever signals every process of this name does not mean the task.
+                // Other signals are not passed on: a sender that signals every process of this name does not mean the task.
                 Ok(Some(SignalEvent::Child | SignalEvent::Other) | None) | Err(_) => {}
             }
         };
-        // The record may wait for a disk. What the task left behind does not live on for that.
+        // The record may wait for a disk. Processes that the task left behind must not live on during that time.
         self.kill_leftovers();
         self.record(ExitRecord {
             cause,
@@ -395,7 +393,7 @@ impl Running {
         sys::exit_now(0)
     }
 
-    /// The next signal, looking meanwhile whether there is output; at most so long.
+    /// The next signal, within the timeout; checks for output during the wait.
     fn next(&mut self, timeout: Option<Duration>) -> io::Result<Option<SignalEvent>> {
         if !self.output.is_open() {
             return self.signals.next(timeout);
@@ -447,7 +445,7 @@ impl Running {
         }
     }
 
-    /// To the task's whole process group; before it has made its group, to the task.
+    /// Signals the task's whole process group; before it has made its group, only the task.
     fn forward(&self, signal: i32) {
         let Ok(signal) = Signal::try_from(signal) else {
             return;
@@ -458,7 +456,7 @@ impl Running {
         }
     }
 
-    /// To every process of the container, those too that left the task's group or session.
+    /// Signals every process of the container, including those that left the task's group or session.
     fn signal_all(&self, signal: i32) {
         let Ok(known) = Signal::try_from(signal) else {
             return;
@@ -477,7 +475,7 @@ impl Running {
         let group = Some(Pid::from_raw(self.task));
         for pid in crate::process_tree::descendants_of(proc, us) {
             let pid = Pid::from_raw(pid);
-            // Those of the group have it already.
+            // Members of the group have received it already.
             if nix::unistd::getpgid(Some(pid)).ok() != group {
                 let _ = nix::sys::signal::kill(pid, known);
             }
@@ -491,12 +489,12 @@ impl Running {
         self.kill_leftovers();
     }
 
-    /// SIGKILL to what the task left behind, as far as it is ours to find.
+    /// Sends SIGKILL to the processes that the task left behind, as far as the supervisor can find them.
     fn kill_leftovers(&self) {
         if self.own_pid_namespace {
             let _ = nix::sys::signal::kill(Pid::from_raw(-1), Signal::SIGKILL);
         } else if self.joined {
-            // The rest is found by its groups, when the container is destroyed.
+            // The destroy finds the rest through the container's groups.
             let _ = nix::sys::signal::killpg(Pid::from_raw(self.task), Signal::SIGKILL);
         } else {
             kill_descendants();
@@ -508,7 +506,7 @@ impl Running {
         for _ in 0..RECORD_ATTEMPTS {
             match write_in(self.status_dir.as_fd(), STATUS_FILE, line.as_bytes(), true) {
                 Ok(()) => return,
-                // The folder was removed: nobody wants to know.
+                // The folder was removed: no reader is left.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return,
                 Err(_) => {
                     // Children keep being reaped meanwhile.
@@ -519,8 +517,8 @@ impl Running {
         }
     }
 
-    /// Ends whatever the task left behind. In a pid namespace the kernel does it when we exit; but what
-    /// writes to our pipes must have ended before they are emptied for the last time.
+    /// Ends the processes that the task left behind. In a pid namespace the kernel does this at our exit; but writers to our
+    /// pipes must have ended before the pipes are emptied for the last time.
     fn end_stragglers(&mut self) {
         self.output.look(monotonic());
         if self.own_pid_namespace && !self.output.is_open() {

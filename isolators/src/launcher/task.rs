@@ -19,20 +19,20 @@ use crate::sys::{self, ExecArray, SharedPair};
 /// The program that runs a script without an interpreter line, as with `execvp`.
 pub(super) const SHELL: &CStr = c"/bin/sh";
 
-/// Exit code of a task that never was executed, as shells use it.
+/// Exit code of a task that was never executed, as shells use it.
 const NOT_EXECUTED: i32 = 127;
 
 /// The task's data, prepared by the supervisor.
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
     pub(super) plan: &'a TaskPlan,
-    /// The plan's v1 groups, if they had to be opened before.
+    /// The plan's v1 groups, if they had to be opened in advance.
     pub(super) groups: &'a [OwnedFd],
     /// The cgroup namespace to enter.
     pub(super) cgroup_namespace: Option<BorrowedFd<'a>>,
     /// The plan's system call filters, ready to install.
     pub(super) filters: &'a [BpfProgram],
-    /// The plan's capabilities, looked up.
+    /// The plan's capabilities, ready for use.
     pub(super) capabilities: Option<&'a Capabilities>,
     pub(super) args: ExecArray<'a>,
     /// The arguments with which [`SHELL`] runs each program of the plan as a script.
@@ -42,7 +42,7 @@ pub(super) struct Prepared<'a> {
     pub(super) stdout: BorrowedFd<'a>,
     pub(super) stderr: BorrowedFd<'a>,
     pub(super) report: BorrowedFd<'a>,
-    /// A running report, filled in but for what a failure adds.
+    /// A running report, complete but for the details of a failure.
     pub(super) running: Report,
     /// Memory in which the supervisor reads a failure.
     pub(super) failure: &'a SharedPair,
@@ -86,17 +86,17 @@ pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
 fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     let plan = prepared.plan;
     join_groups(prepared)?;
-    // The processors of its cpuset, which it is in by now.
+    // The processors of the task's cpuset, which it has joined by now.
     sys::reset_scheduling();
     sys::reset_attributes();
-    // From its groups on: those are the roots of what it sees.
+    // After the task has joined its groups: those become the roots of its view.
     cgroup_namespace(prepared)
         .map_err(|errno| failed(LaunchStep::CgroupNamespace, errno.into(), 0))?;
     // Fails only for a process that leads a group already, which a new clone does not.
     nix::unistd::setsid().map_err(|errno| failed(LaunchStep::Setsid, errno.into(), 0))?;
     if let Some(score) = &plan.oom_score_adj {
         match sys::write_file(c"/proc/self/oom_score_adj", score) {
-            // Lowering needs a right that an agent of a common user does not have; it stays higher.
+            // Lowering needs a right that an agent of a common user does not have; the score stays higher.
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
                 return Err(failed(LaunchStep::OomScore, error, 0));
             }
@@ -181,7 +181,7 @@ fn while_launching([resource, soft, hard]: [u64; 3]) -> Option<[u64; 3]> {
     (hard >= LAUNCH_FILES).then_some([resource, soft.max(LAUNCH_FILES), hard])
 }
 
-/// Gives up the agent's own limits, but for those that the task asked for. A try: nothing depends on it.
+/// Replaces the agent's own limits, except those that the task requested. Best effort: nothing depends on it.
 fn leave_limits(plan: &TaskPlan) {
     for limit in clean_limits(sys::hard_limit) {
         let is_asked = plan.rlimits.iter().any(|[asked, ..]| *asked == limit[0]);
@@ -211,7 +211,7 @@ fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
     let path = &mount.path;
     let changed = match &mount.action {
         PlannedAction::ReadOnlyTree => match sys::read_only(path, true) {
-            // Not a mount here: it is made one.
+            // The folder is not a mount point here, so it becomes one.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_only_path(path),
             other => other,
         },
@@ -264,7 +264,7 @@ fn open_by_user(user: Option<&User>, beneath: Option<&CStr>, path: &CStr) -> io:
     let Some((uid, gid, groups)) = user else {
         return open();
     };
-    // They stay: nothing before the change of user depends on the groups that we had.
+    // The new groups stay: nothing before the change of user depends on our previous groups.
     sys::set_groups(groups)?;
     sys::set_file_user(*uid, *gid)?;
     let opened = open();
@@ -304,7 +304,7 @@ fn join_groups(prepared: &Prepared<'_>) -> Result<(), Failure> {
 }
 
 fn execute(prepared: &Prepared<'_>) -> Failure {
-    // The agent learns our pid from the stamp on this report. If it is gone, we run all the same.
+    // The agent learns our pid from the stamp on this report. If the agent is gone, the task runs all the same.
     let _ = sys::write_once(prepared.report, &prepared.running.encode());
     if prepared.plan.programs.is_empty() {
         sys::exit_now(0);

@@ -1,7 +1,7 @@
-//! Attributes of a process that survive clone and exec, each set to what the kernel gives its first process.
+//! Attributes of a process that survive clone and exec, each reset to the value of the kernel's first process.
 //!
-//! Entered by a task between its clone and its exec, so that a task does not depend on how the agent was started. Every
-//! call is a try: a kernel without the attribute has nothing to reset, and a user other than root may not leave a lower
+//! A task calls these functions between its clone and its exec, so that it does not depend on the start of the agent. Every
+//! call is best effort: a kernel without the attribute has nothing to reset, and a user other than root may not leave a lower
 //! priority. All are async-signal-safe.
 
 use std::mem;
@@ -9,7 +9,7 @@ use std::ptr;
 
 use super::write_file;
 
-/// More processors than any kernel is built for, in bits; the kernel takes those of the cpuset.
+/// A mask of more processors than any kernel supports, in words; the kernel takes those of the cpuset.
 const AFFINITY_WORDS: usize = 128;
 /// Nanoseconds that a timer may be late.
 const TIMER_SLACK: libc::c_ulong = 50_000;
@@ -37,8 +37,8 @@ pub(crate) fn reset_scheduling() {
     }
 }
 
-/// Execution domain, secure bits, kinds of memory pages, session keyring, content of core files. Before capabilities are
-/// given up.
+/// Resets the execution domain, secure bits, kinds of memory pages, session keyring and content of core files. Called before
+/// capabilities are given up.
 pub(crate) fn reset_attributes() {
     // SAFETY: numbers and a null pointer only.
     unsafe {
@@ -46,7 +46,7 @@ pub(crate) fn reset_attributes() {
         libc::prctl(libc::PR_SET_SECUREBITS, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
         libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);
-        // A new one of no name: keys of whoever started the agent are not the task's.
+        // Joins a new anonymous keyring: the task must not have the keys of the user who started the agent.
         let no_name = ptr::null::<libc::c_char>();
         libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, no_name);
     }

@@ -1,7 +1,7 @@
 //! The device program of a v2 group: built by hand, loaded and attached through bpf(2).
 //!
-//! The kernel runs it whenever a process of the group opens or makes a device node, and takes 0 for no.
-//! It is a chain of comparisons, one block per rule, so no loop and no memory has to be verified.
+//! The kernel runs it whenever a process of the group opens or makes a device node, and denies access if it returns 0. It is
+//! a chain of comparisons, one block per rule, so the verifier has no loop and no memory to check.
 
 use std::fs::File;
 use std::io;
@@ -49,7 +49,7 @@ fn instruction(code: u8, to: u8, from: u8, offset: i16, value: u32) -> u64 {
     u64::from_le_bytes([code, to | (from << 4), o0, o1, v0, v1, v2, v3])
 }
 
-/// Yes to what a rule allows, no to all else.
+/// Builds a program that allows the accesses of the rules, and denies all others.
 fn program(rules: &[DeviceRule]) -> Vec<u64> {
     let mut code = vec![
         // `struct bpf_cgroup_dev_ctx`: access << 16 | kind, major, minor.
@@ -82,7 +82,7 @@ fn block(rule: &DeviceRule) -> Vec<u64> {
         .iter()
         .filter(|(on, _)| *on)
         .fold(0, |all, (_, one)| all | one);
-    // Each test jumps behind the block unless it holds; the distance is filled in below.
+    // Each test jumps behind the block if it fails; the distance is filled in below.
     let mut code = vec![
         instruction(JUMP_IF_NOT, KIND, 0, 0, kind),
         instruction(MOVE_REGISTER, R0, ACCESS, 0, 0),
@@ -132,7 +132,7 @@ struct AttachAttributes {
     flags: u32,
 }
 
-/// Attaches a program with these rules to a v2 group; it stays until the group goes.
+/// Attaches a program with these rules to a v2 group; it stays as long as the group.
 pub(crate) fn attach_device_program(group: &Path, rules: &[DeviceRule]) -> io::Result<()> {
     let group = std::fs::OpenOptions::new()
         .read(true)
@@ -188,7 +188,7 @@ fn address(pointer: *const libc::c_void) -> u64 {
 mod tests {
     use super::*;
 
-    /// Runs a program the way the kernel would, as far as it uses the machine.
+    /// Runs a program as the kernel does, restricted to the instructions in use.
     fn run(code: &[u64], kind: u32, access: u32, major: u32, minor: u32) -> u32 {
         let context = [(access << 16) | kind, major, minor];
         let mut registers = [0_u32; 6];

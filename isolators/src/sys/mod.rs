@@ -1,8 +1,8 @@
-//! System calls for the time around clone and exec, each behind a safe or sharply documented function: raw ones, and
-//! those of nix and rustix.
+//! System calls for the time around clone and exec, each behind a safe or sharply documented function: raw ones, and those of
+//! nix and rustix.
 //!
-//! The only module of the crate with `unsafe` in it. Everything that may run between a clone and an
-//! exec says so and is async-signal-safe: it allocates nothing and takes no lock.
+//! The only module of the crate with `unsafe` in it. Every function that may run between a clone and an exec is documented as
+//! async-signal-safe: it allocates nothing and takes no lock.
 #![expect(
     unsafe_code,
     reason = "this is where the crate meets the kernel without a wrapper crate"
@@ -89,14 +89,14 @@ struct CloneArgs {
 #[derive(Debug)]
 pub(crate) enum Cloned {
     Child,
-    /// In the old one; the new process's pid.
+    /// The parent's side, with the new process's pid.
     Parent(i32),
 }
 
-/// Clones this process like `fork`, with namespaces and into a v2 group if asked.
+/// Clones this process like `fork`, with namespaces and into a v2 group on request.
 ///
-/// The calling process must have one thread only: the launcher and the supervisors do, and nobody
-/// else calls this. Then the child may do whatever the parent could, allocation included.
+/// The calling process must have one thread only: the launcher and the supervisors do, and nobody else calls this. Then the
+/// child may do everything that the parent could, allocation included.
 pub(crate) fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     let mut args = CloneArgs {
         flags: namespaces & namespaces::ALL,
@@ -179,8 +179,8 @@ pub(crate) fn cloexec_from(first: u32) -> io::Result<()> {
     close_range(first, libc::CLOSE_RANGE_CLOEXEC)
 }
 
-/// Closes every descriptor from `first` on, whoever owns it. Only for a process that has just been
-/// cloned and owns nothing there that it will use again. Async-signal-safe.
+/// Closes every descriptor from `first` on, regardless of its owner. Only for a process that has just been cloned and that
+/// uses none of them again. Async-signal-safe.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     close_range(first, 0)
 }
@@ -263,7 +263,7 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Makes the terminal on standard input the one that rules this session. Async-signal-safe.
+/// Makes the terminal on standard input the controlling terminal of this session. Async-signal-safe.
 pub(crate) fn take_terminal() -> io::Result<()> {
     Ok(rustix::process::ioctl_tiocsctty(borrow_number(0))?)
 }
@@ -286,7 +286,7 @@ pub(crate) fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> 
     })
 }
 
-/// The hard limit of this process; none if there is no such limit.
+/// The hard limit of this process; `None` if the kernel has no such limit.
 pub(crate) fn hard_limit(resource: u32) -> Option<u64> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
@@ -323,8 +323,8 @@ pub(crate) fn set_uid(uid: u32) -> io::Result<()> {
     result(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) })
 }
 
-/// Sets whose rights on files this thread has, and nothing else of its identity. Leaving root takes the
-/// capabilities on files along, and coming back returns them. Async-signal-safe.
+/// Sets the user for this thread's file accesses, and nothing else of its identity. Leaving root drops the capabilities on
+/// files, and coming back restores them. Async-signal-safe.
 pub(crate) fn set_file_user(uid: u32, gid: u32) -> io::Result<()> {
     // The calls return the previous identity and report no failure. With an unused id they change nothing and return the identity
     // in force.
@@ -424,8 +424,9 @@ pub(crate) fn change_dir(path: &CStr) -> io::Result<()> {
     Ok(rustix::process::fchdir(&dir)?)
 }
 
-/// Whether two threads of this machine have one table of files. Not if the kernel does not say so. By numbers of this
-/// process's pid namespace: a number that goes to another thread meanwhile is a matter of the next look.
+/// Whether two threads of this machine share one table of files; false if the kernel cannot compare them. Threads are given
+/// by their numbers in this process's pid namespace. If a number is reused in the meantime, the next measurement corrects the
+/// result.
 pub(crate) fn share_files(one: i32, other: i32) -> bool {
     /// `KCMP_FILES`; the libc crate has no constant for it.
     const FILES: libc::c_long = 2;

@@ -16,7 +16,7 @@ use super::{made, result};
 /// `AT_RECURSIVE`, unsigned as the call wants it.
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 
-/// Makes a mount read-only, with all below it if asked. Async-signal-safe.
+/// Makes a mount read-only, with all mounts below it if `recursive`. Async-signal-safe.
 pub(crate) fn read_only(path: &CStr, recursive: bool) -> io::Result<()> {
     let flags = if recursive { AT_RECURSIVE } else { 0 };
     set_read_only(libc::AT_FDCWD, path, flags)
@@ -42,13 +42,13 @@ fn set_read_only(dir: RawFd, path: &CStr, flags: libc::c_uint) -> io::Result<()>
     })
 }
 
-/// Mounts a file or folder over another one. Async-signal-safe.
+/// Mounts a file or folder over another. Async-signal-safe.
 pub(crate) fn mount_bind(from: &CStr, onto: &CStr) -> io::Result<()> {
     Ok(rustix::mount::mount_bind_recursive(from, onto)?)
 }
 
-/// Opens a place for nothing but to name it. Below `beneath`, if given, no link is followed and nothing
-/// above it is reached, whatever others do to the folders meanwhile. Async-signal-safe.
+/// Opens a place only as a reference. Below `beneath`, if given, the lookup follows no link and never leaves that folder,
+/// even if others change the folders in the meantime. Async-signal-safe.
 pub(crate) fn open_path(beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
     let Some(beneath) = beneath else {
         return open_place(CWD, path, ResolveFlags::empty());
@@ -98,7 +98,7 @@ pub(crate) fn bind_mount_fd(
 
 /// Unmounts a folder lazily (MNT_DETACH). Changes the working directory. Async-signal-safe.
 pub(crate) fn unmount_folder(place: BorrowedFd<'_>) -> io::Result<()> {
-    // By the working directory, because a path could lead elsewhere by now.
+    // Uses the working directory, because a path could lead elsewhere by now.
     rustix::process::fchdir(place)?;
     Ok(rustix::mount::unmount(c".", UnmountFlags::DETACH)?)
 }
@@ -136,7 +136,7 @@ pub(crate) fn mount_cgroup(onto: &CStr, controllers: &CStr) -> io::Result<()> {
     Ok(rustix::mount::mount(kind, onto, kind, flags, options)?)
 }
 
-/// Mounts of one tree on one folder: more are nobody's.
+/// The maximum number of mounts of one tree on one folder: no known setup has more.
 const STACKED_MAX: usize = 8;
 
 /// Brings `lo` of this process's network namespace up. Async-signal-safe.

@@ -24,8 +24,8 @@ const KILL_REQUEST_SIGNAL: i32 = 40;
 /// Highest signal number of Linux.
 const SIGNAL_MAX: i32 = 64;
 
-/// Plain real-time signals that say a kill request bit by bit, lowest bit first: a full signal queue refuses signals with
-/// a value, but never these. The kernel delivers the lowest number first, so that the last one completes the request.
+/// Plain real-time signals that transmit a kill request bit by bit, lowest bit first: a full signal queue refuses signals
+/// with a value, but never these. The kernel delivers the lowest number first, so that the last one completes the request.
 const BIT_SIGNALS: [i32; 29] = [
     34, 35, 36, 37, 38, 39, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58,
     59, 60, 61, 62, 63,
@@ -37,7 +37,7 @@ const SIGNAL_BITS: u32 = 6;
 /// The unit of grace there.
 const GRACE_UNIT: Duration = Duration::from_millis(100);
 
-/// Longest grace that a kill request can say, about 8,900 years.
+/// The longest grace period of a kill request, about 8,900 years.
 const GRACE_MILLIS_MAX: u64 = (1 << 48) - 1;
 
 /// The contents of a kill request, packed into a signal's 64-bit value.
@@ -65,8 +65,8 @@ impl KillPayload {
 }
 
 impl KillPayload {
-    /// The request in as many bits as there are plain signals: grace is rounded up, and ten days at most. The few signals
-    /// that have no room there are SIGTERM.
+    /// Encodes the request in as many bits as there are plain signals: grace is rounded up, and ten days at most. The few signals
+    /// without a code there become SIGTERM.
     fn to_bits(self) -> u32 {
         let grace_bits = u32::try_from(BIT_SIGNALS.len()).unwrap_or(0) - SIGNAL_BITS;
         let units = self.grace.as_millis().div_ceil(GRACE_UNIT.as_millis());
@@ -94,7 +94,7 @@ impl KillPayload {
 pub(crate) enum SignalEvent {
     Child,
     KillRequest(KillPayload),
-    /// Any other signal, on which nothing follows.
+    /// Any other signal, which has no effect.
     Other,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn block_all_signals() {
     let _ = SigSet::all().thread_set_mask();
 }
 
-/// Has the kernel reap children by itself.
+/// Makes the kernel reap children by itself.
 pub(crate) fn ignore_children() {
     set_disposition(libc::SIGCHLD, libc::SIG_IGN);
 }
@@ -212,7 +212,7 @@ fn queue_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> io::Result
     })
 }
 
-/// Waits until one of these can be read or has ended, at most so long (`None`: for ever).
+/// Waits until one of these is readable or has ended, at most for `timeout` (`None`: for ever).
 pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let mut polled: Vec<_> = fds
         .iter()
@@ -226,7 +226,7 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     Ok(())
 }
 
-/// Waits until there is something to read, or something has ended; whether that came before the deadline.
+/// Waits until the descriptor is readable or has ended; returns whether that came before the deadline.
 pub(crate) fn is_readable_by(fd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -268,7 +268,7 @@ impl SignalQueue {
         self.fd.as_fd()
     }
 
-    /// Waits for a signal, at most so long (`None`: for ever).
+    /// Waits for a signal, at most for `timeout` (`None`: for ever).
     pub(crate) fn next(&self, timeout: Option<Duration>) -> io::Result<Option<SignalEvent>> {
         if let Some(event) = self.read()? {
             return Ok(Some(event));

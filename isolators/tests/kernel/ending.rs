@@ -1,4 +1,4 @@
-//! Ends on the real kernel: kills, stragglers, restarts, and what must not be touched.
+//! Ends on the real kernel: kills, stragglers, restarts, and processes that must survive.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ fn a_polite_task_ends_by_its_signal(test_node: &TestNode) -> Result<(), Failed> 
     reaches_nobody(test_node, &launched.supervisor)
 }
 
-/// Launches, waits for "ready", kills, and checks that it died by SIGKILL between grace and +2 s.
+/// Launches, waits for "ready", kills, and checks that the task died by SIGKILL between grace and +2 s.
 fn expect_killed(test_node: &TestNode, command: &str, grace: Duration) -> Result<(), Failed> {
     let (spec, launched) = test_node.launch_until(command, "ready")?;
     let began = Instant::now();
@@ -172,7 +172,7 @@ fn a_double_forked_daemon_ends_with_its_task(test_node: &TestNode) -> Result<(),
     let mut pidfds = Vec::new();
     for dir in groups.process_dirs() {
         for line in fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
-            // SAFETY-free way to hold on to a process: identify it, then open it.
+            // SAFETY-free way to hold a process: identify it, then open it.
             pidfds.extend(open_process(line.parse()?)?);
         }
     }
@@ -229,7 +229,7 @@ fn children_that_nobody_waited_for_end_with_their_task(test_node: &TestNode) -> 
     );
     let spec = test_node.spec("c", &command);
     let launched = test_node.launch(&spec)?;
-    // The shell waits for its children, however long it takes to start them all.
+    // The shell waits for its children, even if it takes long to start them all.
     let task = launched.task_pid;
     test_node.eventually("the shell has become a program that waits for none", || {
         let process = procfs::process::Process::new(task);
@@ -386,7 +386,7 @@ fn sweep_leaves_neighbours_alone(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-/// Only a kill request is passed on: `pkill meseta` ends no task.
+/// Supervisors pass on only kill requests: `pkill meseta` ends no task.
 fn signals_to_supervisors_reach_no_task(test_node: &TestNode) -> Result<(), Failed> {
     let signals = [1, 2, 3, 10, 12, 15, 18];
     let traps = signals.map(|signal| format!("trap 'echo {signal}' {signal}; "));
@@ -408,7 +408,7 @@ fn signals_to_supervisors_reach_no_task(test_node: &TestNode) -> Result<(), Fail
     )
 }
 
-/// A user's signal queue may be full of what some task of that user sent to itself.
+/// A user's signal queue may be full of signals that some task of that user sent to itself.
 fn a_full_signal_queue_delays_no_kill(test_node: &TestNode) -> Result<(), Failed> {
     let full = |launched: &Launched| {
         crate::probe::set_limit_of(launched.supervisor.pid, libc::RLIMIT_SIGPENDING, 0, 0)

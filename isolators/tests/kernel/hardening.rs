@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     changing_mounts_runs_nothing_that_the_container_shows,
 ];
 
-/// All that keeps a task in, its own network too.
+/// Enables all barriers around a task, including its own network.
 fn harden(test_node: &TestNode, node: &NodeOptions) -> Result<(), Failed> {
     let hardened = Isolation::hardened_for(test_node.host());
     let names: Vec<_> = hardened.names().chain(["namespaces/net"]).collect();
@@ -272,7 +272,7 @@ fn cgroups_around_a_container_are_hidden(test_node: &TestNode) -> Result<(), Fai
     let memory = test_node.host().v1.iter();
     let memory = memory.filter(|tree| tree.controllers.contains(&Controller::Memory));
     for tree in memory {
-        // The container's own limit, where programs look for it.
+        // The container's own limit, in the file that programs read.
         let file = tree.mount.join("memory.limit_in_bytes");
         let spec = test_node.spec("limit", &format!("cat {}", file.display()));
         same(test_node.run(&spec)?.1, format!("{}\n", 64 << 20))?;
@@ -280,7 +280,7 @@ fn cgroups_around_a_container_are_hidden(test_node: &TestNode) -> Result<(), Fai
     Ok(())
 }
 
-/// A check may be put into a container whose task has just ended, and whose supervisor has not noticed yet.
+/// A check may enter a container whose task has just ended, before its supervisor has noticed the end.
 fn cgroups_are_hidden_from_what_comes_after_the_tasks_end(
     test_node: &TestNode,
 ) -> Result<(), Failed> {
@@ -368,7 +368,7 @@ fn a_working_directory_behind_a_descriptor_is_refused(test_node: &TestNode) -> R
     Ok(())
 }
 
-/// A container may cover programs that it sees: root's process that changes its mounts runs none.
+/// A container may cover programs that it sees: the root process that changes its mounts runs none of them.
 fn changing_mounts_runs_nothing_that_the_container_shows(
     test_node: &TestNode,
 ) -> Result<(), Failed> {

@@ -35,7 +35,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
 
 const SLEEP: &str = "exec sleep 1000";
 
-/// Undone when it is dropped, whatever happened.
+/// A mount that is undone on drop in any case.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -49,7 +49,7 @@ fn bind(dir: &Path) -> Result<Mounted, Failed> {
     Ok(Mounted(dir.to_owned()))
 }
 
-/// A process of somebody else's; ends with this.
+/// A process of another user; ends with this value.
 struct Stranger(Child);
 
 impl Stranger {
@@ -73,7 +73,7 @@ impl Drop for Stranger {
     }
 }
 
-/// A launch that fails leaves no group and no folder, and says all of this.
+/// Checks that a failed launch leaves no group and no folder, and that its error contains all of these texts.
 fn refused(test_node: &TestNode, spec: &ContainerSpec, says: &[&str]) -> Result<(), Failed> {
     let error = test_node.refusal(spec).ok_or("it was launched")?;
     let text = chain(&error);
@@ -164,7 +164,7 @@ fn a_tree_that_cannot_be_written_costs_one_launch(test_node: &TestNode) -> Resul
     test_node.destroy(&neighbour_spec, &neighbour)
 }
 
-/// Asks the kernel for what it does not take.
+/// An isolator that requests a value which the kernel refuses.
 #[derive(Debug)]
 struct Unreasonable;
 
@@ -212,7 +212,7 @@ fn a_group_that_is_busy_is_removed_later(test_node: &TestNode) -> Result<(), Fai
     let (spec, launched) = test_node.sleeper("c")?;
     let groups = test_node.groups(&spec.name);
     let dir = &groups.dirs.first().ok_or("no group")?.dir;
-    // The kernel does not remove what something is mounted on.
+    // The kernel does not remove a folder under a mount.
     let mounted = bind(dir)?;
     let quick = DestroyOptions {
         remove: Duration::from_millis(100),
@@ -247,12 +247,12 @@ fn a_strangers_group_is_left_alone(test_node: &TestNode) -> Result<(), Failed> {
     check!(stranger.lives()?, "the stranger was killed");
     check!(inner.exists(), "the stranger's group is gone");
     drop(stranger);
-    // Empty folders are nobody's.
+    // Empty folders belong to nobody.
     test_node.eventually("the stranger's group is empty", || {
         fs::read_to_string(inner.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
     })?;
     runs_well(test_node, &spec)?;
-    // A folder of the name in the runtime directory may hold somebody's exit: it is not written over.
+    // A folder of the name in the runtime directory may hold another container's exit record: it is not overwritten.
     let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("theirs"), "kept")?;
@@ -264,7 +264,7 @@ fn a_strangers_group_is_left_alone(test_node: &TestNode) -> Result<(), Failed> {
     runs_well(test_node, &spec)
 }
 
-/// A group of a cpuset tree takes nobody before it has processors.
+/// Gives a group of a cpuset tree its processors, without which it accepts no process.
 fn site_fill(dir: &Path) -> Result<(), Failed> {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let above = dir.parent().map(|above| above.join(file));
@@ -340,7 +340,7 @@ fn a_full_disk_costs_no_exit_record(test_node: &TestNode) -> Result<(), Failed> 
     Ok(())
 }
 
-/// The set of a thread goes to what it executes; the thread ends with this test.
+/// A program inherits the capabilities of the thread that executes it; the thread ends with this test.
 fn a_missing_capability_is_named(test_node: &TestNode) -> Result<(), Failed> {
     let host = test_node.host().clone();
     let mut as_user = test_node.spec("user", "true");
@@ -403,7 +403,7 @@ fn nested_limits_stay_within_the_outer_ones(test_node: &TestNode) -> Result<(), 
     outer_spec.demand.cpus_millis = 500;
     outer_spec.demand.mem_bytes = Some(256 << 20);
     let outer = test_node.launch(&outer_spec)?;
-    // Twice what it may have, half of what the outer one has.
+    // Twice its own limit, half of the outer container's.
     let mut spec = test_node.spec(
         "outer+hog",
         "head -c 134217728 /dev/zero | tail >/dev/null; exit $?",
@@ -423,7 +423,7 @@ fn nested_limits_stay_within_the_outer_ones(test_node: &TestNode) -> Result<(), 
     let told = test_node.limitation(&spec);
     let text = format!("{told:?}");
     check!(text.contains("Requested: 64MB"), "{text}");
-    // Nobody else's affair.
+    // The outer container is not affected.
     let outers = test_node.limitation(&outer_spec);
     same(outers, None)?;
     check!(test_node.lives(&outer)?, "the outer one ended");

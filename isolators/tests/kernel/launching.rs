@@ -44,7 +44,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     groups_that_were_removed_are_made_again,
 ];
 
-/// Somebody tidies up underneath us.
+/// Another user removes the groups of a running agent.
 fn groups_that_were_removed_are_made_again(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", "exec sleep 1000");
     let groups = test_node.groups(&spec.name);
@@ -52,7 +52,7 @@ fn groups_that_were_removed_are_made_again(test_node: &TestNode) -> Result<(), F
         let above: Vec<_> = group.dir.ancestors().skip(1).take(2).collect();
         for dir in above.first().into_iter().flat_map(fs::read_dir) {
             for entry in dir.flatten().filter(|entry| entry.path().is_dir()) {
-                // Where the launcher is it stays.
+                // The launcher's own group stays.
                 let _ = fs::remove_dir(entry.path());
             }
         }
@@ -150,7 +150,7 @@ fn task_is_in_its_own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
         .v1
         .iter()
         .flat_map(|tree| &tree.controllers);
-    // Those of isolators that are off stay where the agent is.
+    // Groups of disabled isolators are those of the agent.
     let v1 = v1.filter(|one| {
         groups
             .of(**one)
@@ -213,7 +213,7 @@ fn oom_score_is_the_tasks_own(test_node: &TestNode) -> Result<(), Failed> {
 }
 
 fn mounts_of_a_task_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
-    // As the host's table would name it.
+    // The path as the host's table lists it.
     let inner = test_node.sandbox().canonicalize()?.join("inner");
     fs::create_dir(&inner)?;
     let command = "mount -t tmpfs none inner && echo x >inner/file && echo mounted; read x < gate";
@@ -379,7 +379,7 @@ fn refused_stdio(error: Option<LaunchError>, errno: i32) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whether the supervisor carries the output or the task writes it itself.
+/// Output through the supervisor, and output that the task writes itself.
 pub(crate) fn both_ways() -> [TaskIsolation; 2] {
     let log = LogFile {
         bytes: 1 << 20,
@@ -393,7 +393,7 @@ pub(crate) fn both_ways() -> [TaskIsolation; 2] {
     [TaskIsolation::default(), carried]
 }
 
-/// The sandbox is a task's: any folder in it may be a link by now.
+/// The sandbox belongs to a task: any folder in it may be a link by now.
 fn output_follows_no_swapped_folder(test_node: &TestNode) -> Result<(), Failed> {
     let outside = test_node.sandbox().with_file_name("outside");
     fs::create_dir_all(outside.join("c"))?;
@@ -410,7 +410,7 @@ fn output_follows_no_swapped_folder(test_node: &TestNode) -> Result<(), Failed> 
     same(fs::read_to_string(outside.join("c/err"))?, "theirs")
 }
 
-/// Pipes keep nobody waiting, and what somebody else owns stays theirs.
+/// Pipes block nothing, and files of other users stay theirs.
 fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), Failed> {
     let theirs = test_node.sandbox().with_file_name("theirs");
     fs::write(&theirs, "theirs")?;
@@ -482,7 +482,7 @@ fn a_name_in_use_is_refused(test_node: &TestNode) -> Result<(), Failed> {
         matches!(again, Some(LaunchError::Invalid { .. })),
         "{again:?}"
     );
-    // The one that runs is not hurt by the refusal.
+    // The refusal does not affect the running container.
     check!(test_node.lives(&launched)?, "the first container is gone");
     test_node.destroy(&spec, &launched)
 }
@@ -493,7 +493,7 @@ fn launcher_death_costs_no_container(test_node: &TestNode) -> Result<(), Failed>
     let launched = test_node.launch(&spec)?;
     let launcher = test_node.launcher()?;
     nix::sys::signal::kill(launcher, nix::sys::signal::Signal::SIGKILL)?;
-    // A new launch finds it dead and starts another.
+    // A new launch finds the launcher dead and starts another.
     same(
         test_node.run(&test_node.spec("second", "exit 4"))?.0.cause,
         ExitCause::Exited(4),

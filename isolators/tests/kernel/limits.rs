@@ -36,7 +36,7 @@ fn memory_over_the_limit_is_killed_and_told(test_node: &TestNode) -> Result<(), 
     expect_oom(test_node.limitation(&spec))
 }
 
-/// Twenty processes of 8 MB each, none of which ends by itself.
+/// Twenty processes of 8 MB each, none of which ends without a signal.
 fn memory_of_many_small_processes_is_counted_together(test_node: &TestNode) -> Result<(), Failed> {
     let small = "(head -c 8388608 /dev/zero; exec sleep 1000) | tail >/dev/null &";
     let command = format!("i=0; while [ $i -lt 20 ]; do {small} i=$((i+1)); done; wait");
@@ -69,7 +69,7 @@ fn expect_oom(limitation: Option<Limitation>) -> Result<(), Failed> {
 fn an_oom_is_told_after_a_restart_too(test_node: &TestNode) -> Result<(), Failed> {
     let spec = test_node.spec("c", GREEDY);
     let launched = test_node.launch(&spec)?;
-    // The agent is down while it happens.
+    // The agent is down during the event.
     test_node.close();
     test_node.open(|_| ())?;
     test_node.wait_end(&spec, &launched)?;
@@ -126,7 +126,7 @@ fn a_fork_bomb_stays_in_its_container(test_node: &TestNode) -> Result<(), Failed
 fn cfs_quota_throttles(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open(|options| options.enable_cfs = true)?;
     let mut spec = test_node.spec("c", "while :; do :; done");
-    // So little that a busy machine can spare it in every period.
+    // So little that a busy machine can provide it in every period.
     spec.demand.cpus_millis = 50;
     let launched = test_node.launch(&spec)?;
     let usage = || {

@@ -4,7 +4,7 @@
 //! that no process, group or mount is left. A test whose prerequisite is missing shows as ignored,
 //! with the reason; it never passes silently.
 
-/// Fails the test with a text unless it is so.
+/// Fails the test with a text unless the condition holds.
 macro_rules! check {
     ($so:expr, $($text:tt)+) => {
         let so: bool = $so;
@@ -48,7 +48,7 @@ enum Trees {
     None,
     /// Only cgroup version 1 is mounted.
     Legacy,
-    /// Version 1 for limits and the unified tree beside it.
+    /// Limits by version 1, with the unified tree beside it.
     Hybrid,
     /// Only cgroup version 2 is mounted.
     Unified,

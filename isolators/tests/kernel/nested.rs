@@ -1,4 +1,4 @@
-//! Containers inside containers: their groups, their end, and processes put into one that runs.
+//! Containers inside containers: their groups, their end, and processes that enter a running container.
 
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
 
 const OUTER: &str = "exec sleep 1000";
 
-/// Launches into a container that kills what it can.
+/// Launches into a container that kills every process that it can.
 const ATTEMPTS_MAX: u32 = 5_000;
 
 fn destroy(test_node: &TestNode, container: &str, launched: &Launched) -> Result<(), Failed> {
@@ -66,7 +66,7 @@ fn nested_ends_with_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
 
 fn nested_shares_the_limit(test_node: &TestNode) -> Result<(), Failed> {
     let outer = test_node.launch(&test_node.spec("outer", OUTER))?;
-    // Three times the 64 MB that the outer one has.
+    // Three times the 64 MB of the outer container.
     let hog = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
     let spec = test_node.spec("outer+hog", hog);
     let inner = test_node.launch(&spec)?;
@@ -120,7 +120,7 @@ fn inside_sees_what_the_container_sees(test_node: &TestNode) -> Result<(), Faile
     destroy(test_node, "outer", &outer)
 }
 
-/// Capabilities and limits per process are those that it asked for, not those of the container around it.
+/// Capabilities and limits per process are those of the nested container's request, not those of the outer container.
 fn nested_rights_are_its_own(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("linux/capabilities", &NodeOptions::default())?;
     let told = "ulimit -n; grep CapEff /proc/self/status; echo done";
@@ -160,10 +160,10 @@ fn nothing_nests_in_nothing(test_node: &TestNode) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A container that kills whatever is put into it: each kill before an exec cost the launcher, and the launches of
-/// others that waited for it.
+/// Regression: a container that kills every entering process. Each kill before an exec cost the launcher, and the waiting
+/// launches of others.
 fn killers_within_cost_no_launcher(test_node: &TestNode) -> Result<(), Failed> {
-    // No forks: the number that comes next is that of whoever comes.
+    // The script does not fork: the next pid belongs to the next process to arrive.
     let killer =
         "echo up; while :; do read -r a b c d last < /proc/loadavg; kill -9 $((last + 1)); done";
     let outer_spec = test_node.spec("outer", &format!("{{ {killer}; }} 2>/dev/null"));
@@ -196,7 +196,7 @@ fn sessions_of_a_killed_agent_leave_no_folder(test_node: &TestNode) -> Result<()
     test_node.open(|_| ())?;
     let sessions = session.parent().ok_or("no folder above")?;
     check!(!sessions.exists(), "{} is left", sessions.display());
-    // One that is empty keeps nothing of the instance.
+    // An empty folder keeps no part of the instance.
     std::fs::create_dir(sessions)?;
     test_node.close();
     let runtime_dir = sessions.parent().ok_or("no folder above")?;

@@ -1,4 +1,4 @@
-//! Figures of a container with others nested in it: what those do counts as its own, also once they are gone.
+//! Figures of a container with nested ones: the outer container includes their counts, also once they are gone.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -33,8 +33,8 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
 const MB: u64 = 1 << 20;
 const OUTER: &str = "exec sleep 1000";
 
-/// Less than an end waits for the note of what its container counted: half a second, see `shortage::again`. A machine that
-/// stands still may take that from it.
+/// Less than the time that an end waits for the note of its container's counters: half a second, see `shortage::again`. A
+/// machine that stands still may shorten that time.
 const NOTE_WAIT: Duration = Duration::from_millis(400);
 const NOTED_ATTEMPTS: u32 = 20;
 
@@ -42,7 +42,7 @@ const NOTED_ATTEMPTS: u32 = 20;
 const WORK: &str = "dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; \
     (while :; do sleep 1000 & done) 2>/dev/null; echo worked; exec sleep 1000";
 
-/// Has v1 count the operations on the device of a folder: it does so only where something is throttled.
+/// Makes v1 count the operations on the device of a folder: it counts only where something is throttled.
 fn count_io(test_node: &TestNode, spec: &ContainerSpec, dir: &Path) -> Result<(), Failed> {
     let groups = test_node.groups(&spec.name);
     let group = groups.of(Controller::Blkio).ok_or("no group")?;
@@ -55,7 +55,7 @@ fn count_io(test_node: &TestNode, spec: &ContainerSpec, dir: &Path) -> Result<()
     Ok(())
 }
 
-/// The counters that are added up, none of which may be missing.
+/// The summed counters, none of which may be missing.
 fn counted(usage: &ContainerUsage) -> Result<[u64; 3], Failed> {
     let counts = (usage.io.write_bytes, usage.io.writes, usage.pids.refused);
     match counts {
@@ -133,7 +133,7 @@ fn nested_work_counts_for_the_outer_one(test_node: &TestNode) -> Result<(), Fail
     }
     test_node.destroy(&task_spec, &task)?;
     counts_once(&test_node.usage(&outer_spec)?, known)?;
-    // An agent that is started again knows it too.
+    // A restarted agent knows it too.
     test_node.open_more("cgroups/blkio", &NodeOptions::default())?;
     counts_once(&test_node.usage(&outer_spec)?, known)?;
     test_node.forget(&task_spec)?;
@@ -190,7 +190,7 @@ fn nested_kills_count_for_the_outer_one(test_node: &TestNode) -> Result<(), Fail
     test_node.destroy(&outer_spec, &outer)
 }
 
-/// An agent that was killed between the note of what a nested container counted and the end of its groups.
+/// An agent was killed between the note of a nested container's counters and the end of its groups.
 fn what_a_crash_left_noted_counts_once(test_node: &TestNode) -> Result<(), Failed> {
     let (outer_spec, outer) = test_node.sleeper("outer")?;
     let (task_spec, task) = test_node.sleeper("outer+task")?;
@@ -201,7 +201,7 @@ fn what_a_crash_left_noted_counts_once(test_node: &TestNode) -> Result<(), Faile
     same(read_bytes()?, Some(21))?;
     test_node.destroy(&task_spec, &task)?;
     same(read_bytes()?, Some(21))?;
-    // Once more, as an agent that is started again does it.
+    // The restarted agent does the same again.
     test_node.with(|containers| {
         let options = DestroyOptions::default();
         containers.destroy(&task_spec.name, None, options)
@@ -209,7 +209,7 @@ fn what_a_crash_left_noted_counts_once(test_node: &TestNode) -> Result<(), Faile
     same(read_bytes()?, Some(21))?;
     let text = fs::read_to_string(noted.join("ended"))?;
     check!(!text.contains("+task") && text.contains("+other"), "{text}");
-    // A note that cannot be read says nothing, and is not written over.
+    // An unreadable note has unknown contents, and is not overwritten.
     let usage = test_node.usage(&outer_spec)?;
     check!(
         usage.pids.processes == Some(1) && usage.pids.refused.is_some(),
@@ -270,7 +270,7 @@ fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
     test_node.open_custom(isolation, &NodeOptions::default(), vec![counting])?;
     let (outer_spec, outer) = test_node.sleeper("outer")?;
     let read_bytes = || Ok::<_, Failed>(test_node.usage(&outer_spec)?.io.read_bytes);
-    // An end waits for its note for so long and no longer: what takes longer here proves nothing.
+    // An end waits for its note only for a limited time: a slower attempt here proves nothing.
     for number in 0..NOTED_ATTEMPTS {
         let known = read_bytes()?.unwrap_or(0);
         let (spec, inner) = test_node.sleeper(&format!("outer+task{number}"))?;
@@ -307,8 +307,8 @@ fn reused_id_adds_to_what_a_crash_left_noted(test_node: &TestNode) -> Result<(),
     test_node.destroy(&outer_spec, &outer)
 }
 
-/// Ends a container whose counter works again after a first look that failed, and a sample of all: what the sample said,
-/// and how long both took.
+/// Ends a container whose counter works again after a first failed read, and a complete sample; returns the sample and the
+/// time of both.
 fn ended_after_a_failed_look(
     test_node: &TestNode,
     counter: &Counter,

@@ -1,4 +1,4 @@
-//! Without cgroups and namespaces, as for a user that is not root.
+//! Tests without cgroups and namespaces, as for a user other than root.
 
 use std::time::{Duration, Instant};
 

@@ -24,10 +24,10 @@ pub(crate) const ABSTRACT: &str = "PROBE_ABSTRACT";
 pub(crate) const KEY: &str = "PROBE_KEY";
 pub(crate) const SHARED: &str = "PROBE_SHARED";
 
-/// Traces without stopping whom it traces; it ends with the tracer.
+/// Traces without stopping the traced process; the trace ends with the tracer.
 const PTRACE_SEIZE: i32 = 0x4206;
 
-/// Errnos that mean "no"; all others mean that the call was looked at.
+/// Errnos of a denial; all others mean that the kernel checked the arguments.
 const NO: [i32; 8] = [
     libc::EPERM,
     libc::EACCES,
@@ -102,7 +102,7 @@ fn escapes() -> io::Result<()> {
     descriptors()?;
     kernel_calls()?;
     sharing()?;
-    // Last: where it succeeds, it costs the rights that other tries need.
+    // This attempt comes last: its success costs the rights that other attempts need.
     let user = libc::c_long::from(libc::CLONE_NEWUSER);
     say("clone into a user namespace", call_clone(user))?;
     say("unshare", call(libc::SYS_unshare, [user, 0, 0, 0, 0]))?;
@@ -286,7 +286,7 @@ fn calls() -> io::Result<()> {
     Ok(())
 }
 
-/// E88, what might be shared with others.
+/// Tries resources that might be shared with others (E88).
 fn sharing() -> io::Result<()> {
     let address = SocketAddr::from_abstract_name(told(ABSTRACT))?;
     say(
@@ -298,7 +298,7 @@ fn sharing() -> io::Result<()> {
     say("shared file", read(&told(SHARED)))
 }
 
-/// Talks to itself through `lo`, and says which interfaces there are.
+/// Connects to itself through `lo`, and prints the interfaces.
 fn loopback() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut to = std::net::TcpStream::connect(listener.local_addr()?)?;
@@ -320,7 +320,7 @@ fn listen(port: Option<String>) -> io::Result<()> {
     listener.accept().map(drop)
 }
 
-/// Listens by a thread that has files of its own, in a process whose first thread has ended.
+/// Listens in a thread with its own table of files, in a process whose first thread has ended.
 fn listen_by_thread() -> io::Result<()> {
     let listening = std::thread::spawn(|| {
         let own_files = call(libc::SYS_unshare, [libc::CLONE_FILES.into(), 0, 0, 0, 0]);
@@ -359,7 +359,7 @@ fn inherited() -> io::Result<()> {
     )
 }
 
-/// Gives the calling thread what no task may have from it, and takes it back at the end.
+/// Gives the calling thread attributes that no task may inherit, and restores them at the end.
 pub(crate) struct Peculiar;
 
 impl Peculiar {
@@ -410,7 +410,7 @@ pub(crate) fn set_limit_of(pid: i32, resource: u32, soft: u64, hard: u64) -> io:
     call(libc::SYS_prlimit64, call_on)
 }
 
-/// Has another process run on the first processor alone, behind all others, and late at the disk.
+/// Makes another process run on the first processor alone, with the lowest priority for processor and disk.
 pub(crate) fn hold_back(pid: i32) -> io::Result<()> {
     const IDLE_CLASS: libc::c_long = 3 << 13;
     const PROCESS: libc::c_long = 1;

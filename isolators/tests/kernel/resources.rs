@@ -284,7 +284,7 @@ fn disk_use_is_measured_and_judged(test_node: &TestNode) -> Result<(), Failed> {
     )
 }
 
-/// A task that unlinked its file held as much of the disk as it liked.
+/// Regression: a task that unlinked its file could use any amount of the disk.
 fn files_without_a_name_are_measured(test_node: &TestNode) -> Result<(), Failed> {
     test_node.open_more("disk/du", &NodeOptions::default())?;
     let sandbox = test_node.sandbox().join("a box");
@@ -327,7 +327,7 @@ fn demand(mem: u64) -> Demand {
 }
 
 fn memory_is_lowered_where_nobody_dies_of_it(test_node: &TestNode) -> Result<(), Failed> {
-    // Holds 50 MB that nobody can take back, in tail's buffer.
+    // The command holds 50 MB of unreclaimable memory, in tail's buffer.
     let command = "(head -c 52428800 /dev/zero; echo ready >&2; exec sleep 1000) | tail >/dev/null";
     let mut spec = test_node.spec("c", command);
     spec.demand = demand(256);
@@ -422,7 +422,7 @@ fn limits_are_compared_after_a_restart(test_node: &TestNode) -> Result<(), Faile
     test_node.destroy(&spec, &launched)
 }
 
-/// Caps what `cgroups/pids` planned, after it.
+/// An isolator that runs after `cgroups/pids` and lowers its limit.
 #[derive(Debug)]
 struct Frugal;
 
@@ -462,7 +462,7 @@ fn huge_pages_have_a_ceiling(test_node: &TestNode) -> Result<(), Failed> {
         hugetlb_bytes: Some(4 * MB),
         ..NodeOptions::default()
     };
-    // What the machine's own root hands down is put back at the end.
+    // The test restores the controllers of the machine's own root at the end.
     let tree = test_node.host().unified.as_ref().ok_or("no v2 tree")?;
     let control = tree.mount.join("cgroup.subtree_control");
     let before = fs::read_to_string(&control)?;

@@ -1,4 +1,4 @@
-//! Containers with revocable CPUs on the real kernel: beside the others, held together, frozen.
+//! Containers with revocable CPUs on the real kernel: beside regular ones, throttled together, frozen.
 
 use std::fs;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ fn revocable_containers_share_a_parent(test_node: &TestNode) -> Result<(), Faile
     if shared.join("cpu.idle").exists() {
         same(weight("cpu.idle").trim(), "1")?;
     }
-    // The restarted agent finds both, each where it is.
+    // The restarted agent finds both, each in its group.
     test_node.close();
     test_node.open(|_| ())?;
     let found = test_node.with(|containers| containers.recover())?;
@@ -103,7 +103,7 @@ fn a_throttle_binds_containers_with_higher_limits(test_node: &TestNode) -> Resul
         same(read("cpu.max").trim(), "25000 100000")?;
         same(quota(test_node, &wide)?, Some(1.5))?;
     }
-    // One that comes now, with a limit above the throttle, is launched all the same.
+    // A new container with a limit above the throttle is launched all the same.
     let late = oversubscribed(test_node, "late", "exec sleep 1000", Some(1000));
     let late_launched = test_node.launch(&late)?;
     same(throttled(Some(500))?, true)?;
@@ -176,7 +176,7 @@ fn a_frozen_container_stands_still_and_goes_on(test_node: &TestNode) -> Result<(
         test_node.with(|containers| containers.is_frozen(&spec.name)),
         Some(false),
     )?;
-    // What an operator has frozen is not thawed.
+    // The agent does not thaw a container that an operator has frozen.
     let by_hand = dir(test_node, &spec, Controller::Freezer)?;
     let is_v1 = by_hand.join("freezer.state").exists();
     let (file, value) = if is_v1 {

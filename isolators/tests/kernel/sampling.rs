@@ -63,7 +63,7 @@ fn pressure_on_memory_is_counted_by_level(test_node: &TestNode) -> Result<(), Fa
     let spec = test_node.spec("c", command);
     let launched = test_node.launch(&spec)?;
     for restarted in [false, true] {
-        // An agent that is started again watches anew.
+        // A restarted agent begins to watch again.
         let mut sampler = Sampler::new(DESCRIPTORS);
         let deadline = std::time::Instant::now() + crate::test_node::PATIENCE;
         loop {
@@ -131,7 +131,7 @@ fn the_end_of_a_memory_group_is_no_pressure(test_node: &TestNode) -> Result<(), 
             fs::write(around.join("cgroup.procs"), pid)?;
         }
         fs::remove_dir(&group.dir)?;
-        // Looked at again, its files are taken for missing.
+        // A second read treats its files as missing.
         for _ in 0..2 {
             same(levels()?, [None; 3])?;
         }

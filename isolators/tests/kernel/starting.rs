@@ -17,7 +17,7 @@ pub(crate) const TESTS: &[(&str, Test)] = tests![
     tasks_inherit_no_attributes,
 ];
 
-/// A file that somebody truncates, or writes to, is continued at its end, without a hole.
+/// A file that another process truncates or extends is continued at its end, without a hole.
 fn truncated_output_continues_at_its_end(test_node: &TestNode) -> Result<(), Failed> {
     let gate = test_node.gate()?;
     for (number, task) in both_ways().into_iter().enumerate() {

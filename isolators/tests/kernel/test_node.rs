@@ -18,7 +18,7 @@ use meseta_isolators::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-/// No test waits longer than this for anything.
+/// The longest wait of every test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The pause between two polls of a state that no descriptor signals.
@@ -151,13 +151,13 @@ impl TestNode {
         self.close();
         let opened = Containers::open_with(self.host.clone(), options, node, custom);
         let opened = opened.map_err(|error| chain(&error))?;
-        // What a test does to the host then does not meet a launcher that is on its way.
+        // Changes that a test makes to the host then cannot affect a launcher that is still starting.
         opened.ready().map_err(|error| chain(&error))?;
         *self.containers.borrow_mut() = Some(opened);
         Ok(())
     }
 
-    /// The test program itself, where every user can execute it.
+    /// A copy of the test program that every user can execute.
     pub(crate) fn probe(&self) -> Result<PathBuf, Failed> {
         let path = self.sandbox().join("probe");
         if !path.exists() {
@@ -189,7 +189,7 @@ impl TestNode {
         self.with(|containers| containers.launch(spec)).err()
     }
 
-    /// Runs to its end in the namespaces of one that runs.
+    /// Runs a container to its end in the namespaces of a running one.
     pub(crate) fn run_inside(
         &self,
         spec: &ContainerSpec,
@@ -200,7 +200,7 @@ impl TestNode {
         Ok(inner)
     }
 
-    /// A container that runs until it is ended.
+    /// A container that runs until it is killed.
     pub(crate) fn sleeper(&self, name: &str) -> Result<(ContainerSpec, Launched), Failed> {
         let spec = self.spec(name, "exec sleep 1000");
         let launched = self.launch(&spec)?;
@@ -306,7 +306,7 @@ impl TestNode {
         Ok(self.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
     }
 
-    /// The limit that it has run into, if any.
+    /// The limit that the container has run into, if any.
     pub(crate) fn limitation(&self, spec: &ContainerSpec) -> Option<Limitation> {
         let limitation = self.with(|containers| containers.limitation(&spec.name, &spec.demand));
         limitation.ok().flatten()
@@ -336,7 +336,7 @@ impl TestNode {
         same(self.wait_end(spec, launched)?.cause, cause)
     }
 
-    /// Waits for the supervisor's end and reads what it left.
+    /// Waits for the supervisor's end and reads its exit record.
     pub(crate) fn wait_end(
         &self,
         spec: &ContainerSpec,
@@ -354,7 +354,7 @@ impl TestNode {
         self.eventually(text, || self.output(spec).contains(text))
     }
 
-    /// Looks again and again until something is so.
+    /// Polls until a condition holds.
     pub(crate) fn eventually(&self, what: &str, so: impl Fn() -> bool) -> Result<(), Failed> {
         let deadline = Instant::now() + PATIENCE;
         while !so() {
@@ -380,7 +380,7 @@ impl TestNode {
         }
     }
 
-    /// Destroys what the test left, and says what could not be, or should not be, there.
+    /// Destroys the test's leftovers, and reports failures and unexpected leftovers.
     pub(crate) fn finish(self) -> Result<(), String> {
         let mut left = String::new();
         if self.containers.borrow().is_none() {

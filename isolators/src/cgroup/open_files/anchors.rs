@@ -37,7 +37,7 @@ impl Anchors {
                 .ok()
                 .map(File::from)
         };
-        // A folder may have been made anew.
+        // The folder may have been removed and made again.
         let found = self.0.iter().find_map(below);
         found.map_or_else(|| File::open(dir.join(file)), Ok)
     }

@@ -26,7 +26,7 @@ struct Counts {
 pub(super) enum Pace {
     /// Measured in every sweep.
     Often,
-    /// Only when all is read.
+    /// Read only in a complete sample.
     #[default]
     Seldom,
 }
@@ -38,8 +38,7 @@ impl Budget {
         budget
     }
 
-    /// Between two sweeps: what found nothing left in the last one gets what files that are seldom
-    /// read hold.
+    /// Moves budget between two sweeps: files that found nothing left in the last sweep get the descriptors of rarely read files.
     pub(crate) fn shift<'a>(&self, all: impl Iterator<Item = &'a Files>) {
         let short = self.0.short.swap(0, Ordering::Relaxed);
         let mut freed = 0;
@@ -122,7 +121,7 @@ mod tests {
             [4, 4, 0, 0, 0, 0],
             "first come, first served"
         );
-        // Found out in the second sweep, open from the third on, whoever's turn it is.
+        // Detected in the second sweep, and open from the third on, in any order of containers.
         (1..3 * CONTAINERS).for_each(sweep);
         assert!(containers.iter().all(|files| files.open() >= 1));
         assert_eq!(budget.left(), 0, "the rest serves what is seldom read");

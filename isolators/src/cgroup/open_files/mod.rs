@@ -1,10 +1,9 @@
 //! Control files that stay open from one sample to the next.
 //!
-//! A read through an open descriptor costs a tenth of one that opens the file first. [`Files`] keeps
-//! those of one container, by folder and name, and the counters of the kernel's memory pressure events
-//! (v1). Where descriptors are few, files that are read in every sweep have them before those that are
-//! read now and then ([`Budget`]). Invariant: what cannot be read is absent. A file that was never there is
-//! not looked for again; one that fails is closed, and opened anew the next time.
+//! A read through an open descriptor costs a tenth of one that opens the file first. [`Files`] keeps those of one container,
+//! by folder and name, and the counters of the kernel's memory pressure events (v1). Where descriptors are few, files of
+//! every sweep have them before rarely read ones ([`Budget`]). Invariant: an unreadable file is absent. A file that never
+//! existed is not opened again; a file that fails is closed, and opened again the next time.
 
 mod anchors;
 mod budget;
@@ -56,7 +55,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct OpenFile {
-    /// Shared by the files of one folder: a thousand containers have twenty thousand files.
+    /// The folder, shared by its files: a thousand containers have twenty thousand files.
     dir: Arc<Path>,
     file: &'static str,
     state: State,
@@ -65,7 +64,7 @@ struct OpenFile {
 #[derive(Debug)]
 enum State {
     Open(File, Pace),
-    /// The kernel has no such file here.
+    /// The kernel does not have this file here.
     Absent,
     /// Counts events of a kind, so far.
     Events(EventFd, u64),
@@ -77,7 +76,7 @@ impl Files {
         Self::default()
     }
 
-    /// Descriptors are kept as far as the budget goes; files below one of the anchors are opened from there.
+    /// Keeps descriptors as far as the budget goes; files below one of the anchors are opened from there.
     pub(crate) fn keeping(budget: Budget, anchors: Arc<Anchors>) -> Self {
         let files = Self::default();
         let mut inner = files.inner.borrow_mut();
@@ -87,7 +86,7 @@ impl Files {
         files
     }
 
-    /// Begins a sample, of `all` files or of those that are read in every sweep, with a buffer to use for it.
+    /// Begins a sample of `all` files, or of those read in every sweep, with a buffer.
     pub(crate) fn begin(&self, all: bool, buffer: Vec<u8>) {
         let mut inner = self.inner.borrow_mut();
         inner.buffer = buffer;
@@ -97,7 +96,7 @@ impl Files {
         inner.shortage = None;
     }
 
-    /// Ends it: the buffer, for the next container, and whether anything could be read.
+    /// Ends a sample; returns the buffer, for the next container, and whether any file was readable.
     pub(crate) fn end(&self) -> (Vec<u8>, bool) {
         let mut inner = self.inner.borrow_mut();
         (std::mem::take(&mut inner.buffer), inner.any)
@@ -178,7 +177,7 @@ impl Files {
         kept.iter().filter(is_open).count()
     }
 
-    /// Closes so many of the files that are seldom read, if there are; how many it were.
+    /// Closes up to `count` rarely read files; returns the number of closed files.
     fn close_seldom_read(&self, count: usize) -> usize {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -293,7 +292,7 @@ impl OpenFile {
 }
 
 impl State {
-    /// Adds what happened since it was last asked.
+    /// Adds the events since the last call.
     fn events(&mut self) -> Option<u64> {
         let Self::Events(event, so_far) = self else {
             return None;
@@ -321,7 +320,7 @@ fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let offset = u64::try_from(length).unwrap_or(u64::MAX);
         match file.read_at(free, offset) {
             Ok(0) => return Ok(length),
-            // Control files come whole when there is room, so that no second read is needed.
+            // A read returns a whole control file when there is room, so that no second read is needed.
             Ok(more) if more < free_bytes / 2 => return Ok(length + more),
             Ok(more) => length += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -330,7 +329,7 @@ fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
     }
 }
 
-/// Has the kernel signal an event of `level` in the group's `memory.pressure_level` (v1).
+/// Makes the kernel signal each event of `level` in the group's `memory.pressure_level` (v1).
 fn watch(dir: &Path, level: &str) -> io::Result<EventFd> {
     let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let source = File::open(dir.join("memory.pressure_level"))?;
@@ -420,7 +419,7 @@ mod tests {
         assert_eq!(files.number(&group, "pids.current"), Some(1));
     }
 
-    /// Events of a group that was made in the place of one that was gone for some time were not counted.
+    /// Regression: events of a group made in place of a long removed one were not counted.
     #[test]
     fn what_a_group_lacked_that_is_gone_is_looked_for_in_the_next() {
         let (_folder, dir) = folder();

@@ -1,9 +1,9 @@
-//! linux/capabilities: which of root's rights a container may have.
+//! linux/capabilities: the root rights of a container.
 //!
-//! The operator's set is the bounding set of root's containers and what they begin with; containers of
-//! other users have none, and cannot get any. A task may ask for less, or, not being root, for some of
-//! the operator's set by name; it can never have more. Invariant: a container that is not root's has none
-//! in any set that reaches other users or the node ([`CAPABILITIES`]), unless the operator granted it.
+//! The operator's set is the bounding set of root's containers and their set at the start; containers of other users have
+//! none, and cannot get any. A task may request less, or, not being root, parts of the operator's set by name; it can never
+//! have more. Invariant: a container that is not root's has no capability in any set that affects other users or the node
+//! ([`CAPABILITIES`]), unless the operator granted it.
 
 mod table;
 
@@ -81,8 +81,8 @@ impl CapabilitySet {
         Ok(Self(set))
     }
 
-    /// Without those that this process has lost for good, as a unit's `CapabilityBoundingSet=` takes
-    /// them: a task could not be given them.
+    /// Removes the capabilities that this process has lost for good, as a unit's `CapabilityBoundingSet=` removes them: the
+    /// process could not pass them to a task.
     pub(super) fn within_reach(self) -> Self {
         let Ok(held) = caps::read(None, caps::CapSet::Bounding) else {
             return self;
@@ -105,7 +105,7 @@ impl CapabilitySet {
         self.0 & !other.0 == 0
     }
 
-    /// Whether a capability of this name is in it.
+    /// Whether the set has a capability of this name.
     pub fn has(self, name: &str) -> bool {
         Self::from_names([name]).is_ok_and(|one| one.is_within(self))
     }
@@ -172,7 +172,7 @@ impl Capabilities {
             None if root => self.allowed,
             None => CapabilitySet::EMPTY,
         };
-        // One of the two alone bounds or widens the other.
+        // A request with only one of the two sets bounds or widens the other.
         let effective = request
             .effective
             .unwrap_or(CapabilitySet(request.bounding.unwrap_or(usual).0 & usual.0));
@@ -257,7 +257,7 @@ mod tests {
         assert!(sets(true, Some("KILL"), Some("CHOWN")).is_err());
     }
 
-    /// Each of the kernel's capabilities, with an operator who allows all of them to containers.
+    /// Tests each of the kernel's capabilities, with an operator who allows all of them to containers.
     #[test]
     fn what_reaches_others_is_roots_unless_it_is_granted() {
         let names = CAPABILITIES.map(|entry| entry.name);

@@ -1,8 +1,8 @@
-//! Every capability of the kernel: what it grants, and whom that reaches.
+//! The table of all capabilities of the kernel: their effects, and the affected users.
 //!
-//! The one place where it is decided what a task that is not root's may ask for without a grant of the
-//! operator's: what reaches nobody but the task ([`Reach::Task`]). A capability that is not in the table,
-//! because the kernel is newer, counts as one that reaches the node. `docs/isolation.md` shows the table.
+//! This table alone decides which capabilities a task other than root's may request without a grant of the operator's: those
+//! that affect only the task ([`Reach::Task`]). A capability that is not in the table, because the kernel is newer, counts as
+//! one that affects the node. `docs/isolation.md` shows the table.
 
 /// Whom a capability reaches, in a container that sees the host's files and, unless isolated, its network.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -1,4 +1,4 @@
-//! filesystem/*: what a container sees of the kernel's own filesystems. One file each.
+//! filesystem/*: the container's view of the kernel's own filesystems. One file each.
 
 mod kernel;
 mod shm;

@@ -3,7 +3,7 @@
 use crate::isolator::{ContainerSpec, Isolator};
 use crate::launcher::{LaunchIsolation, MountAction, MountStep};
 
-/// Below a page there is nothing to write to; 0 would mean half of the machine's memory.
+/// The minimum: less than a page holds nothing, and 0 would mean half of the machine's memory.
 const SIZE_MIN_BYTES: u64 = 4096;
 
 #[derive(Debug)]

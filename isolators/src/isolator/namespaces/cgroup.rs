@@ -1,6 +1,6 @@
-//! namespaces/cgroup: its own groups are all that it sees of the cgroup trees. With a mount namespace the trees are
-//! mounted anew, so that on v1 programs which look for their limits find them; on v2 a task is in a leaf of its
-//! container's group, which has none.
+//! namespaces/cgroup: hides all of the cgroup trees except the container's own groups. With a mount namespace the trees are
+//! mounted again, so that programs on v1 find their limits; on v2 a task is in a leaf of its container's group, which has no
+//! limits.
 
 use crate::cgroup::CgroupTree;
 use crate::isolator::ContainerSpec;

@@ -1,4 +1,4 @@
-//! namespaces/*: what a container does not share with the host. `cgroup` is a file of its own.
+//! namespaces/*: separation of the container from the host. `cgroup` is a file of its own.
 
 mod cgroup;
 
@@ -43,7 +43,7 @@ impl Isolator for Namespace {
             Self::Network => launch.network_namespace = true,
             Self::Pid => launch.pid_namespace |= !spec.isolation.share_pid_namespace,
             Self::Uts => {
-                // What runs inside another container has the name of that.
+                // A process inside another container has the host name of that container.
                 if let Some(name) = spec.hostname.as_ref().filter(|_| spec.inside.is_none()) {
                     check_hostname(name)?;
                 }
@@ -73,7 +73,7 @@ mod tests {
     use crate::isolator::{Inside, TaskIsolation};
     use crate::launcher::{Command, Destination};
 
-    /// A name that nobody was to have failed the launch, and the checks of what ran.
+    /// Regression: a host name that was not even applied failed the launch, and the checks of running containers.
     #[test]
     fn a_host_name_is_too_long_only_where_it_is_to_be_had() {
         let supervisor = ProcessIdentity {

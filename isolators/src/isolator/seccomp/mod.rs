@@ -1,8 +1,8 @@
-//! linux/seccomp: which system calls a container may make.
+//! linux/seccomp: the system calls that a container may make.
 //!
-//! An allow-list, at least as strict as the one container engines use. A call that is not on it fails with
-//! EPERM, a call that is newer than the table of known calls with ENOSYS. A profile is compiled in the agent, before anything is cloned; the task only installs it. Calls
-//! of another architecture's table (32-bit programs) end the process. A filter needs no_new_privs, which
+//! An allow-list, at least as strict as that of container engines. A call outside the list fails with EPERM, a call that is
+//! newer than the table of known calls with ENOSYS. The agent compiles a profile before it clones anything; the task only
+//! installs it. Calls of another architecture's table (32-bit programs) end the process. A filter needs no_new_privs, which
 //! this isolator therefore sets too.
 
 mod table;
@@ -18,8 +18,8 @@ use seccompiler::{
 use super::{CapabilitySet, ContainerSpec, Isolator, NodeOptions};
 use crate::launcher::{LaunchIsolation, SeccompProgram, pack_filter};
 
-/// Every `CLONE_NEW*` flag that clone takes: a namespace of its own, a user namespace above all, would
-/// give a task rights in it that the kernel has been bad at keeping there.
+/// Every `CLONE_NEW*` flag of clone: a namespace of its own, a user namespace above all, would give a task rights that the
+/// kernel has failed to confine there.
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
 
 /// Socket families that are refused: packets, kernel cryptography, the hypervisor.
@@ -28,7 +28,7 @@ const FAMILIES_REFUSED: [u64; 3] = [17, 38, 40];
 /// Terminal calls that type into another program's input.
 const TERMINAL_CALLS_REFUSED: [u64; 2] = [0x5412, 0x541c];
 
-/// Execution domains that are plain Linux, of 32-bit layout or not; and the question which it is.
+/// Execution domains that are plain Linux, with or without a 32-bit layout; the last value queries the present one.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// Calls that a capability would be useless without.
@@ -91,7 +91,7 @@ pub enum SeccompError {
 /// The allowed system calls.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SeccompProfile {
-    /// By number; the flag says whether its arguments are free too.
+    /// The allowed calls by number, with their permitted arguments.
     allowed: BTreeMap<i64, Arguments>,
     /// Calls with an action of their own, stricter than that of the calls which are allowed.
     exceptions: Vec<(i64, Arguments, SeccompAction)>,
@@ -179,14 +179,14 @@ impl SeccompProfile {
         }
     }
 
-    /// Only these, whatever their arguments. `execve` and `write` must be among them, since the launch
-    /// itself still needs both.
+    /// A profile of only these calls, with any arguments. `execve` and `write` must be among them, since the launch itself still
+    /// needs both.
     pub fn only<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, SeccompError> {
         let empty = Self::of(SeccompAction::Errno(EPERM));
         names.into_iter().try_fold(empty, Self::allow)
     }
 
-    /// This for every call, to begin with.
+    /// A profile with this action for every call.
     pub fn of(otherwise: SeccompAction) -> Self {
         Self {
             allowed: BTreeMap::new(),
@@ -319,8 +319,8 @@ impl SeccompProfile {
         for (action, rules) in self.exceptions_by_action()? {
             programs.push(program(&head, rules, Action::Allow, action.action())?);
         }
-        // Its flags are behind a pointer, where no filter can look. Libraries take ENOSYS as "use
-        // clone", whose flags are looked at; so it is answered before the list would allow it.
+        // The flags of clone3 are behind a pointer, where no filter can read them. Libraries take ENOSYS as "use clone", whose
+        // flags a filter can check; so ENOSYS comes before the list would allow the call.
         let clone3 = syscall_number("clone3").filter(|number| {
             self.allowed.contains_key(number)
                 && syscall_number("clone").and_then(|clone| self.allowed.get(&clone))
@@ -425,7 +425,7 @@ fn arguments_of(name: &str) -> Arguments {
 }
 
 impl Arguments {
-    /// Each rule is one way to be allowed; none means without a condition.
+    /// The rules of the call, each of which allows it; an empty list allows it without a condition.
     fn rules(&self) -> Result<Vec<Rule>, SeccompError> {
         let is = |argument, length, operator, value| {
             Condition::new(argument, length, operator, value).map_err(failed)
@@ -488,14 +488,14 @@ fn failed(error: impl std::fmt::Display) -> SeccompError {
 pub enum SeccompChoice {
     #[default]
     Node,
-    /// No filter. Whether a task may ask for this is the caller's to decide.
+    /// No filter. The caller decides whether a task may request this.
     Unconfined,
     Profile(SeccompProfile),
 }
 
 #[derive(Debug)]
 pub(super) struct Seccomp {
-    /// The operator's profile for containers whose task names none.
+    /// The operator's profile for containers whose task has no profile.
     configured: Option<SeccompProfile>,
     /// Compiled filters of such containers, by the capabilities that most containers have.
     usual: Vec<(CapabilitySet, Compiled)>,
@@ -542,7 +542,7 @@ impl Isolator for Seccomp {
         "linux/seccomp"
     }
 
-    /// After `linux/capabilities`, whose outcome it looks at.
+    /// Runs after `linux/capabilities`, whose result it reads.
     fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
         let effective = launch.capabilities.map_or(CapabilitySet::EMPTY, |sets| {
             CapabilitySet::from_bits(sets.effective)
@@ -596,7 +596,7 @@ mod tests {
         let profile = profile.allow("openat").and_then(|one| one.refuse("read"));
         let profile = profile.expect("known");
         assert!(profile.allows("openat") && !profile.allows("read"));
-        // Without clone there is nothing to fall back to, so one filter does.
+        // Without clone there is no fallback, so one filter is enough.
         assert_eq!(profile.compile().map(|programs| programs.len()), Ok(1));
         assert_eq!(
             SeccompProfile::only(["reed"]),

@@ -261,7 +261,7 @@ pub(super) const USUAL: &[(&str, libc::c_long)] = calls![
     writev = SYS_writev,
 ];
 
-/// The older forms of the same.
+/// The older forms of the same calls.
 #[cfg(target_arch = "x86_64")]
 pub(super) const USUAL_OLD: &[(&str, libc::c_long)] = calls![
     access = SYS_access,
@@ -309,8 +309,8 @@ pub(super) const USUAL_OLD: &[(&str, libc::c_long)] = calls![
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const USUAL_OLD: &[(&str, libc::c_long)] = &[];
 
-/// Known, so that an operator may allow them, and refused otherwise: they change the machine, reach
-/// other processes or the kernel's keys, or have been ways out of containers.
+/// Calls that an operator may allow, and that are refused otherwise: they change the machine, affect other processes or the
+/// kernel's keys, or have been ways out of containers.
 pub(super) const REFUSED: &[(&str, libc::c_long)] = calls![
     acct = SYS_acct,
     add_key = SYS_add_key,
@@ -383,8 +383,8 @@ pub(super) const REFUSED_OLD: &[(&str, libc::c_long)] = calls![
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const REFUSED_OLD: &[(&str, libc::c_long)] = &[];
 
-/// Usual ones that the libc crate does not have for every architecture. From 424 on all of them number
-/// alike; the others are of the kernel's generic table.
+/// Usual calls that the libc crate does not have for every architecture. From 424 on all architectures share the numbers; the
+/// others are from the kernel's generic table.
 #[cfg(target_arch = "x86_64")]
 pub(super) const USUAL_UNNAMED: &[(&str, libc::c_long)] = &[
     ("cachestat", 451),

@@ -31,7 +31,7 @@ impl TaskPlan {
 /// A type that can be part of a plan.
 trait Field: Sized {
     fn write(&self, out: &mut Vec<u8>);
-    /// Takes what [`Field::write`] wrote from the front.
+    /// Reads a value of [`Field::write`] from the front.
     fn read(from: &mut &[u8]) -> Option<Self>;
 }
 

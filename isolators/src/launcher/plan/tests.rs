@@ -1,4 +1,4 @@
-//! Plans: what they resolve to, what they refuse, and that bytes keep them.
+//! Plans: resolution, refusals, and the round trip through bytes.
 
 use super::super::{MountSource, Rlimit};
 use super::*;
