@@ -15,7 +15,7 @@ use crate::revocable::revocable;
 /// The maximum edit distance of a suggested name.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
 
-/// Keys and values as given on a command line, in order.
+/// Keys and values in the order of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters(Vec<(String, String)>);
 
@@ -81,7 +81,7 @@ pub enum ConfigError {
     Remote(String),
 }
 
-/// A known name near an unknown one, if there is one.
+/// A known name similar to an unknown one, if any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suggestion(Option<String>);
 
@@ -114,7 +114,7 @@ impl fmt::Display for Suggestion {
     }
 }
 
-/// Insertions, removals and replacements that make one of the other.
+/// The number of insertions, removals and replacements from one text to the other.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -133,7 +133,7 @@ fn distance(from: &str, to: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-/// Takes parameters one by one, and at the end complains of those left.
+/// Takes parameters one by one, and reports the remaining ones at the end.
 #[derive(Debug)]
 pub struct Reader<'a> {
     module: &'static str,
@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// When a parameter was given that nobody asked for.
+    /// When a parameter was given that no module has read.
     pub fn finish(self) -> Result<(), ConfigError> {
         match self.left.keys().next() {
             None => Ok(()),

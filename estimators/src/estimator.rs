@@ -30,21 +30,21 @@ pub use shaper::ShaperConfig;
 pub use slack::{Slack, SlackConfig};
 pub use threshold::{Threshold, ThresholdConfig};
 
-/// Whether anything may be oversubscribed, as the controller of the same node sees it.
+/// The decision of the node's controller whether anything may be oversubscribed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Gate {
     #[default]
     Open,
-    /// A detector says stop: nothing is oversubscribed until it has been quiet for a while.
+    /// A detector signals stop: nothing is oversubscribed until it has been quiet for a while.
     Closed,
 }
 
-/// Decides how much can be oversubscribed beyond what revocable work holds already.
+/// Decides how much can be oversubscribed beyond the present revocable allocations.
 pub trait ResourceEstimator: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// To be called once for each sample, in order of time. A sample that is not younger than the
-    /// last one teaches nothing and oversubscribes no more than before.
+    /// Takes each sample once, in order of time. A sample that is not younger than the last one teaches nothing and
+    /// oversubscribes no more than before.
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate;
 
     /// The longest distance of two samples that still show the use between them; `None` if any distance will do.

@@ -1,7 +1,7 @@
-//! A histogram whose old weights fade: what an executor usually uses, as a share of its limit.
+//! A histogram whose old weights fade: the usual use of an executor, as a share of its limit.
 //!
-//! Buckets grow by 5 % from 1 % of the limit, so that an answer is at most 5 % too high and never too
-//! low. Invariant: its size is constant, and its weights are finite and not negative.
+//! Buckets grow by 5 % from 1 % of the limit, so that an answer is at most 5 % too high and never too low. Invariant: its
+//! size is constant, and its weights are finite and not negative.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) const BUCKETS: usize = 110;
 const LOWEST: f64 = 0.01;
 const GROWTH: f64 = 1.05;
 
-/// Shares beyond the last bucket's edge are counted in it, and are answered as "beyond".
+/// A decaying histogram of shares. Shares beyond the last bucket's edge are counted in it, and make an answer "beyond".
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DecayingHistogram {
     weights: Box<[f32; BUCKETS]>,
@@ -27,7 +27,7 @@ impl Default for DecayingHistogram {
 }
 
 impl DecayingHistogram {
-    /// Lets everything counted so far fade by the time that passed.
+    /// Decays all weights by the passed time.
     pub(crate) fn decay(&mut self, elapsed: Duration, half_life: Duration) {
         let halvings = elapsed.as_secs_f64() / half_life.as_secs_f64().max(1.0);
         let factor = single((-halvings).exp2());
@@ -43,8 +43,8 @@ impl DecayingHistogram {
         }
     }
 
-    /// The upper edge of the bucket below which this part of the weight lies, as a share of the limit;
-    /// none if nothing was counted, or the edge is beyond the last.
+    /// The upper edge of the bucket below which this part of the weight lies, as a share of the limit; `None` for an empty
+    /// histogram, or an edge beyond the last bucket.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         let total: f64 = self.weights.iter().copied().map(f64::from).sum();
         if total <= 0.0 {
@@ -71,7 +71,7 @@ impl DecayingHistogram {
         held.filter_map(|(index, weight)| Some((u8::try_from(index).ok()?, *weight)))
     }
 
-    /// Gives a bucket its weight back; false if there is no such bucket.
+    /// Restores the weight of a bucket; false for an invalid index.
     pub(crate) fn set(&mut self, index: u8, weight: f32) -> bool {
         self.weights
             .get_mut(usize::from(index))

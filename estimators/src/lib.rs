@@ -1,10 +1,9 @@
-//! Resource estimators and QoS controllers: how much allocated but unused capacity to oversubscribe, and how to take
-//! it back under pressure.
+//! Resource estimators and QoS controllers: how much allocated but unused capacity to oversubscribe, and how to take it back
+//! under pressure.
 //!
-//! Both are functions of [`UsageSample`]s, built from names and parameters by [`spec`], and judged on
-//! recorded usage by [`replay`]. Invariant: no clock, no input or output, no randomness; everything
-//! here is decided by the samples, in their order. What cannot be read is `None`, and a `None` never
-//! oversubscribes more and never kills.
+//! Both are functions of [`UsageSample`]s, built from names and parameters by [`spec`], and rated on recorded usage by
+//! [`replay`]. Invariant: no clock, no input or output, no randomness; the samples, in their order, decide everything here.
+//! An unreadable value is `None`, and a `None` never oversubscribes more and never kills.
 
 pub mod config;
 pub mod estimator;

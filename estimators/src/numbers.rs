@@ -4,7 +4,7 @@ use meseta_resources::Scalar;
 
 pub(crate) const MEGABYTE: f64 = 1024.0 * 1024.0;
 
-/// To the nearest double: exact below 8 PiB.
+/// Converts to the nearest double: exact below 8 PiB.
 pub(crate) const fn bytes(count: u64) -> f64 {
     #[expect(
         clippy::cast_precision_loss,

@@ -306,7 +306,7 @@ proptest! {
         check_estimator(nsigma(), &steps)?;
     }
 
-    /// A container that cannot be read never makes for more than one that can.
+    /// An unreadable container never increases the estimate of a readable one.
     #[test]
     fn an_unreadable_container_adds_nothing(
         steps in prop::collection::vec(step(), 5..40),

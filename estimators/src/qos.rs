@@ -18,11 +18,11 @@ pub use load::{LoadConfig, LoadController};
 pub use noop::NoopController;
 pub use pressure::{PressureConfig, PressureController};
 
-/// Protects regular work from the revocable work beside it.
+/// A controller that protects regular work from the revocable work beside it.
 pub trait QosController: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// To be called once for each sample, in order of time.
+    /// Takes each sample once, in order of time.
     fn assess(&mut self, sample: &UsageSample) -> Assessment;
 
     /// The longest allowed distance of samples while anything is oversubscribed; `None` if any distance will do.
@@ -37,13 +37,13 @@ pub trait QosController: fmt::Debug + Send + Sync {
     }
 }
 
-/// An answer to one sample. The first three are states, in force until the next assessment; the corrections are to be
-/// carried out once.
+/// The answer to one sample. The first three fields are states, in force until the next assessment; the agent carries out the
+/// corrections once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assessment {
     /// The reason to offer no more revocable resources and to rescind such offers, if there is one.
     pub stop_offering: Option<Explanation>,
-    /// CPU limit of all revocable containers together; none if they are not throttled.
+    /// CPU limit of all revocable containers together; `None` without a throttle.
     pub throttle: Option<Throttle>,
     /// The limit on the memory of all revocable containers together; `None` without a limit.
     pub memory_ceiling_bytes: Option<u64>,
@@ -168,7 +168,7 @@ pub struct Explanation {
     pub gap: Option<(f64, Unit)>,
     /// The amount that this victim frees, and the rule that chose it.
     pub victim: Option<Choice>,
-    /// The words of a controller that is not ours, in the place of all that.
+    /// The text of an external controller, in place of all other fields.
     pub words: Option<String>,
 }
 

@@ -67,7 +67,7 @@ impl Counter {
         }
     }
 
-    /// Seconds per second over the window, and when it was read.
+    /// The time of the last reading, and the rate over the window in seconds per second.
     fn rate(&self) -> Option<(Moment, f64)> {
         let (first_at, first) = self.points.front()?;
         let (last_at, last) = self.points.back()?;
@@ -98,7 +98,7 @@ struct Tracked {
     /// The time of the last reading of the container's statistics, and whether it belongs to the last sample.
     read_at: Option<Moment>,
     read: bool,
-    /// Whether the counter was read with it.
+    /// Whether that reading included the counter.
     refreshed: bool,
 }
 

@@ -36,10 +36,10 @@ pub struct Score {
     pub name: String,
     /// The amount that could be oversubscribed, as a share of the capacity; the mean over all moments and machines.
     pub savings: f64,
-    /// In which part of the moments regular work came to use more than foretold, by horizon; none if
-    /// the trace is too short for it.
+    /// The share of moments in which regular work came to use more than predicted, by horizon; `None` if the trace is too short
+    /// for it.
     pub violations: [Option<f64>; HORIZONS.len()],
-    /// The sum of all changes of what can be oversubscribed, in capacities by day.
+    /// The sum of all changes of the oversubscribable amount, in capacities by day.
     pub churn: f64,
 }
 
@@ -52,8 +52,7 @@ struct Tally {
     judged: [f64; HORIZONS.len()],
 }
 
-/// Runs new predictors over each machine of a trace; one score for each, after those of an oracle that
-/// knows each horizon.
+/// Runs new predictors over each machine of a trace; returns a score for each, after those of an oracle for each horizon.
 pub fn evaluate<F>(trace: &Trace, machines: &[Vec<usize>], lineup: F) -> Vec<Score>
 where
     F: Fn(&Trace) -> Vec<Box<dyn Predictor>>,
@@ -94,7 +93,7 @@ where
         .collect()
 }
 
-/// The means of several judgements of the same predictors, over as many machines each.
+/// The means of several ratings of the same predictors, over as many machines each.
 #[must_use]
 pub fn mean(judgements: &[Vec<Score>]) -> Vec<Score> {
     let Some((first, others)) = judgements.split_first() else {

@@ -28,7 +28,7 @@ pub struct HostUsage {
     pub cpu_time: Option<Duration>,
     pub load: Option<LoadAverage>,
     pub memory: Option<HostMemory>,
-    /// Stall of the whole machine. With revocable work at low weight this says little of regular work.
+    /// Stall of the whole machine, which shows little of regular work while revocable work has low weight.
     pub cpu_pressure: Option<Pressure>,
     pub memory_pressure: Option<Pressure>,
     /// Stall of the regular containers alone, where the kernel keeps it by control group.
@@ -78,11 +78,11 @@ pub struct ContainerUsage {
     pub cpu_time: Option<Duration>,
     /// Resident memory that cannot be dropped: anonymous pages, without the page cache.
     pub memory_bytes: Option<u64>,
-    /// In processors; none where nothing but the allocation is known, infinite where it may take all.
+    /// The limit in processors; `None` if only the allocation is known, infinite if unlimited.
     pub cpus_limit: Option<f64>,
     pub memory_limit_bytes: Option<u64>,
     pub started: Option<Moment>,
-    /// Whether the freezer holds it.
+    /// Whether the container is frozen.
     pub frozen: bool,
     /// The executor's label `eviction_priority`: the lowest is evicted first.
     pub eviction_priority: i64,
@@ -116,7 +116,7 @@ impl ContainerUsage {
         }
     }
 
-    /// Whether a controller may touch it.
+    /// Whether a controller may correct the container.
     #[must_use]
     pub fn is_revocable(&self) -> bool {
         self.allocated
@@ -147,7 +147,7 @@ impl UsageSample {
             .filter(|container| container.is_revocable())
     }
 
-    /// Everything revocable that runs, allocated to nobody in particular.
+    /// The running revocable resources, without allocation roles.
     #[must_use]
     pub fn allocated_revocable(&self) -> Resources {
         let mut all = Resources::new();

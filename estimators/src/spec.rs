@@ -34,7 +34,7 @@ pub enum BuiltinController {
     Pressure,
 }
 
-/// Each name that an estimator goes by, the shortest first.
+/// The names of each estimator, the shortest first.
 const ESTIMATORS: [(&str, BuiltinEstimator); 7] = [
     (Noop::NAME, BuiltinEstimator::Noop),
     (Fixed::NAME, BuiltinEstimator::Fixed),
@@ -107,7 +107,7 @@ fn lookup<K: Copy>(
     })
 }
 
-/// The parameters given under any of a module's names.
+/// The parameters under any of a module's names.
 fn parameters_of<'a, K: Copy + PartialEq>(
     kind: K,
     known: &[(&'static str, K)],
@@ -204,7 +204,7 @@ impl EstimatorSpec {
     }
 }
 
-/// At the commas that are not inside parentheses; none if those do not match.
+/// Splits at the commas outside parentheses; `None` for unbalanced parentheses.
 fn split_arguments(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (index, character) in text.char_indices() {
@@ -233,7 +233,7 @@ impl ControllerSpec {
         Ok(Self::Builtin(lookup("QoS controller", text, &CONTROLLERS)?))
     }
 
-    /// Builds what runs in this process.
+    /// Builds a controller that runs in this process.
     ///
     /// # Errors
     /// When a parameter is wrong, or the controller is served by another process.
@@ -368,7 +368,7 @@ mod tests {
             answer.oversubscribable.unwrap().cpus().unwrap().to_f64(),
             14.0
         );
-        // Given for one name, meant for the other.
+        // The parameters are under one name of the module, and the spec uses the other.
         assert_eq!(
             EstimatorSpec::parse("fixed")
                 .unwrap()

@@ -172,7 +172,7 @@ impl Account {
         Some(account)
     }
 
-    /// Enters a container; what it is known to use.
+    /// Enters a container; returns its known use.
     fn count(
         &mut self,
         kind: Kind,
@@ -188,7 +188,7 @@ impl Account {
             self.mixed += promised;
             return used.value().unwrap_or(0.0);
         }
-        // A limit that is infinite is all there is.
+        // An infinite limit means the whole capacity.
         let limit = kind
             .limit(container)
             .filter(|limit| *limit > 0.0)
@@ -200,7 +200,7 @@ impl Account {
             used,
             started: container.started,
         };
-        // Of one that has not begun yet nothing can be read, and it counts at its limit.
+        // A container that has not begun yet has no readings, and counts at its limit.
         let has_begun = container.at.is_some() || meter.container(&regular.key) != Reading::Unknown;
         self.all_fresh &= !has_begun || matches!(used, Reading::Fresh(_));
         self.promised += promised;

@@ -1,7 +1,7 @@
-//! The bytes in which an estimator keeps what it learned over a restart of the agent.
+//! The encoding of an estimator's learned state over a restart of the agent.
 //!
-//! A version byte, then fixed-width little-endian fields and counted strings. Whoever stores them adds
-//! the checksum. Invariant: whatever is read, no more is allocated than the bytes at hand justify.
+//! A version byte, then fixed-width little-endian fields and counted strings. The storage adds the checksum. Invariant:
+//! decoding allocates no more than the present bytes justify, for any input.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Encoder {
         self.bytes(key.executor.as_str().as_bytes());
     }
 
-    /// Only the buckets that hold anything.
+    /// Encodes the non-empty buckets.
     pub(super) fn histogram(&mut self, histogram: &DecayingHistogram) {
         let weights: Vec<(u8, f32)> = histogram.weights().collect();
         self.count(weights.len());

@@ -39,7 +39,7 @@ pub(super) struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// The most that it alone will use.
+    /// The maximum use of this executor alone.
     fn peak(&self) -> f64 {
         self.learned_peak.unwrap_or(self.limit)
     }
@@ -72,7 +72,7 @@ impl Crowd {
         }
     }
 
-    /// Learns what all use just now.
+    /// Learns the present use of all executors.
     pub(super) fn observe(&mut self, now: Moment, crowd: &[Member<'_>]) {
         self.renew(now, crowd);
         for generation in [&mut self.present, &mut self.next].into_iter().flatten() {
@@ -169,7 +169,7 @@ impl Generation {
         {
             match member.used {
                 Some(mine) => used += mine,
-                // A sum with a part missing says nothing.
+                // A sum with a missing part has no meaning.
                 None => return,
             }
         }
@@ -257,7 +257,7 @@ mod tests {
             fold: Duration::from_secs(10),
             min_folds: 3,
         });
-        // What all use at a time, and a bucket more at most.
+        // The joint use, and a bucket more at most.
         let together = 0.9..0.95;
         assert_eq!(learned(&mut crowd, 2, 0..30), 1.8, "too little is known");
         let two = learned(&mut crowd, 2, 30..41);

@@ -17,7 +17,7 @@ pub struct Fixed {
 impl Fixed {
     pub(crate) const NAME: &'static str = "fixed";
 
-    /// Takes `resources`, which is required.
+    /// Takes the required parameter `resources`.
     ///
     /// # Errors
     /// When `resources` is missing or invalid, or there is another parameter.
@@ -47,7 +47,7 @@ impl ResourceEstimator for Fixed {
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {
         match gate {
             Gate::Open => Estimate::of(rest(&self.total, sample)),
-            // Mesos's own controller never closes the gate, so that with it this never happens.
+            // Mesos's own controller never closes the gate, so this never happens with it.
             Gate::Closed => Estimate::nothing("a detector says stop"),
         }
     }
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(free + busy.allocated_revocable(), revocable_cpus("2"));
     }
 
-    /// The document's example: 14 cpus, all of them revocable.
+    /// The documented example: 14 cpus, all of them revocable.
     #[test]
     fn everything_it_offers_is_revocable() {
         let mut estimator = fixed("cpus:14;mem:100").unwrap();

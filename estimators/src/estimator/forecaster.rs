@@ -35,7 +35,7 @@ struct History {
     histogram: DecayingHistogram,
     /// The limit that shares are of.
     scale: f64,
-    /// The highest share since the fold began, to be counted when it ends.
+    /// The highest share since the fold began, which is counted at its end.
     highest: f64,
     fold_since: Moment,
     samples: u32,
@@ -57,7 +57,7 @@ impl Forecaster {
         }
     }
 
-    /// Learns what an executor used just now.
+    /// Learns the present use of an executor.
     pub(super) fn observe(&mut self, now: Moment, key: &ExecutorKey, limit: f64, used: f64) {
         if limit <= 0.0 {
             return;
@@ -83,7 +83,7 @@ impl Forecaster {
         }
     }
 
-    /// Begins a history; false if there is no room for one.
+    /// Begins a history; false if there is no room for another.
     fn begin(&mut self, now: Moment, key: &ExecutorKey, limit: f64) -> bool {
         if !self.histories.contains_key(key) && self.histories.len() >= HISTORIES_MAX {
             let oldest = self
@@ -121,7 +121,7 @@ impl Forecaster {
         if age < self.config.min_age || history.samples < self.config.min_samples {
             return None;
         }
-        // In its first period, the highest so far is all there is to go by.
+        // In the first period, the highest share so far is the only available value.
         let share = history.histogram.quantile(self.config.percentile);
         let share = share.unwrap_or(history.highest);
         Some(limit.min(self.config.margin * share * history.scale))

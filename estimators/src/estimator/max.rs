@@ -1,7 +1,7 @@
-//! Several estimators at once, of which the most careful one counts.
+//! Several estimators at once; the most cautious one counts.
 //!
-//! The maximum is over the predicted use; so of each resource the least that any member offers is
-//! offered, and only what all of them offer. Invariant: no member offers less than the whole.
+//! The maximum is over the predicted use. So the offer has the least amount that any member offers of each resource, and only
+//! resources that all members offer. Invariant: no member offers less than the whole.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::checkpoint::{Decoder, Encoder};
 use crate::{CheckpointError, Estimate, Forecast, Gate, ResourceEstimator, UsageSample};
 
 const VERSION: u8 = 1;
-/// More members than there are built-in estimators is a mistake.
+/// The maximum number of members: more than the number of built-in estimators is a mistake.
 pub const MEMBERS_MAX: usize = 8;
 /// The members' own bound on their checkpoints.
 const MEMBER_BYTES_MAX: usize = 32 << 20;
@@ -80,7 +80,7 @@ impl ResourceEstimator for Max {
             .members
             .iter_mut()
             .map(|member| member.estimate(sample, gate));
-        // Every member sees every sample, also when one has answered that nothing can be oversubscribed.
+        // Every member sees every sample, even when another has answered that nothing can be oversubscribed.
         let answers: Vec<Estimate> = answers.collect();
         let whole = answers.into_iter().reduce(|whole, answer| Estimate {
             oversubscribable: match (whole.oversubscribable, answer.oversubscribable) {

@@ -1,4 +1,4 @@
-//! The estimator that never says anything, so that nothing is ever oversubscribed.
+//! The estimator without answers, so that nothing is ever oversubscribed.
 
 use crate::{
     ConfigError, Estimate, Gate, Parameters, ResourceEstimator, UsageSample, config::Reader,
@@ -11,7 +11,7 @@ impl Noop {
     pub(crate) const NAME: &'static str = "noop";
 
     /// # Errors
-    /// When there are parameters: it takes none.
+    /// When there are parameters: the estimator takes none.
     pub fn new(parameters: &Parameters) -> Result<Self, ConfigError> {
         Reader::new(Self::NAME, parameters)?.finish()?;
         Ok(Self)

@@ -1,8 +1,8 @@
 //! A statistical predictor of the whole node: mean use plus N deviations, as a share of the limits.
 //!
-//! Cheaper than [`super::Slack`] and blind to which executor does what; good as a second opinion in
-//! `max(slack,nsigma)`. Oversubscribes cpus only. Invariant: until warm it oversubscribes nothing, and executors that are
-//! new or unreadable count at their limit.
+//! Cheaper than [`super::Slack`] and blind to single executors; good as a second opinion in `max(slack,nsigma)`.
+//! Oversubscribes cpus only. Invariant: until warm it oversubscribes nothing, and new or unreadable executors count at their
+//! limit.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A week of five-minute samples.
 const HISTORY_MAX: u32 = 2016;
 
-/// Each field is a parameter of the same name, those of `caps` as well.
+/// The parameters of the estimator: each field has the name of its parameter, including those of `caps`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NSigmaConfig {
     /// The number of deviations above the mean. Default: 5.
@@ -41,7 +41,7 @@ pub struct NSigmaConfig {
     pub min_age: Duration,
     /// Older readings are not believed, nor rates over longer gaps. Default: 45 s.
     pub stale_after: Duration,
-    /// Kept for the system even when it uses less. Default: 0.
+    /// The amount kept for the system even when it uses less. Default: 0.
     pub reserved_cpus: f64,
     pub caps: ShaperConfig,
 }

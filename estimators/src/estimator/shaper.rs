@@ -89,7 +89,7 @@ impl Shaper {
         self.reported
     }
 
-    /// Notes what the gate is; whether it is shut, for as long as that lasts.
+    /// Records the state of the gate; returns whether it is still shut.
     pub(super) fn gate(&mut self, at: Moment, gate: Gate) -> bool {
         if gate == Gate::Closed {
             let until = at + self.config.reopen_after;
@@ -132,7 +132,7 @@ impl Shaper {
         self.reported
     }
 
-    /// Forgets the time that passed, so that it does not count as time to grow.
+    /// Skips the passed time, so that it does not count as time to grow.
     pub(super) const fn hold(&mut self, at: Moment) {
         self.last = Some(at);
     }

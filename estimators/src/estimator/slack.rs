@@ -27,14 +27,14 @@ const VERSION: u8 = 1;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Each field is a parameter of the same name, those of `caps` as well.
+/// The parameters of the estimator: each field has the name of its parameter, including those of `caps`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlackConfig {
     /// Oversubscribe memory too. Default: false, for memory cannot be taken back without killing.
     pub mem: bool,
     /// The percentile of the use in five minutes that an executor seldom exceeds. Default: 0.98.
     pub cpu_percentile: f64,
-    /// On top of that. Default: 1.0, the floor margin being enough (see `docs/estimators.md`).
+    /// A factor on the learned percentile. Default: 1.0, since the floor margin is enough (see `docs/estimators.md`).
     pub cpu_margin: f64,
     /// The half-life; 12 h by default.
     pub cpu_half_life: Duration,
@@ -42,8 +42,8 @@ pub struct SlackConfig {
     pub mem_percentile: f64,
     pub mem_margin: f64,
     pub mem_half_life: Duration,
-    /// Let what executors use together bound the sum of what each uses alone: they seldom peak at the
-    /// same time. Defaults: true, 0.995, 1.10, 48 h, and only once a day is known of them.
+    /// Whether the joint use of executors bounds the sum of their own peaks: they seldom peak at the same time. Defaults: true,
+    /// 0.995, 1.10, 48 h; in effect only once a day of joint use is known.
     pub crowd: bool,
     pub crowd_percentile: f64,
     pub crowd_margin: f64,
@@ -61,7 +61,7 @@ pub struct SlackConfig {
     pub min_samples: u32,
     /// Older readings are not believed, nor rates over longer gaps. Default: 45 s.
     pub stale_after: Duration,
-    /// Kept for the system even when it uses less. Defaults: 0 cpus, 0 MB.
+    /// The amounts kept for the system even when it uses less. Defaults: 0 cpus, 0 MB.
     pub reserved_cpus: f64,
     pub reserved_mem: f64,
     /// Whether to oversubscribe reserved, unallocated resources too. Default: false.

@@ -1,8 +1,8 @@
 //! A fixed estimator with a gate: nothing while the host is loaded or short of memory.
 //!
-//! The rules are those of Blue Yonder's module: reaching a threshold is enough, a longer load average
-//! counts only if the shorter ones have reached its threshold too, and what cannot be read counts as
-//! over. Invariant: without a threshold this is [`super::Fixed`].
+//! The rules are those of Blue Yonder's module: reaching a threshold is enough, a longer load average counts only if the
+//! shorter ones have reached its threshold too, and an unreadable value counts as over. Invariant: without a threshold this
+//! is [`super::Fixed`].
 
 use meseta_resources::Resources;
 
@@ -12,7 +12,7 @@ use crate::{ConfigError, Estimate, Gate, LoadAverage, Parameters, ResourceEstima
 
 const MEGABYTE: f64 = 1024.0 * 1024.0;
 
-/// All optional; a threshold that is not given is never reached.
+/// The parameters, all optional; an unset threshold is never reached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThresholdConfig {
     /// The resources to offer, such as `cpus:16;mem:98304`. Default: nothing.

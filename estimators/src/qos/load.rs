@@ -1,8 +1,8 @@
-//! Mesos's load controller: when the machine is loaded, every revocable executor is killed at once.
+//! Mesos's load controller: kills every revocable executor at once when the machine is loaded.
 //!
-//! Strictly greater than a threshold is over it; thresholds are absolute, not by processor; the load of
-//! one minute is ignored. Departures, off by default: with `nested`, a longer average counts only while
-//! the shorter ones are over its threshold too, which cures the slow fall of load averages.
+//! A load counts as over only if it is strictly greater than the threshold; thresholds are absolute, not by processor; the
+//! load of one minute is ignored. An extension, off by default: with `nested`, a longer average counts only while the shorter
+//! ones are over its threshold too, because load averages fall slowly.
 
 use crate::config::Reader;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     Parameters, QosController, Unit, UsageSample,
 };
 
-/// Each field is a parameter of the same name. At least one threshold is needed.
+/// The parameters of the controller: each field has the name of its parameter. At least one threshold is required.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoadConfig {
     pub load_threshold_5min: Option<f64>,
@@ -21,7 +21,7 @@ pub struct LoadConfig {
 
 impl LoadConfig {
     /// # Errors
-    /// When a parameter is unknown or its value invalid, or no threshold is given.
+    /// When a parameter is unknown or its value invalid, or no threshold is set.
     pub fn read(parameters: &Parameters) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(LoadController::NAME, parameters)?;
         let mut config = Self {
@@ -108,7 +108,7 @@ impl QosController for LoadController {
         let corrections = why.into_iter().flat_map(|why| {
             let revocable = sample.revocable();
             revocable.map(move |container| Correction {
-                // As in Mesos: the executor is meant, whichever container it is in.
+                // As in Mesos, the correction names the executor and not its container.
                 container: None,
                 ..Correction::of(container, Action::Kill, why.clone())
             })
@@ -130,7 +130,7 @@ mod tests {
         LoadController::new(LoadConfig::read(&pairs.iter().copied().collect()).unwrap())
     }
 
-    /// Two regular executors, one of them partly revocable, and one wholly so.
+    /// Two regular executors, one of them partly revocable, and a wholly revocable one.
     fn sample(one: f64, five: f64, fifteen: f64) -> UsageSample {
         let mut sample = UsageSample::default();
         sample.host.load = Some(LoadAverage { one, five, fifteen });

@@ -10,7 +10,7 @@ impl NoopController {
     pub(crate) const NAME: &'static str = "noop";
 
     /// # Errors
-    /// When there are parameters: it takes none.
+    /// When there are parameters: the controller takes none.
     pub fn new(parameters: &Parameters) -> Result<Self, ConfigError> {
         Reader::new(Self::NAME, parameters)?.finish()?;
         Ok(Self)

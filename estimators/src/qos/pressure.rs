@@ -1,11 +1,10 @@
-//! The controller to use: acts in steps, within seconds, and on no more than it must.
+//! The recommended controller: acts in steps, within seconds, and on no more than necessary.
 //!
-//! Detectors ([`detector`]) say how far things have gone; from that follow, in this order: nothing more
-//! is offered; all revocable work together is throttled; the worst is frozen (never for memory, which
-//! freezing does not free); and, if that was not enough, victims ([`victims`]) are killed: what closes
-//! the computed gap, or one where none can be computed. Invariant: no kill within a cool-down of the
-//! last one, none on a sample that is old or cannot be read, and never a container without revocable
-//! resources.
+//! Detectors ([`detector`]) give the level of escalation. The steps are, in this order: nothing more is offered; all
+//! revocable work together is throttled; the worst is frozen (never for memory, which freezing does not free); and, if that
+//! was not enough, victims ([`victims`]) are killed: enough to close the computed gap, or a single one if the gap is unknown.
+//! Invariant: no kill within a cool-down of the last one, none on an old or unreadable sample, and never a container without
+//! revocable resources.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,8 +42,8 @@ struct CpuUse {
     certain: bool,
 }
 
-/// Between two samples while anything is oversubscribed. A rise is seen whole in the second sample after it, at
-/// the latest: with this, relief comes within a second.
+/// The interval of samples while anything is oversubscribed. The second sample after a rise shows it whole, at the latest:
+/// with this interval, relief comes within a second.
 const INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -109,7 +108,7 @@ impl PressureController {
             let key = container.key();
             match self.meter.container(&key) {
                 Reading::Fresh(used) => revocable += used,
-                // It has only just begun, and used nothing to speak of.
+                // The container has only just begun, and its use is negligible.
                 _ if self.meter.is_first_reading(&key) => {}
                 // The container has not begun yet, or has been unreadable for long: the agent fetches its files, or destroys it.
                 Reading::Unknown if container.at.is_none() => {}
@@ -173,8 +172,8 @@ impl PressureController {
         );
     }
 
-    /// The stall of memory that revocable work is to blame for. That of the whole machine counts also what a container
-    /// waits for that is at its own limit, whatever else is free.
+    /// The memory stall that revocable work causes. The stall of the whole machine also counts a container that waits at its own
+    /// limit, regardless of free memory.
     fn memory_stall(&self, sample: &UsageSample) -> Option<Pressure> {
         let host = &sample.host;
         if host.regular_memory_pressure.is_some() {
@@ -219,7 +218,7 @@ impl PressureController {
             (cause, Some(quota)) => {
                 let elapsed = at.saturating_since(quota.at).as_secs_f64();
                 let grown = quota.cpus + config.throttle_growth * used.capacity * elapsed;
-                // Without a cause it grows until it binds no more, and is lifted then.
+                // Without a cause the throttle grows until it no longer binds, and is then lifted.
                 let wanted = if cause.is_some() { fair } else { used.capacity };
                 let next = if wanted < quota.cpus {
                     wanted
@@ -271,8 +270,8 @@ impl PressureController {
         used: Option<CpuUse>,
         needs: &[Need],
     ) -> Vec<Correction> {
-        // The next need that freezing helps begins with that again, but not while one lasts: a container that the agent does
-        // not freeze, as it is ending, must not be all that is ever asked for.
+        // The next need that freezing can meet begins with a freeze again, but not during the present one: a container that the
+        // agent does not freeze, because it is ending, must not be requested for ever.
         if self.frozen.is_empty() && !needs.iter().any(Need::freezing_helps) {
             self.last_freeze = None;
         }
@@ -332,7 +331,7 @@ impl PressureController {
         chosen.iter().map(kill).collect()
     }
 
-    /// Thaws one container when there is room again; kills one that has been frozen for too long.
+    /// Thaws a container when there is room again; kills a container that has been frozen for too long.
     fn end_of_freezing(
         &mut self,
         sample: &UsageSample,
@@ -409,7 +408,7 @@ impl PressureController {
     }
 }
 
-/// The cpus that revocable work was given.
+/// The allocated cpus of revocable work.
 fn requested(sample: &UsageSample) -> f64 {
     let cpus = |container: &ContainerUsage| container.allocated.revocable().cpus();
     sample
@@ -435,7 +434,7 @@ impl QosController for PressureController {
 
     fn assess(&mut self, sample: &UsageSample) -> Assessment {
         if self.last.is_some_and(|last| sample.at <= last) {
-            // Nothing new: what stands still stands, and nothing is done.
+            // The sample is not new: the states stay in force, and no correction follows.
             return self.standing.clone();
         }
         self.meter.observe(sample);

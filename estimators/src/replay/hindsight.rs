@@ -62,7 +62,7 @@ fn spend(bands: &[Vec<f64>], misses: usize) -> Vec<f64> {
     for rises in bands {
         let cost = |missed: usize| match rises.get(missed) {
             Some(rise) => rise * count(rises.len()),
-            // All of them missed is no margin at all.
+            // If all rises count as misses, the margin is zero.
             None => 0.0,
         };
         let (mut next, mut chosen) = (Vec::new(), Vec::new());

@@ -10,8 +10,8 @@ use super::trace::Task;
 use crate::numbers::amount;
 use crate::{ContainerUsage, UsageSample};
 
-/// Deals tasks out to machines: for each one, `size` of `tasks`, no task twice on one machine, by
-/// chance from a seed. The same arguments give the same machines.
+/// Deals tasks out to machines: for each machine, `size` of `tasks`, without duplicates on a machine, at random from a seed.
+/// The same arguments give the same machines.
 #[must_use]
 pub fn machines(tasks: &[usize], count: usize, size: usize, seed: u64) -> Vec<Vec<usize>> {
     let mut random = SplitMix(seed);
@@ -59,7 +59,7 @@ pub struct Machine<'a> {
 struct Running<'a> {
     task: &'a Task,
     usage: ContainerUsage,
-    /// The first step that it runs in, and the one after its last.
+    /// The first step in which the task runs, and the one after its last.
     begins: usize,
     ends: usize,
     spent: Duration,
@@ -141,7 +141,7 @@ impl<'a> Running<'a> {
         let allocated = Resources::from(Resource::cpus(amount(task.limit)));
         let usage = ContainerUsage::new(
             FrameworkId::new("trace").ok()?,
-            // Names of tasks are whatever the trace's author chose.
+            // The trace's author may have chosen task names that are invalid as ids.
             ExecutorId::new(&format!("task-{index}")).ok()?,
             allocated,
         );

@@ -33,11 +33,11 @@ impl Seen<'_> {
 pub trait Predictor: fmt::Debug {
     fn name(&self) -> String;
 
-    /// To be called once for each step, in order.
+    /// Takes each step once, in order.
     fn peak(&mut self, seen: &Seen<'_>) -> f64;
 }
 
-/// Everyone, new: the formulas of others first, then ours, before and after its caps.
+/// All predictors, new: the formulas of others first, then ours, before and after its caps.
 #[must_use]
 pub fn lineup(trace: &Trace) -> Vec<Box<dyn Predictor>> {
     let step = trace.step();
@@ -133,7 +133,7 @@ fn steps(span: Duration, step: Duration) -> usize {
         .max(1)
 }
 
-/// The least of the values that at least this part of them does not exceed.
+/// The smallest value such that at least this part of the values does not exceed it.
 fn percentile(values: &VecDeque<f64>, part: f64) -> f64 {
     let mut sorted: Vec<f64> = values.iter().copied().collect();
     sorted.sort_by(f64::total_cmp);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Work that follows the hours of the day, with bursts; a batch job that comes at night; and one that
-/// mostly sleeps. No chance: the noise is a hash of the step.
+/// A made-up week: work that follows the hours of the day, with bursts; a nightly batch job; and a mostly sleeping task.
+/// Deterministic: the noise is a hash of the step.
 fn week() -> String {
     let mut text = String::from("t_s,web,web2,batch,idle\nlimit,4,4,8,2\n");
     for step in 0..2016_u64 {

@@ -1,14 +1,14 @@
 //! Recorded usage: for each step and task, the mean use over the step that ends then.
 //!
-//! Read from comma-separated text: a first line `t_s,<task>,...`, an optional line `limit,<limit>,...`,
-//! and a line of use for each step, in the unit of the limits. An empty cell before a task's first
-//! value or after its last one means that it does not run; one in between, that it could not be read.
+//! Read from comma-separated text: a first line `t_s,<task>,...`, an optional line `limit,<limit>,...`, and a line of use for
+//! each step, in the unit of the limits. An empty cell before a task's first value or after its last one means that the task
+//! does not run; an empty cell in between means that its use was unreadable.
 
 use std::time::Duration;
 
 use crate::numbers::sound;
 
-/// More than a machine's memory should be spent on.
+/// The limit on cells, to bound the memory of a trace.
 const CELLS_MAX: usize = 50_000_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub(super) struct Task {
     pub(super) name: String,
     /// The amount, in processors.
     pub(super) limit: f64,
-    /// In processors, one for each step.
+    /// The use in processors, one value for each step.
     pub(super) used: Vec<Option<f64>>,
 }
 
@@ -68,9 +68,9 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 impl Trace {
-    /// Reads a trace; `limits` where it has no line of them: a first line with the columns `vm` or
-    /// `task`, and `limit` or `cpu_capacity_mhz`, and perhaps `cpu_count`. With that column, the unit
-    /// of use and limits is taken to be such that all limits together are all processors together.
+    /// Reads a trace, with `limits` if the trace has no line of them. `limits` has a first line with the columns `vm` or `task`,
+    /// and `limit` or `cpu_capacity_mhz`, and perhaps `cpu_count`. With the last column, the unit is chosen such that the sum of
+    /// all limits equals the sum of all processors.
     ///
     /// # Errors
     /// When a line does not fit, a step is not as long as the others, or a limit is missing.
@@ -149,7 +149,7 @@ impl Trace {
         self.steps
     }
 
-    /// Never, once parsed; here for form's sake.
+    /// Whether the trace has no steps, which is false for every parsed trace.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.steps == 0

@@ -438,11 +438,11 @@ fn what_is_used_together_bounds_what_each_uses_alone() {
     // 1.35 at a time, 10 % and a bucket more.
     assert!(together.peak > 1.35 && together.peak < 1.6, "{together:?}");
 
-    // One that comes later counts for itself until the next crowd is known.
+    // A newcomer counts for itself until the next crowd is known.
     node.add("regular", "late", &resources("cpus:1"));
     let joined = run_bursts(&mut node, &mut slack, 1);
     near(joined.peak - together.peak, 1.0, 0.1);
-    // One that goes leaves its part behind: too much is better than too little.
+    // An executor that leaves keeps its part in the sum: too much is better than too little.
     node.sample.containers.truncate(5);
     let left = run_bursts(&mut node, &mut slack, 1);
     assert!(left.peak >= together.peak * 0.95, "{left:?}");

@@ -16,7 +16,7 @@ type Name = (ExecutorKey, Option<ContainerId>);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ceiling {
-    /// Since memory is short.
+    /// The state since memory became short.
     held: Option<Held>,
 }
 
@@ -38,7 +38,7 @@ impl Ceiling {
             .revocable()
             .map(|container| (name(container), container))
             .collect();
-        // One that was never read has only just begun, or has not yet.
+        // A container without any reading has only just begun, or has not begun yet.
         let begun = all.iter().filter(|(_, container)| container.at.is_some());
         let held = self.held.get_or_insert_with(|| Held {
             containers: begun.clone().map(|(name, _)| name.clone()).collect(),

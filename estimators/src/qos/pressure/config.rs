@@ -6,7 +6,7 @@ use super::detector::{Clear, Thresholds};
 use crate::config::Reader;
 use crate::{ConfigError, Parameters};
 
-/// Each field is a parameter of the same name. Shares are of the host's processors or memory.
+/// The parameters of the controller: each field has the name of its parameter. Shares are of the host's processors or memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PressureConfig {
     /// Use of regular work and the system. Defaults: stop offering at 0.65, throttle at 0.70, kill at
@@ -31,8 +31,8 @@ pub struct PressureConfig {
     pub psi_mem_full_stop: f64,
     pub psi_mem_full_kill: f64,
     pub psi_mem_hold: Duration,
-    /// Memory in use. Defaults: stop at 0.75, hold revocable work to what it has at 0.80, kill down to
-    /// 0.80 at 0.85 after 1 s; each clears 0.02 below.
+    /// Memory in use. Defaults: stop at 0.75, limit revocable work to its present memory at 0.80, kill down to 0.80 at 0.85 after
+    /// 1 s; each clears 0.02 below.
     pub mem_stop: f64,
     pub mem_throttle: f64,
     pub mem_kill: f64,
@@ -45,19 +45,19 @@ pub struct PressureConfig {
     pub satisfaction_upper: f64,
     pub satisfaction_use: f64,
     pub satisfaction_window: Duration,
-    /// All revocable work gets what regular work leaves of this share, but not less than the floor.
+    /// The share of the host from which revocable work gets the rest that regular work leaves, but no less than the floor.
     /// Defaults: 0.70, 0.05 and 0.1 cpus; growing by 0.10 each second, in steps of at least 0.01.
     pub throttle_share: f64,
     pub throttle_floor: f64,
     pub throttle_floor_cpus: f64,
     pub throttle_growth: f64,
     pub throttle_step: f64,
-    /// Freeze before killing for cpu, for so long at most, and see whether it helped. Defaults: true,
-    /// 60 s, 3 s.
+    /// Whether to freeze before killing for cpu, the longest freeze, and the time to wait for its effect. Defaults: true, 60 s, 3
+    /// s.
     pub freeze: bool,
     pub freeze_max: Duration,
     pub freeze_grace: Duration,
-    /// Between two rounds of kills, by what the second one is for. Defaults: 20 s and 4 s.
+    /// The pause between two rounds of kills, by the resource of the second one. Defaults: 20 s and 4 s.
     pub cpu_cool_down: Duration,
     pub mem_cool_down: Duration,
     /// Older readings are not believed, nor rates over longer gaps. Default: 60 s.
@@ -231,7 +231,7 @@ impl PressureConfig {
         }
     }
 
-    /// To where processors are freed once it has come to kills.
+    /// The use down to which kills free processors.
     pub(super) fn cpu_util_target(&self) -> f64 {
         (self.cpu_util_kill - self.cpu_util_clear).max(0.0)
     }

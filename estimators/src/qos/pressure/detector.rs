@@ -19,7 +19,7 @@ pub(super) struct Thresholds {
     pub(super) clear: Clear,
     /// The time for which a value must be over the threshold before it kills; it stops and throttles at once.
     pub(super) hold: Duration,
-    /// Longer than this between two values, and the first says nothing of the time between.
+    /// The longest distance of two values that still show the time between them.
     pub(super) gap_max: Duration,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Detector {
     unit: Unit,
     thresholds: Thresholds,
     value: Option<f64>,
-    /// The last value that could be read, to explain a level that outlives it.
+    /// The last readable value, to explain a level that outlives it.
     known: f64,
     level: Level,
     over_since: Option<Moment>,
@@ -125,7 +125,7 @@ impl Detector {
         self.settle(value, self.thresholds.reached(value));
     }
 
-    /// A value that is no lower than it may be: it holds back, and clears, but does not kill.
+    /// Observes an upper bound of a value: it can throttle and clear, but does not kill.
     pub(super) fn observe_at_most(&mut self, at: Moment, value: f64) {
         self.over_since = None;
         self.value = sound(value);
@@ -168,7 +168,7 @@ impl Detector {
     }
 }
 
-/// Something to be freed.
+/// An amount to be freed.
 #[derive(Clone, Debug)]
 pub(super) struct Need {
     pub(super) why: Explanation,

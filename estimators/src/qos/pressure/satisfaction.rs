@@ -23,7 +23,7 @@ pub(super) struct Satisfaction {
     used_share: f64,
     window: Duration,
     gap_max: Duration,
-    /// Since it has been starved without a break; those before the window but one are dropped.
+    /// The points since the container has been starved without a break; all but one of those before the window are dropped.
     points: VecDeque<(Moment, f64)>,
     now: Option<Now>,
 }

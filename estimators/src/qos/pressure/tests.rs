@@ -40,8 +40,7 @@ fn done(assessment: &Assessment) -> Vec<(Action, &str)> {
         .collect()
 }
 
-/// The seconds in which something was done, over so many seconds of the same use. Frozen containers
-/// stop, killed ones go.
+/// Runs so many seconds of the same use, and returns the seconds with corrections. Frozen containers stop, killed ones go.
 fn watch(
     controller: &mut PressureController,
     node: &mut Node,
@@ -222,7 +221,7 @@ fn a_throttle_is_what_regular_work_leaves_and_is_lifted_slowly() {
 fn freezes_after_the_hold_and_kills_if_that_was_not_enough() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
-    // They ignore the throttle; the one that is frozen stops, the new one beside it does not.
+    // The executors ignore the throttle; the frozen one stops, the new one beside it does not.
     let mut log = Vec::new();
     for second in 1..=30 {
         let assessment = controller.assess(&node.step(SECOND, &[8.6, 0.7, 0.7, 0.7]));
@@ -258,7 +257,7 @@ fn freezes_after_the_hold_and_kills_if_that_was_not_enough() {
 fn without_freezing_the_first_kill_comes_with_the_hold() {
     let mut controller = controller(&[("freeze", "false")]);
     let mut node = settled(&mut controller);
-    // 8.6 + 0.4 used, down to 8.0: all that is revocable, and no more can be had.
+    // 8.6 + 0.4 used, down to 8.0: all revocable executors, and no more is available.
     let log = watch(&mut controller, &mut node, 30, &[8.6, 0.1, 0.3]);
     let expected = [
         (6, Action::Kill, "b1".to_owned()),
@@ -272,8 +271,7 @@ fn kills_no_more_than_closes_the_gap() {
     let pairs = [("freeze", "false"), ("cpu_util_clear", "0.001")];
     let mut controller = controller(&pairs);
     let mut node = settled(&mut controller);
-    // 8.5 + 0.6 used, down to 8.49: 0.61, which both together have; with 0.3 of the first left over
-    // it is one.
+    // 8.5 + 0.6 used, down to 8.49: 0.61, which both together have; with 0.3 of the first left over a single one is enough.
     let log = watch(&mut controller, &mut node, 6, &[8.5, 0.3, 0.3]);
     assert_eq!(log.len(), 2);
     let mut controller = super::tests::controller(&[("freeze", "false"), ("cpu_util_clear", "0")]);
@@ -283,7 +281,7 @@ fn kills_no_more_than_closes_the_gap() {
     let mut controller = super::tests::controller(&[("freeze", "false"), ("cpu_util_clear", "0")]);
     let mut node = settled(&mut controller);
     node.sample.containers[1].allocated = revocable_cpus("0.1");
-    // The one over its own allocation goes first, though it uses less.
+    // The executor over its own allocation goes first, though it uses less.
     let log = watch(&mut controller, &mut node, 6, &[8.5, 0.2, 0.3]);
     assert_eq!(log[0].2, "b0");
 }
@@ -370,7 +368,7 @@ fn a_stall_is_over_when_the_last_regular_container_has_ended() {
     let log = watch(&mut controller, &mut node, 11, &[1.0, 1.0, 1.0]);
     assert_eq!(log, [(11, Action::Freeze, "b0".to_owned())]);
     node.sample.host.regular_cpu_pressure = None;
-    // While it is there and only cannot be read, everything stays as it is.
+    // While the container exists but is unreadable, everything stays unchanged.
     let log = watch(&mut controller, &mut node, 3, &[1.0, 1.0, 1.0]);
     assert_eq!(log, []);
     node.sample.containers.remove(0);
@@ -433,7 +431,7 @@ fn what_cannot_be_read_holds_the_state_and_kills_nothing() {
     }
 }
 
-/// The host says that regular work waits; what one of the revocable containers uses is not known.
+/// The host shows that regular work waits; the use of one revocable container is unknown.
 #[test]
 fn a_stall_corrects_nobody_while_one_cannot_be_read() {
     let mut controller = controller(&[]);
@@ -518,7 +516,7 @@ fn what_the_agent_thawed_is_not_taken_for_frozen() {
     for container in &mut node.sample.containers {
         container.frozen = false;
     }
-    // It throttles still, but has no reason to kill.
+    // The controller still throttles, but has no reason to kill.
     let log = watch(&mut controller, &mut node, 90, &[7.2, 0.2, 0.2]);
     assert_eq!(log, []);
 }

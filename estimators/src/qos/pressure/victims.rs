@@ -13,13 +13,13 @@ use crate::numbers::{MEGABYTE, bytes};
 use crate::rates::{Meter, Reading};
 use crate::{ContainerUsage, UsageSample};
 
-/// Less than this of a processor is not worth a victim.
+/// The smallest use, in processors, that is worth a victim.
 const CPUS_MIN: f64 = 0.001;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) container: &'a ContainerUsage,
-    /// In processors or bytes.
+    /// The freed amount, in processors or bytes.
     pub(super) frees: f64,
     over_allocation: bool,
     pub(super) rule: &'static str,
@@ -42,7 +42,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// By processors in use; those that are frozen use none.
+/// The candidates by processors in use; frozen containers use none.
 pub(super) fn by_cpu<'a>(sample: &'a UsageSample, meter: &Meter) -> Vec<Candidate<'a>> {
     let candidate = |container: &'a ContainerUsage| match meter.container(&container.key()) {
         Reading::Fresh(used) if used > CPUS_MIN && !container.frozen => {
@@ -75,7 +75,7 @@ fn memory_of(
         .then(|| bytes(used))
 }
 
-/// By the cpus that they were given.
+/// The candidates by their allocated cpus.
 pub(super) fn by_request(sample: &UsageSample) -> Vec<Candidate<'_>> {
     let candidate = |container: &'_ ContainerUsage| {
         container
@@ -89,7 +89,7 @@ pub(super) fn by_request(sample: &UsageSample) -> Vec<Candidate<'_>> {
     sample.revocable().filter_map(with_cpus).collect()
 }
 
-/// Enough of the candidates to close the gap, or one if there is no telling how much is needed.
+/// Chooses enough candidates to close the gap, or a single one if the gap is unknown.
 pub(super) fn choose<'a>(
     mut candidates: Vec<Candidate<'a>>,
     gap: Option<f64>,

@@ -21,7 +21,7 @@ fn memory_kills_the_largest_and_never_freezes() {
         [(2, Action::Kill, "b1".to_owned())],
         "closes a gap of 3/4 GB"
     );
-    // The next one only after the cool-down, as long as it is needed.
+    // The next kill comes only after the cool-down, if still needed.
     memory(&mut node, 36);
     let log = watch(&mut controller, &mut node, 10, &[1.0, 1.0]);
     assert_eq!(log, [(4, Action::Kill, "b0".to_owned())]);
@@ -88,7 +88,7 @@ fn what_begins_while_memory_is_short_may_have_what_it_was_given() {
         "nothing was given"
     );
 
-    // Beside one that was there before, which keeps what it has.
+    // A container from before the shortage keeps its memory beside the new one.
     let mut ours = controller(&[]);
     let mut node = settled(&mut ours);
     memory(&mut node, 33);
@@ -111,7 +111,7 @@ fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
     memory(&mut node, 33);
-    // In quarters of a gigabyte: what the two containers hold, and the ceiling.
+    // In quarters of a gigabyte: the memory of the two containers, and the ceiling.
     for (first, second, ceiling) in [
         (Some(2), None, None),
         (Some(2), Some(4), Some(6)),
@@ -129,7 +129,7 @@ fn memory_that_cannot_be_read_does_not_lower_the_ceiling() {
             "{first:?} {second:?}"
         );
     }
-    // One that was never read does not keep the ceiling where it is.
+    // A container without any reading does not stop the ceiling.
     node.add("late", "b2", &revocable_cpus("3"));
     let mut sample = node.step(SECOND, &[1.0, 1.0, 1.0, 0.0]);
     sample.containers[1].memory_bytes = Some(0);
@@ -145,7 +145,7 @@ fn memory_stall_kills_one() {
         let mut node = settled(&mut controller);
         node.sample.containers[1].memory_bytes = Some(1 << 20);
         node.sample.containers[2].memory_bytes = Some(2 << 20);
-        // Above the threshold of stopping, and below the one of killing.
+        // Above the stop threshold, and below the kill threshold.
         memory(&mut node, 31);
         let (some_avg10, full_avg10) = if some { (20.0, 0.0) } else { (6.0, 5.0) };
         node.sample.host.memory_pressure = Some(Pressure {
