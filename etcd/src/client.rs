@@ -1,4 +1,4 @@
-//! The client: a channel to each endpoint, and one of them that is used until it fails.
+//! The client: a channel to each endpoint, of which it uses one until a call fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,13 +26,12 @@ use crate::watch::Watch;
 /// The largest answer that is taken: a page of records.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// A connection to a cluster of etcd. Cheap to clone; connects by itself, and anew when it must, with certificates and
-/// password as they are then. After a call without
-/// an answer the next one goes to the next endpoint.
+/// A connection to a cluster of etcd. Cheap to clone. Connects and reconnects by itself, with the certificates and the
+/// password of that moment. After a call without an answer the next one goes to the next endpoint.
 #[derive(Clone, Debug)]
 pub struct Client {
     channels: Arc<[Channel]>,
-    /// Counts up; its remainder says which endpoint is used.
+    /// A counter; its remainder selects the endpoint.
     preferred: Arc<AtomicUsize>,
     settings: Arc<Settings>,
     /// The token that authenticates the user, once etcd has issued it.
@@ -87,7 +86,7 @@ impl Client {
         }
     }
 
-    /// Does all of one list of operations or all of the other.
+    /// Makes a transaction: all operations of one list or all of the other.
     pub async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Error> {
         self.call(txn, |client, request| async move {
             let mut kv = KvClient::new(client).max_decoding_message_size(ANSWER_BYTES_MAX);
@@ -96,7 +95,7 @@ impl Client {
         .await
     }
 
-    /// A new lease, which expires when nobody keeps it alive for so long.
+    /// Creates a lease, which expires without a renewal within `ttl`.
     pub async fn grant(&self, ttl: Duration) -> Result<i64, Error> {
         let grant = LeaseGrantRequest {
             ttl: i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX),
@@ -108,7 +107,7 @@ impl Client {
         Ok(granted.await?.id)
     }
 
-    /// Ends a lease and deletes the keys that live by it.
+    /// Ends a lease and deletes its keys.
     pub async fn revoke(&self, id: i64) -> Result<(), Error> {
         let revoke = LeaseRevokeRequest { id };
         let revoked = self.call(revoke, |client, request| async move {
@@ -117,7 +116,7 @@ impl Client {
         revoked.await.map(drop)
     }
 
-    /// Gives a lease its whole time again, counted from when etcd takes the request.
+    /// Renews a lease for its whole time, counted from the moment when etcd accepts the request.
     pub async fn keep_alive(&self, id: i64) -> Result<(), Error> {
         let keep = self.call(LeaseKeepAliveRequest { id }, |client, request| async move {
             let (metadata, extensions, keep) = request.into_parts();
@@ -206,7 +205,7 @@ impl Client {
     }
 
     fn channel(&self, used: usize) -> Channel {
-        // There is at least one: settings without endpoints are refused.
+        // The list is not empty: settings without endpoints are refused.
         self.channels[used % self.channels.len()].clone()
     }
 
@@ -230,7 +229,7 @@ impl Client {
     {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();
-        // A member that is cut off from the others says so instead of answering by itself.
+        // A member that is cut off from the others then returns an error instead of answering alone.
         metadata.insert("hasleader", MetadataValue::from_static("true"));
         if let Some(token) = token {
             let token = token.parse();

@@ -5,7 +5,7 @@ use tonic::{Code, Status};
 /// Errors of calls to etcd.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// No answer came, so the call may or may not have taken effect: it may be repeated if that does no harm.
+    /// The call got no answer, so it may or may not have taken effect: the caller may repeat it if that does no harm.
     #[error("etcd does not answer: {0}")]
     Unavailable(String),
     /// Writes are refused until the alarm NOSPACE is disarmed; the call took no effect.
@@ -22,13 +22,13 @@ pub enum Error {
     /// The lease is unknown or has expired; the call took no effect.
     #[error("etcd knows no such lease")]
     LeaseGone,
-    /// Anything else that etcd says no to; the call took no effect.
+    /// Any other refusal of etcd; the call took no effect.
     #[error("etcd refuses the request: {0}")]
     Refused(String),
 }
 
 impl Error {
-    /// Whether the same call may succeed later, without anybody's help or after an operator's.
+    /// Whether the same call may succeed later, with or without an operator's help.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::OutOfSpace)

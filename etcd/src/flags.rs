@@ -53,7 +53,7 @@ pub struct EtcdFlags {
     pub etcd_lease_ttl: String,
 }
 
-/// Between these a lease may last.
+/// The shortest and the longest lease.
 const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
 impl EtcdFlags {
@@ -68,8 +68,8 @@ impl EtcdFlags {
         Ok(ttl)
     }
 
-    /// Returns the settings of the client of etcd; reads the files, for the first time. `needed_by` is the flag that asks for
-    /// etcd; `is_insecure` says that the operator allows endpoints that anyone may write to.
+    /// Returns the settings of the client of etcd; reads the files, for the first time. `needed_by` is the flag that requires
+    /// etcd; `is_insecure` means that the operator allows endpoints that anyone may write to.
     pub fn settings(
         &self,
         lease_ttl: Duration,
@@ -96,9 +96,9 @@ impl EtcdFlags {
         })
     }
 
-    /// Refuses endpoints by which others could take this cluster over. Whoever writes to etcd names the leader, to whom
-    /// agents, schedulers and verbs then turn; so the rule for listening holds for etcd too: on loopback anything goes,
-    /// elsewhere nothing without TLS and authentication, unless the operator says so (`is_insecure`).
+    /// Refuses endpoints by which others could take this cluster over. A writer of etcd names the leader, which agents,
+    /// schedulers and verbs then contact. So the rule for listening holds for etcd too: on loopback anything is allowed,
+    /// elsewhere nothing without TLS and authentication, unless the operator permits it (`is_insecure`).
     fn check_exposure(&self, is_insecure: bool) -> Result<(), FlagError> {
         let given = self.etcd_endpoints.as_deref().unwrap_or_default();
         let endpoints = given.split(',').map(str::trim);
@@ -183,7 +183,7 @@ impl EtcdFlags {
 fn is_loopback(endpoint: &str) -> bool {
     let (_, address) = endpoint.split_once("://").unwrap_or(("", endpoint));
     let address = address.split(['/', '?', '#']).next().unwrap_or_default();
-    // What stands before it would be a user, which etcd does not take from an address.
+    // The part before it would be a user, which etcd does not take from an address.
     let address = address.rsplit('@').next().unwrap_or_default();
     let host = match address.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -270,7 +270,8 @@ mod tests {
         }
     }
 
-    /// A secured master took `http://` endpoints without a user: whoever reached that etcd named the leader.
+    /// Regression: a secured master accepted `http://` endpoints without a user, so every client of that etcd could name the
+    /// leader.
     #[test]
     fn etcd_elsewhere_needs_tls_and_authentication() {
         const CA: &str = "--etcd_ca_file=/ca";

@@ -53,13 +53,13 @@ fn request(request: request_op::Request) -> RequestOp {
     }
 }
 
-/// Whether a key was created at this revision; 0 when it must not exist.
+/// Compares a key's revision of creation; 0 means that the key must not exist.
 pub fn created_at(key: impl Into<Bytes>, revision: i64) -> Compare {
     let target = TargetUnion::CreateRevision(revision);
     equal(key.into(), CompareTarget::Create, target)
 }
 
-/// Whether a key was written last at this revision; 0 when it must not exist.
+/// Compares a key's revision of the last write; 0 means that the key must not exist.
 pub fn modified_at(key: impl Into<Bytes>, revision: i64) -> Compare {
     let target = TargetUnion::ModRevision(revision);
     equal(key.into(), CompareTarget::Mod, target)

@@ -1,6 +1,6 @@
 //! Values of files that an operator may change while the daemon runs.
 //!
-//! Entered through [`Reloaded::get`]. Invariant: what cannot be used never replaces what could.
+//! [`Reloaded::get`] returns them. Invariant: an unusable value never replaces a usable one.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,11 @@ use meseta_daemon::flag_error::FlagError;
 
 type Read<T> = dyn Fn() -> Result<T, FlagError> + Send + Sync;
 
-/// A value that is read each time that it is used. Clones are the same one.
+/// A value that is read at each use. Clones share it.
 #[derive(Clone)]
 pub struct Reloaded<T> {
     read: Arc<Read<T>>,
-    /// The last one that could be used.
+    /// The last usable value.
     last: Arc<Mutex<T>>,
 }
 
@@ -24,7 +24,7 @@ impl<T> fmt::Debug for Reloaded<T> {
 }
 
 impl<T: Clone> Reloaded<T> {
-    /// Reads it for the first time.
+    /// Reads the value for the first time.
     pub fn new(
         read: impl Fn() -> Result<T, FlagError> + Send + Sync + 'static,
     ) -> Result<Self, FlagError> {

@@ -48,15 +48,15 @@ pub enum SettingsError {
     Scheme { endpoint: String },
 }
 
-/// After so long without a sign of life a connection is given up.
+/// The time without a sign of life after which a connection is closed.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two probes of a connection. etcd closes those that are probed more often than every five seconds
+/// The interval of probes of a connection. etcd closes connections that are probed more often than every five seconds
 /// (`--grpc-keepalive-min-time`).
 const PROBE_INTERVAL: Duration = Duration::from_secs(6);
 
 impl Settings {
-    /// A channel to each endpoint, in the order given.
+    /// A channel to each endpoint, in the order of the flag.
     pub(crate) fn channels(&self) -> Result<Vec<Channel>, SettingsError> {
         let endpoints = self.checked()?.into_iter();
         let channel = |endpoint: Endpoint| match (&self.tls, endpoint.uri().scheme_str()) {

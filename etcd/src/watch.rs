@@ -23,7 +23,7 @@ pub enum Change {
     },
 }
 
-/// A stream of changes; it ends with an error, after which a new one is begun.
+/// A stream of changes. It ends with an error, after which the caller begins a new one.
 #[derive(Debug)]
 pub struct Watch {
     /// The stream ends when its requests do.
@@ -33,7 +33,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next change, however long it takes.
+    /// The next change; waits without a limit.
     pub async fn next(&mut self) -> Result<Change, Error> {
         loop {
             if let Some(change) = self.waiting.pop() {

@@ -49,7 +49,7 @@ async fn a_renewed_certificate_and_a_changed_password_are_used_without_a_restart
         shutdown,
     ));
 
-    // One that etcd does not believe any more.
+    // A certificate that etcd no longer trusts.
     let own = former.sign("master", &["master.example"]);
     let password = dir.path().join("password");
     write_private(&password, "former\n");

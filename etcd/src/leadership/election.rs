@@ -14,7 +14,7 @@ use super::{Fence, Leader, Role, tell};
 use crate::api::{KeyValue, RangeRequest, RangeResponse, TxnRequest};
 use crate::{Change, Client, Error, operation};
 
-/// Between two tries to reach etcd.
+/// The pause between two attempts to reach etcd.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// The time that a follower watches without an event before it reads the key.
@@ -23,12 +23,12 @@ const WATCH_CHECK: Duration = Duration::from_secs(10);
 /// The times of a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTimes {
-    /// After so long without a renewal etcd ends it.
+    /// The time without a renewal after which etcd ends the lease.
     pub ttl: Duration,
 }
 
 impl LeaseTimes {
-    /// By so much earlier than etcd this daemon ends its lease for itself.
+    /// The time by which this daemon ends its lease earlier than etcd.
     fn margin(self) -> Duration {
         self.ttl / 5
     }
@@ -38,7 +38,7 @@ impl LeaseTimes {
         self.ttl / 4
     }
 
-    /// Until when a daemon may act whose renewal was sent at this time, and answered.
+    /// The end of a daemon's right to act, after a renewal that was sent at this time and answered.
     fn safe_until(self, sent: BootTime) -> BootTime {
         sent.after(self.ttl - self.margin())
     }
@@ -52,7 +52,7 @@ pub struct Elected {
     /// The revision at which the leader's key was created, which is unique to this leader.
     pub created: i64,
     pub lease: i64,
-    /// Until when it holds without a renewal.
+    /// The end of the leadership without a renewal.
     pub safe_until: BootTime,
 }
 
@@ -102,8 +102,7 @@ impl Holder {
 }
 
 impl Candidate {
-    /// Follows whoever leads until nobody does and this daemon has won; never comes back where etcd refuses it, which
-    /// is logged.
+    /// Follows the leader until there is none and this daemon has won; never returns if etcd refuses it, which is logged.
     pub async fn campaign(&self, role: &watch::Sender<Role>) -> Elected {
         let mut granted: Option<(i64, BootTime)> = None;
         let mut failures = Failures::default();
@@ -139,7 +138,7 @@ impl Candidate {
             return Ok(Some(self.elected(lease, sent, found.create_revision)));
         }
         if let Some((lease, _)) = granted.take() {
-            // It ends by itself if this does not end it.
+            // The lease expires by itself if this call fails.
             let _unanswered = self.client.revoke(lease).await;
         }
         tell(role, Role::Following(leader));
@@ -180,7 +179,7 @@ impl Candidate {
         Ok(Holder::in_answer(answer))
     }
 
-    /// Returns when the key is not what it was, or after a while.
+    /// Returns when the key has changed, or after a while.
     async fn until_changed(&self, revision: i64) -> Result<(), Error> {
         let mut watch = self.client.watch(&self.key, revision + 1).await?;
         match watch.next_within(WATCH_CHECK).await {
@@ -216,7 +215,7 @@ impl Candidate {
         }
     }
 
-    /// Acts as the leader until that ends by itself or the leadership is lost, and gives it up.
+    /// Acts as the leader until `act` ends or the leadership is lost, and then resigns.
     pub async fn act<T, E: From<Lost>>(
         &self,
         elected: &Elected,
@@ -271,9 +270,8 @@ impl Candidate {
         }
     }
 
-    /// Renews the lease; returns when that was sent. Unless all is as it should be, the key is looked at first: whoever
-    /// was away for long must not act before, and a daemon whose requests arrive and whose answers do not must not keep
-    /// a lease that it cannot use.
+    /// Renews the lease; returns the time of sending. Reads the key first unless `is_sure`. A daemon that was away for long must
+    /// not act before that. And a daemon whose requests arrive without answers must not keep a lease that it cannot use.
     async fn renew_once(&self, elected: &Elected, is_sure: bool) -> Result<BootTime, Error> {
         if !is_sure && !self.holder().await?.is(elected) {
             return Err(Error::LeaseGone);
@@ -290,7 +288,7 @@ impl Candidate {
             if self.watch_key(elected, revision).await.is_ok() {
                 return;
             }
-            // The watch has ended; what happened meanwhile is read.
+            // The watch has ended; a read shows the changes of that time.
             tokio::time::sleep(RETRY).await;
             if let Ok(holder) = self.holder().await {
                 revision = holder.revision;
@@ -312,7 +310,7 @@ impl Candidate {
         }
     }
 
-    /// Gives the leadership up, so that another daemon need not wait for the lease to end.
+    /// Gives the leadership up, so that another daemon need not wait for the end of the lease.
     pub async fn resign(&self, elected: &Elected, fence: &Fence) {
         fence.close();
         if let Err(error) = self.client.revoke(elected.lease).await {

@@ -7,15 +7,15 @@ use tokio::time::Instant;
 /// The interval at which the same failure is logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// The failures of one call, one after the other.
+/// The failures of a call, one after the other.
 #[derive(Debug, Default)]
 pub struct Failures {
-    /// Text and time of the last one that was logged.
+    /// Text and time of the last logged failure.
     logged: Option<(String, Instant)>,
 }
 
 impl Failures {
-    /// Whether to log a failure: the first one, another one than before, and the same one every ten seconds.
+    /// Whether to log a failure: the first one, one that differs from the previous one, and the same one every ten seconds.
     pub fn is_worth_a_line(&mut self, failure: &impl ToString, now: Instant) -> bool {
         let text = failure.to_string();
         let is_repeated = self.logged.as_ref().is_some_and(|(last, when)| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
-/// A point on `CLOCK_BOOTTIME`: time since the machine was started, with what it slept.
+/// A point on `CLOCK_BOOTTIME`: the time since the machine was started, including sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootTime(u64);
 
@@ -37,7 +37,7 @@ impl BootTime {
         Self(nanos.saturating_sub(before.unwrap_or(u64::MAX)))
     }
 
-    /// At the latest the last point that there is, which never comes.
+    /// The later point; saturates at the last possible point, which never comes.
     pub fn after(self, time: Duration) -> Self {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
@@ -113,7 +113,7 @@ impl Fence {
         self.until() == u64::MAX || self.is_open_at((self.clock)())
     }
 
-    /// Returns when it is open.
+    /// Returns when the fence is open.
     pub async fn opened(&self) {
         loop {
             let moved = self.shared.moved.notified();
@@ -124,7 +124,7 @@ impl Fence {
         }
     }
 
-    /// Returns when it is closed.
+    /// Returns when the fence is closed.
     pub async fn ended(&self) {
         /// The runtime's timers stand still while the machine sleeps, and the fence does not.
         const CHECK: Duration = Duration::from_secs(1);
@@ -143,9 +143,9 @@ impl Fence {
         }
     }
 
-    /// Ready while it is open; whoever finds it closed is woken when it opens, and to look again.
+    /// Ready while the fence is open. If it is closed, the task is woken when it opens, and for regular checks.
     pub fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
-        /// So long a waiting task outlives a stream that has ended.
+        /// The longest time that a waiting task outlives its ended stream.
         const CHECK: Duration = Duration::from_secs(1);
         if self.is_open() {
             return Poll::Ready(());
@@ -191,7 +191,7 @@ mod tests {
         );
     }
 
-    /// The kernel's own figure of the same clock, in hundredths of a second.
+    /// The kernel's own value of the same clock, in hundredths of a second.
     fn uptime() -> BootTime {
         let text = std::fs::read_to_string("/proc/uptime").unwrap();
         let seconds: f64 = text.split(' ').next().unwrap().parse().unwrap();

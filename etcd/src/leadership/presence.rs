@@ -1,6 +1,6 @@
-//! The daemons that share a cluster: each has a key of its own that lives by a lease, and reads those of all.
+//! The daemons that share a cluster: each has a key of its own that lives by a lease, and reads the keys of all.
 //!
-//! Nothing is decided by it: people find another daemon when one is gone for good.
+//! No decision depends on it: people find another daemon when one is gone for good.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{Leader, tell};
 use crate::api::{RangeRequest, TxnRequest};
 use crate::{Client, Error, operation};
 
-/// A daemon that has not renewed its key for so long is listed no more.
+/// The time without a renewal after which a daemon leaves the list.
 const TTL: Duration = Duration::from_secs(60);
 
-/// Between two renewals, and two looks at who else is there.
+/// The interval of renewals, and of reads of the other daemons' keys.
 const INTERVAL: Duration = Duration::from_secs(15);
 
-/// Masters that are listed. More than a few help nobody.
+/// The maximum number of listed masters. More than a few help nobody.
 const LISTED_MAX: i64 = 64;
 
-/// A daemon that shows that it is there.
+/// A daemon that keeps its entry in the list.
 #[derive(Debug)]
 pub struct Presence {
     pub client: Client,
@@ -59,7 +59,7 @@ impl Presence {
         self.all().await
     }
 
-    /// By its address: an earlier run's key is replaced, whose lease may not have ended yet.
+    /// Writes the daemon's key under its address: this replaces an earlier run's key, whose lease may not have ended yet.
     async fn put(&self, lease: i64) -> Result<(), Error> {
         let key = format!("{}{}", self.prefix, self.me.address);
         let me = serde_json::to_vec(&self.me).unwrap_or_default();

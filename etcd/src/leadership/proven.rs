@@ -1,7 +1,7 @@
-//! The leader that clients may be sent to: whoever writes to etcd names a leader, and a certificate proves it.
+//! The leader to which clients may be sent: any writer of etcd can name a leader, and a certificate proves it.
 //!
-//! Entered through [`ProvenLeader`], which answers for the servers, while a task asks each new leader for its certificate. Invariant: where a proof
-//! is required, no address counts before a handshake with it has succeeded for this very record in etcd.
+//! The servers ask [`ProvenLeader`], while a task requests the certificate of each new leader. Invariant: where a proof is
+//! required, no address counts before a handshake with it has succeeded for this very record in etcd.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use super::{Leader, Role, tell};
 /// The pause between two attempts to prove a leader.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Says whether a leader has been proven.
+/// The proof of a leader, if one is required.
 #[derive(Clone, Debug, Default)]
 pub struct ProvenLeader(Option<watch::Receiver<Option<Leader>>>);
 
 impl ProvenLeader {
-    /// Any leader counts: of daemons without TLS, which cannot prove anything.
+    /// Accepts any leader: for daemons without TLS, which cannot prove anything.
     #[must_use]
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// The leader of this kind counts that shows its certificate, which a task of the runtime asks it for as long as there is
-    /// a role. A daemon that serves no TLS, or that lets anyone in (`is_insecure`), takes any leader.
+    /// Accepts a leader of this kind that shows its certificate. A task of the runtime requests the certificate for as long as
+    /// there is a role. A daemon that serves no TLS, or that lets anyone in (`is_insecure`), accepts any leader.
     #[must_use]
     pub fn by_certificate(
         kind: DaemonKind,
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// A follower sent browsers and foreign clients to whatever address stood in etcd.
+    /// Regression: a follower sent browsers and foreign clients to any address in etcd.
     #[tokio::test(start_paused = true)]
     async fn follower_redirects_to_proven_leader_only() {
         let good = Mutex::new(vec!["m1:5050"]);
@@ -147,7 +147,7 @@ mod tests {
             tokio::time::sleep(10 * PAUSE).await;
             assert_eq!(standing.elsewhere(), Some(Elsewhere::Unproven));
             assert_eq!(standing.leader("me:1"), None);
-            // Nor another start at the same address.
+            // Another start at the same address is not proven either.
             good.lock().unwrap().push("node7:5051");
             proven.wait_for(Option::is_some).await.unwrap();
             role.send_replace(Role::Following(Some(Leader {

@@ -24,7 +24,7 @@ impl Leader {
 /// The role of a daemon, in one value that all parts of the daemon watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Another daemon leads, or nobody is known to.
+    /// Another daemon leads, or no leader is known.
     Following(Option<Leader>),
     /// The daemon leads and is reading the registry.
     Recovering,
@@ -36,10 +36,10 @@ pub enum Role {
 }
 
 impl Role {
-    /// All that [`Self::name`] may be.
+    /// All values of [`Self::name`].
     pub const NAMES: [&str; 4] = ["following", "recovering", "leading", "suspended"];
 
-    /// The word for it in metrics and answers.
+    /// The name of the role in metrics and answers.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Following(_) => "following",

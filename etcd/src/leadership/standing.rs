@@ -8,7 +8,7 @@ use super::{Fence, ProvenLeader, Role};
 /// reason.
 pub const STALE_HEADER: &str = "meseta-stale";
 
-/// The role of a daemon, and until when it may act in it.
+/// The role of a daemon, and the end of its right to act in it.
 #[derive(Clone, Debug)]
 pub struct Standing {
     pub role: watch::Receiver<Role>,
@@ -22,7 +22,7 @@ pub struct Standing {
 pub enum Elsewhere {
     /// The leader, at this address.
     Leader(String),
-    /// The leader has not proven that it is one.
+    /// The leader has not proven its identity.
     Unproven,
     /// No leader is known.
     Nobody,

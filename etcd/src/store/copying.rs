@@ -1,8 +1,8 @@
 //! Reading and filling records in etcd without being one of the daemons that share them.
 //!
-//! Whoever fills a prefix holds the leader's key meanwhile, by a lease of its own, so that no daemon leads; its
-//! transactions are compared like a leader's. All records appear at once, with the pointer to their parts. Invariant: a
-//! prefix that was filled in part counts as empty, or is finished by the next leader.
+//! During a fill the tool holds the leader's key, by a lease of its own, so that no daemon leads; its transactions are
+//! compared like a leader's. All records appear at once, with the pointer to their parts. Invariant: a partly filled prefix
+//! counts as empty, or the next leader finishes it.
 
 use prost::Message as _;
 use tokio::sync::{mpsc, watch};
@@ -18,18 +18,18 @@ use crate::{Client, Error, operation};
 
 pub use super::reading::{Staged, apply};
 
-/// All that is below a prefix, as of one revision.
+/// The contents below a prefix, as of one revision.
 #[derive(Debug)]
 pub struct Found {
     pub meta: Option<Meta>,
-    /// The value of the leader's key, if anybody holds it.
+    /// The value of the leader's key, if it has a holder.
     pub leader: Option<KeyValue>,
     pub contents: Contents,
     sequence: Option<KeyValue>,
 }
 
 impl Found {
-    /// Whether no daemon has ever had it, and nothing was imported as a whole.
+    /// Whether no daemon has ever used the prefix, and no import has completed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let is_staged = matches!(self.contents.staged, Staged::Pointed(..));
@@ -43,10 +43,11 @@ pub fn holder(found: &KeyValue) -> Option<Leader> {
     serde_json::from_slice(&found.value).ok()
 }
 
-/// Reads all, again and again if etcd is compacted meanwhile, and from each member in turn until one answers.
+/// Reads all records. Repeats the read if etcd compacts them in the meantime, and tries each member in turn until one
+/// answers.
 ///
 /// # Errors
-/// When it cannot be read, or a newer version wrote it.
+/// When the records cannot be read, or a newer version wrote them.
 pub async fn find(client: &Client, keys: &Keys, layout: &Layout) -> Result<Found, StoreError> {
     let (mut reads, mut unanswered) = (1, 0);
     loop {

@@ -1,4 +1,4 @@
-//! A leader's role while it acts: by its fence, and by how writing goes.
+//! A leader's role while it acts: by its fence, and by the state of the writer.
 
 use tokio::sync::watch;
 

@@ -42,7 +42,7 @@ impl Keys {
         self.key("sequence")
     }
 
-    /// Says that the staged parts of this number are valid and not yet all among the records.
+    /// The pointer to staged parts that are valid and not yet all among the records.
     pub fn pointer(&self) -> String {
         self.key("pointer")
     }
@@ -68,7 +68,7 @@ impl Keys {
         self.key(&format!("records/{name}"))
     }
 
-    /// Chunks of records whose values are too long for one key.
+    /// The prefix of chunks of records whose values are too long for one key.
     pub fn all_chunks(&self) -> String {
         self.key("chunks/")
     }

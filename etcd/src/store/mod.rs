@@ -1,15 +1,15 @@
 //! Records in etcd below one prefix, which only the leader of the daemons that share them writes.
 //!
-//! Entered through [`open`].
+//! [`open`] takes them over.
 //! - [`copying`]: reading and filling them while nobody leads;
-//! - [`keep_role`](mod@keep_role): what a leader is while it acts;
-//! - [`keys`]: where things lie;
-//! - [`plan`]: which transactions changes become;
+//! - [`keep_role`](mod@keep_role): a leader's role while it acts;
+//! - [`keys`]: the keys of all data;
+//! - [`plan`]: the transactions of changes;
 //! - [`reading`]: taking the records over;
-//! - [`writer`]: doing the transactions, in order, until each one is done.
+//! - [`writer`]: carrying the transactions out, in order, until each one is done.
 //!
-//! Invariant: each transaction is compared with *the leader's key is mine, and the number of the last transaction is
-//! the one before this*, so one that was sent twice, late, or by a daemon that leads no more takes no effect.
+//! Invariant: each transaction is compared with *the leader's key is mine, and the number of the last transaction is the one
+//! before this*, so that a transaction that was sent twice, late, or by a former leader takes no effect.
 
 pub mod copying;
 mod keep_role;
@@ -152,7 +152,7 @@ impl<C> fmt::Debug for Queue<C> {
 }
 
 impl<C> Queue<C> {
-    /// Queues a change, and never waits; numbers only grow. Whoever sends limits how many are not durable.
+    /// Queues a change, and never waits; numbers only grow. The caller limits the number of changes that are not durable.
     pub fn send(&self, number: u64, change: C) {
         // A writer that has ended has reported it, and the daemon ends.
         if let Some(changes) = &self.changes {

@@ -36,7 +36,7 @@ pub(crate) struct Transaction {
     /// The number after that of the previous transaction.
     pub(crate) sequence: u64,
     pub(crate) operations: Vec<Operation>,
-    /// All changes up to the one of this number are durable when this is done.
+    /// The number up to which all changes are durable when this is done.
     pub(crate) durable: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ struct StagedWrite {
     value: Option<Vec<u8>>,
 }
 
-/// Says where staged parts are. Stored, so fields are only added.
+/// The location of staged parts. Stored, so fields are only added.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Pointer {
     #[prost(uint64, tag = "1")]
@@ -65,7 +65,7 @@ pub struct Pointer {
     pub parts: u32,
 }
 
-/// Makes transactions of changes, one after the other.
+/// Turns changes into transactions, one after the other.
 #[derive(Debug)]
 pub(crate) struct Planner {
     keys: Keys,
@@ -116,7 +116,7 @@ fn write_bytes(write: &Write) -> usize {
 }
 
 impl Planner {
-    /// Goes on after the transaction of this number; of some records the values are kept in chunks.
+    /// Continues after the transaction of this number; `chunked` are the records with values in chunks.
     pub(crate) fn new(keys: Keys, sequence: u64, chunked: BTreeSet<String>) -> Self {
         Self {
             keys,
@@ -178,7 +178,7 @@ impl Planner {
             || writes.iter().any(|write| self.is_chunked(write))
     }
 
-    /// Whether a record is in chunks, or is to be.
+    /// Whether a record is in chunks, or its new value needs them.
     fn is_chunked(&self, write: &Write) -> bool {
         let is_long = write
             .value
@@ -203,7 +203,7 @@ impl Planner {
         all.push(self.transaction(operations, open.durable));
     }
 
-    /// Stores the parts, points to them, does what they say.
+    /// Stores the parts, writes the pointer, and then carries the parts out.
     fn stage(&mut self, number: u64, writes: Vec<Write>, all: &mut Vec<Transaction>) {
         let generation = self.sequence + 1;
         let encoded = encode(&writes);
@@ -230,7 +230,7 @@ impl Planner {
         let chunks: Vec<_> = chunks.collect();
         for operation in chunks {
             let more = operation_bytes(&operation);
-            // A transaction must not write what it deletes a range of.
+            // A transaction must not write into a range that it deletes.
             let is_range = matches!(operation, Operation::DeletePrefix { .. });
             if operations.len() == OPERATIONS_MAX || bytes + more > BYTES_MAX || is_range {
                 self.flush(&mut operations, all);
@@ -260,7 +260,7 @@ impl Planner {
         }
     }
 
-    /// The operations of one write, which takes the place of whatever is there.
+    /// The operations of one write, which replaces the present value.
     fn chunks(&mut self, write: Write) -> Vec<Operation> {
         let mut operations = Vec::new();
         if self.chunked.remove(&write.key) {

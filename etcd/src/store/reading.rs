@@ -1,4 +1,4 @@
-//! Reading records in etcd as of one revision, and taking them over: a new epoch, then all as they were at it.
+//! Reading records in etcd as of one revision, and taking them over: a new epoch, then all records as of that revision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -72,13 +72,13 @@ pub(crate) async fn take_over(
     })
 }
 
-/// All that is below a prefix as of one revision.
+/// The contents below a prefix as of one revision.
 #[derive(Debug)]
 pub struct Contents {
     pub staged: Staged,
     /// The records by name, without staged parts.
     pub values: BTreeMap<String, Vec<u8>>,
-    /// The names of those that are kept in chunks.
+    /// The names of the records in chunks.
     pub chunked: BTreeSet<String>,
 }
 
@@ -86,8 +86,8 @@ pub struct Contents {
 /// by the hour, or when an operator does.
 pub(crate) const READS_MAX: usize = 5;
 
-/// Reads all as of a revision, or of a newer one where etcd has compacted that meanwhile: nobody but the leader, who
-/// reads, writes in between.
+/// Reads all records as of a revision, or of a newer one if etcd has compacted that in the meantime: only the leader writes,
+/// and it is busy reading.
 async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Contents, StoreError> {
     let mut reads = 1;
     loop {
@@ -156,7 +156,7 @@ async fn begin_epoch(
     if let Some(known) = &known {
         check(keys, layout, cluster, known)?;
         if known.leader == elected.leader_id {
-            // An earlier try, whose answer was lost, did it.
+            // An earlier attempt, whose answer was lost, succeeded.
             let revision = meta.map_or(0, |found| found.mod_revision);
             return Ok((known.clone(), revision, number(keys, sequence.as_ref())?));
         }
@@ -204,7 +204,7 @@ pub(crate) fn decode_meta(keys: &Keys, found: &KeyValue) -> Result<Meta, StoreEr
     })
 }
 
-/// Refuses what a newer version wrote.
+/// Refuses records of a newer version.
 pub(crate) fn check_format(keys: &Keys, layout: &Layout, found: &Meta) -> Result<(), StoreError> {
     if found.format > layout.format {
         return Err(StoreError::Newer {
@@ -236,7 +236,7 @@ pub fn check_name(keys: &Keys, given: &str, found: &str) -> Result<(), StoreErro
     })
 }
 
-/// Between two looks at a prefix that no daemon has led below yet, or that cannot be read.
+/// The interval of reads of a prefix without a first leader, or of an unreadable prefix.
 const NAME_CHECK: Duration = Duration::from_secs(10);
 
 /// Whether the records are of this cluster; false if no daemon has led below the prefix yet.
@@ -254,8 +254,9 @@ pub async fn is_of_cluster(
     }
 }
 
-/// Returns when the records turn out to be another cluster's, which may be before a daemon that follows is elected; never
-/// if they are of this one. What else is wrong with them, or with etcd, is for whoever is elected, and for the election.
+/// Returns when the records turn out to be another cluster's, which may be before a following daemon is elected; never
+/// returns if they are of this cluster. The elected leader handles other faults of the records, and the election those of
+/// etcd.
 pub async fn until_another_cluster(client: &Client, keys: &Keys, cluster: &Cluster) -> StoreError {
     loop {
         match is_of_cluster(client, keys, cluster).await {
@@ -350,7 +351,7 @@ impl At<'_> {
         Ok(Staged::Pointed(pointer, writes))
     }
 
-    /// All records by name, and the names of those that are kept in chunks.
+    /// All records by name, and the names of the records in chunks.
     async fn values(&self) -> Result<(BTreeMap<String, Vec<u8>>, BTreeSet<String>), StoreError> {
         let mut values: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         let records = self.keys.records();
@@ -444,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Written by earlier versions (`tests/recorded/registry-etcd.txt`), or with what later ones add.
+    /// Data of earlier versions (`tests/recorded/registry-etcd.txt`), or with additions of later ones.
     #[test]
     fn what_stands_beside_the_records_is_read_across_versions() {
         let meta = Meta {

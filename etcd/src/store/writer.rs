@@ -1,4 +1,4 @@
-//! Doing transactions, in order, each until it is known to be done.
+//! The execution of transactions, in order, each until it is confirmed.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{Client, Error, operation};
 /// Changes planned at once, so that a long queue still reports progress.
 const BATCH_MAX: usize = 1_024;
 
-/// Between two tries of a transaction, at first and at most.
+/// The first and the longest pause between two attempts of a transaction.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The time without a success after which the writer reports a stall.
@@ -67,8 +67,8 @@ impl<C> Writer<C> {
         Ok(())
     }
 
-    /// Sends a transaction until it is known to be done. What says that it was done before is the number in it: only
-    /// this leader could have written it.
+    /// Sends a transaction until it is confirmed. The number in etcd shows that an earlier attempt succeeded: only this leader
+    /// could have written it.
     async fn commit(&mut self, transaction: &Transaction) -> Result<(), StoreError> {
         let request = self.request(transaction);
         let begun = Instant::now();
@@ -110,7 +110,7 @@ impl<C> Writer<C> {
         }
     }
 
-    /// Whether an earlier try, whose answer was lost, did the transaction: what it found instead says so.
+    /// Whether an earlier attempt, whose answer was lost, did the transaction, judged by the present values.
     fn check_done(
         &self,
         responses: Vec<ResponseOp>,

@@ -1,8 +1,8 @@
-//! An etcd in memory, of one member, with faults that a test asks for.
+//! An etcd in memory, of one member, with faults that a test injects.
 //!
-//! Entered through [`FakeEtcd`]. Its clients reach it over pipes within the process, and its leases run by the runtime's
-//! clock, so a test that has paused that clock waits for nothing. It refuses what etcd refuses: transactions with too
-//! many operations, too many bytes or a key twice, and revisions that were compacted.
+//! Tests start a [`FakeEtcd`]. Its clients reach it over pipes within the process, and its leases run by the runtime's clock,
+//! so a test that has paused that clock waits for nothing. It refuses the same requests as etcd: transactions with too many
+//! operations, too many bytes or a key twice, and revisions that were compacted.
 
 mod service;
 mod store;
@@ -28,7 +28,7 @@ use crate::client::Client;
 use service::Service;
 use store::Store;
 
-/// A call that may be given a fault.
+/// The calls that can have a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Range,
@@ -46,13 +46,13 @@ pub enum Fault {
     LostBefore,
     /// The call takes effect, and no answer comes.
     LostAfter,
-    /// No answer comes; it takes effect when the test says so.
+    /// No answer comes; the call takes effect when the test releases it.
     Late,
     /// The call takes effect, and the answer comes after this time.
     AnsweredAfter(Duration),
     /// The call is refused because the alarm NOSPACE is raised.
     OutOfSpace,
-    /// All former revisions are compacted before it is answered.
+    /// All former revisions are compacted before the answer.
     Compacted,
 }
 
@@ -76,9 +76,9 @@ struct Shared {
     rules: Mutex<Vec<Rule>>,
     /// Transactions that came, in their order.
     transactions: Mutex<Vec<TxnRequest>>,
-    /// The revision, for those who watch a key.
+    /// The revision, for watchers of a key.
     revision: watch::Sender<i64>,
-    /// Counts up when late calls are to take effect.
+    /// A counter that grows when late calls take effect.
     releases: watch::Sender<u64>,
 }
 
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-/// An etcd that lives as long as its clients do. Clones are the same one.
+/// An etcd that lives as long as its clients do. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FakeEtcd {
     shared: Arc<Shared>,
@@ -179,13 +179,13 @@ impl FakeEtcd {
                 Ok::<_, std::io::Error>(TokioIo::new(near))
             }
         };
-        // The address is never looked up.
+        // The address is never resolved.
         let channel = Endpoint::from_static("http://etcd.invalid")
             .connect_with_connector_lazy(tower::service_fn(connect));
         Client::over(channel, call_timeout)
     }
 
-    /// Gives a fault to so many calls of a kind, after others that are answered.
+    /// Injects a fault into so many calls of a kind, after `skip` normal ones.
     pub fn inject(&self, call: Call, fault: Fault, skip: usize, times: usize) {
         let rule = Rule {
             call,
@@ -201,10 +201,10 @@ impl FakeEtcd {
         self.shared.rules().clear();
     }
 
-    /// Has late calls take effect, and returns when they have.
+    /// Releases late calls, and returns when they have taken effect.
     pub async fn release(&self) {
         self.shared.releases.send_modify(|count| *count += 1);
-        // They run when this task waits, and before the clock goes on.
+        // The calls run while this task waits, and before the clock advances.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
@@ -235,7 +235,7 @@ impl FakeEtcd {
         all.filter(|(key, _)| key.starts_with(prefix)).collect()
     }
 
-    /// Ends all leases at once, as if nobody had renewed them in time.
+    /// Ends all leases at once, as if no renewal had come in time.
     pub fn expire_leases(&self) {
         self.shared.change(Store::expire_all);
     }

@@ -29,7 +29,7 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub(super) struct Service(pub(super) Arc<Shared>);
 
 impl Service {
-    /// Answers a call, or does what its fault says.
+    /// Answers a call, or applies its fault.
     async fn answer<T: Send + 'static>(
         &self,
         call: Call,
@@ -56,7 +56,7 @@ impl Service {
             }
             Some(Fault::Late) => {
                 let shared = self.0.clone();
-                // The caller may give up long before.
+                // The caller may cancel the call long before.
                 tokio::spawn(async move {
                     let mut releases = shared.releases.subscribe();
                     if releases.changed().await.is_ok() {
@@ -68,7 +68,7 @@ impl Service {
         }
     }
 
-    /// Ends a lease when nobody has renewed it in time.
+    /// Ends a lease without a renewal in time.
     fn expire_in_time(&self, id: i64, ttl: Duration) {
         let shared = Arc::downgrade(&self.0);
         tokio::spawn(async move {

@@ -28,7 +28,7 @@ struct Lease {
     expires: Instant,
 }
 
-/// All that a member knows.
+/// The complete state of a member.
 #[derive(Debug)]
 pub(super) struct Store {
     revision: i64,
@@ -89,7 +89,7 @@ impl Store {
         self.remember();
     }
 
-    /// The events of a key from a revision on; none when that was compacted.
+    /// The events of a key from a revision on; `None` if that revision was compacted.
     pub(super) fn events(&self, key: &Bytes, from: i64) -> Option<Vec<Event>> {
         if from <= self.compacted {
             return None;
@@ -190,7 +190,7 @@ impl Store {
         id
     }
 
-    /// The time that a lease has from now on; none if there is no such lease.
+    /// The remaining time of a renewed lease; `None` if the lease does not exist.
     pub(super) fn keep_alive(&mut self, id: i64) -> Option<Duration> {
         let lease = self.leases.get_mut(&id)?;
         lease.expires = Instant::now() + lease.ttl;
@@ -324,7 +324,7 @@ impl Store {
     }
 }
 
-/// Refuses what etcd refuses before it looks at a key.
+/// Refuses requests that etcd refuses before it reads a key.
 fn check(request: &TxnRequest) -> Result<(), Status> {
     use prost::Message as _;
 

@@ -73,7 +73,7 @@ async fn one_of_two_leads_and_the_other_follows_until_it_resigns() {
     assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
 }
 
-/// Both have looked, and found nobody.
+/// Both candidates have read the key, and found no leader.
 #[tokio::test(start_paused = true)]
 async fn of_two_that_take_the_key_at_once_one_gets_it() {
     let etcd = FakeEtcd::start();
@@ -114,7 +114,7 @@ async fn a_leader_without_renewals_is_fenced_before_its_lease_ends() {
     assert!(!leads(&etcd, &elected) && !fence.is_open());
 }
 
-/// etcd counts from when it renewed the lease, which may be long before that is heard of.
+/// etcd counts from its renewal of the lease, which may be long before the answer arrives.
 #[tokio::test(start_paused = true)]
 async fn the_time_of_a_renewal_counts_from_when_it_was_sent() {
     let etcd = FakeEtcd::start();
@@ -133,7 +133,7 @@ async fn the_time_of_a_renewal_counts_from_when_it_was_sent() {
     assert_eq!(holding.await.unwrap(), Lost::Replaced);
 }
 
-/// All that it asks arrives, and no answer does: others must not wait for it.
+/// All requests of the leader arrive, and no answer does: others must not wait for such a leader.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_hears_no_answers_keeps_no_lease() {
     let etcd = FakeEtcd::start();
@@ -159,7 +159,7 @@ async fn a_leader_whose_renewals_are_answered_stays_one() {
     let ended = tokio::time::timeout(10 * TTL, fence.ended()).await;
     assert!(ended.is_err() && leads(&etcd, &elected));
     assert!(!holding.is_finished());
-    // One that is answered again just before the lease ends was fenced for a while, and goes on.
+    // A leader whose next answer comes just before the lease ends was fenced for a while, and continues.
     etcd.inject(Call::KeepAlive, Fault::LostBefore, 0, 2);
     tokio::time::timeout(TTL, fence.ended()).await.unwrap();
     tokio::time::timeout(TTL, fence.opened()).await.unwrap();

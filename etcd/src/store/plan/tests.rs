@@ -137,7 +137,7 @@ fn small_mutations_share_a_transaction() {
     let one = |number: usize| vec![put(&format!("agent/{number}"), 100)];
     assert_eq!(check((0..OPERATIONS_MAX).map(one).collect()), 1);
     assert_eq!(check((0..=OPERATIONS_MAX).map(one).collect()), 2);
-    // The same key again and again is written once.
+    // Repeated writes of the same key become one.
     assert_eq!(check(vec![one(1), one(1), one(1)]), 1);
 }
 
