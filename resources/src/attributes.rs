@@ -1,4 +1,4 @@
-//! Attributes: what an operator says about a node, passed on to frameworks.
+//! Attributes: an operator's description of a node, passed on to frameworks.
 //!
 //! A number, ranges or a text; never a set. Names may repeat, and equality ignores order.
 
@@ -45,7 +45,7 @@ impl Attribute {
         &self.value
     }
 
-    /// `name:value`, split at the first colon: a text may have more of them.
+    /// Parses `name:value`, split at the first colon: a text may have more of them.
     fn parse(piece: &str) -> Result<Self, ParseReason> {
         let (name, written) = piece.split_once(':').ok_or(ParseReason::Attribute)?;
         let name = name.trim();
@@ -73,7 +73,7 @@ impl Attribute {
     }
 }
 
-/// In the order they were given.
+/// A list of attributes in the given order.
 #[derive(Clone, Eq, Debug, Default)]
 pub struct Attributes(Vec<Attribute>);
 
@@ -102,7 +102,7 @@ impl Attributes {
         self.0.contains(attribute)
     }
 
-    /// All values of a name, in the order they were given.
+    /// All values of a name, in the given order.
     pub fn get<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a AttributeValue> {
         self.0
             .iter()

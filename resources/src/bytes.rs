@@ -73,7 +73,7 @@ impl FromStr for ByteSize {
     }
 }
 
-/// In the largest unit that loses nothing.
+/// Prints in the largest unit without loss.
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = |unit: &&(&str, u64)| self.0 != 0 && self.0.is_multiple_of(unit.1);

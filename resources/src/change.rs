@@ -4,7 +4,7 @@
 
 use crate::{Conversion, ConversionError, NotContained, Resources};
 
-/// A part of a collection, as it is and as it will be; holds everything of the same kind as what it names.
+/// A part of a collection, before and after; includes all resources of the kinds that the operations name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     before: Resources,
@@ -50,7 +50,7 @@ impl Change {
         (len + self.after.len()).saturating_sub(self.before.len())
     }
 
-    /// Makes the change to the collection that it was made for.
+    /// Applies the change to the collection that it was computed from.
     pub fn apply_to(&self, resources: &mut Resources) {
         resources.replace(&self.before, &self.after);
     }

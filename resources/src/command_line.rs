@@ -1,4 +1,4 @@
-//! The rules for resources that an operator gives to an agent, in whatever format.
+//! The rules for resources that an operator gives to an agent, in every format.
 
 use crate::name::{CPUS, DISK, GPUS, MEM, PORTS};
 use crate::{Resource, ResourceError, ResourceName, Resources, ValueKind};
@@ -45,7 +45,7 @@ fn right_kind(name: &ResourceName) -> String {
     }
 }
 
-/// The type of those that schedulers and isolators know by name.
+/// The type of resources that schedulers and isolators know by name.
 fn well_known_kind(name: &ResourceName) -> Option<ValueKind> {
     match name.as_str() {
         CPUS | MEM | DISK | GPUS => Some(ValueKind::Scalar),
@@ -67,7 +67,7 @@ pub struct TypeConflict {
 }
 
 impl TypeConflict {
-    /// Notes the type of one more resource.
+    /// Records the type of a further resource.
     pub(crate) fn check(
         seen: &mut Vec<(ResourceName, ValueKind)>,
         resource: &Resource,
@@ -89,9 +89,8 @@ impl TypeConflict {
 }
 
 /// # Errors
-/// When there are volumes, revocable resources, dynamic reservations, fractions of gpus, one name with two
-/// types, a well-known name with a type that it does not have, or a name of other characters than the
-/// documents allow.
+/// When there are volumes, revocable resources, dynamic reservations, fractions of gpus, one name with two types, a
+/// well-known name with a wrong type, or a name with characters that the documents do not allow.
 pub fn validate_command_line_resources(resources: &Resources) -> Result<(), CommandLineError> {
     let mut seen = Vec::new();
     for resource in resources {

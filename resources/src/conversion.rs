@@ -72,7 +72,7 @@ pub enum ConversionError {
 }
 
 impl Conversion {
-    /// A conversion of something into something, as it is.
+    /// A conversion of the consumed into the produced resources, without checks.
     #[must_use]
     pub const fn new(consumed: Resources, produced: Resources) -> Self {
         Self {
@@ -102,11 +102,10 @@ impl Conversion {
         }
     }
 
-    /// RESERVE: `target` as it shall be; it is taken from the same resources with the last
-    /// reservation popped.
+    /// RESERVE: takes the resources with the last reservation popped, and produces `target`.
     ///
     /// # Errors
-    /// When something of `target` is not dynamically reserved, is revocable, or is a volume.
+    /// When a resource of `target` is not dynamically reserved, is revocable, or is a volume.
     pub fn reserve(target: &Resources) -> Result<Self, ConversionError> {
         for resource in target {
             check_dynamic(resource)?;
@@ -118,8 +117,8 @@ impl Conversion {
     /// RESERVE with an explicit source: replaces the reservations of `source` by those of `target`.
     ///
     /// # Errors
-    /// When either side is not reserved alike throughout, has volumes, or the quantities differ, or when a
-    /// static reservation would be taken or made.
+    /// When either side is not reserved alike throughout, has volumes, or the quantities differ, or when a static reservation
+    /// would change.
     pub fn rereserve(source: &Resources, target: &Resources) -> Result<Self, ConversionError> {
         for resource in target {
             check_dynamic(resource)?;
@@ -146,10 +145,10 @@ impl Conversion {
         Ok(Self::new(resources.clone(), resources.pop_reservation()?))
     }
 
-    /// CREATE: makes a volume of the disk that it will occupy.
+    /// CREATE: makes a volume on the disk that it will occupy.
     ///
     /// # Errors
-    /// When `volume` is not a reserved persistent volume with a place to mount it, read-write.
+    /// When `volume` is not a reserved persistent volume with a mount point, read-write.
     pub fn create(volume: &Resource) -> Result<Self, ConversionError> {
         let stripped = strip(volume)?;
         if volume.is_unreserved() {

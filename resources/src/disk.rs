@@ -45,7 +45,7 @@ pub enum DiskSourceKind {
     Mount,
     /// A device: all or nothing.
     Block,
-    /// Not yet made into one of the others; all or nothing once it has an id.
+    /// A disk without a file system or volume yet; indivisible once it has an id.
     Raw,
 }
 
@@ -86,7 +86,7 @@ impl DiskSource {
 }
 
 impl Disk {
-    /// Whether this disk can only be had whole: a file system, a device, a volume.
+    /// Whether this disk is indivisible: a file system, a device, a volume.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
         self.persistence.is_some()

@@ -1,4 +1,4 @@
-//! Printing in the Mesos manner: lists with `, ` between; and what every type that is a text, or prints like one, has.
+//! Printing in the Mesos manner: lists with `, ` between; and the common traits of types that are a text or print like one.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! Durations as Mesos writes them: a decimal number and one unit, `15secs`, `1.5hrs`.
+//! Durations in Mesos's format: a decimal number and one unit, `15secs`, `1.5hrs`.
 //!
-//! Printing picks the largest unit that the duration fills, or the next smaller one if only that
-//! makes it a whole number: 75 seconds print as `75secs`, 90 minutes as `90mins`, a week as `1weeks`.
+//! Printing picks the largest unit that the duration fills, or the next smaller one if only that makes a whole number: 75
+//! seconds print as `75secs`, 90 minutes as `90mins`, a week as `1weeks`.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn fraction_nanos(value: f64, factor: u64) -> Option<u64> {
         .then_some(nanos as u64)
 }
 
-/// See the module for the unit that is chosen.
+/// Formats a duration; see the module for the chosen unit.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();

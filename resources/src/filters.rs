@@ -101,7 +101,7 @@ impl Resources {
                 .clone()
                 .map_in_place(|resource| resource.set_allocation(role.cloned()));
         }
-        // Entries that differed only in their allocation become one, so each is added anew.
+        // Entries that differed only in their allocation become one, so each is added separately.
         let mut all = Self::new();
         for Entry { resource, copies } in self.entries() {
             let mut resource = resource.clone();

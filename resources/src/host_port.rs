@@ -1,8 +1,8 @@
-//! A host and a port, written as URLs write them.
+//! A host and a port, in the form of URLs.
 //!
-//! [`HostPort`] is the only way in which the daemons and the command line join the two. Invariant: an IPv6 address stands
-//! in brackets before its port (`[::1]:5050`), whichever form it was given in, so that the text can follow `http://` and
-//! can be parsed again.
+//! [`HostPort`] is the only way in which the daemons and the command line join the two. Invariant: an IPv6 address stands in
+//! brackets before its port (`[::1]:5050`), for every input form, so that the text can follow `http://` and can be parsed
+//! again.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -28,7 +28,7 @@ impl HostPort {
         Self { host, port }
     }
 
-    /// Joins a host and a port as messages carry it; a number that cannot be a port becomes 0, which nobody listens on.
+    /// Joins a host and a port of a message; a number that cannot be a port becomes 0, on which nothing listens.
     #[must_use]
     pub fn of_message(host: &str, port: impl TryInto<u16>) -> Self {
         Self::new(host, port.try_into().unwrap_or_default())
@@ -120,7 +120,7 @@ fn checked_host(host: &str) -> Result<&str, HostPortError> {
     }
 }
 
-/// The text of an IP address in its usual form, and any other text as it is: `::0001` and `::1` are one address.
+/// The text of an IP address in its usual form, and any other text unchanged: `::0001` and `::1` are one address.
 #[must_use]
 pub fn usual_ip(text: &str) -> String {
     let parsed = text.parse::<IpAddr>();

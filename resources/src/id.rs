@@ -115,11 +115,11 @@ id!(
 );
 id!(FrameworkId, "Framework ID");
 id!(
-    /// Chosen by the framework, unique within it.
+    /// The framework chooses the id, unique within the framework.
     TaskId, "Task ID"
 );
 id!(
-    /// Chosen by the framework, unique within it on an agent.
+    /// The framework chooses the id, unique within the framework on an agent.
     ExecutorId, "Executor ID"
 );
 id!(
@@ -135,7 +135,7 @@ id!(
     ResourceProviderId, "Resource provider ID"
 );
 
-/// Stands between a container and one nested in it, in ids and in the names of cgroups and files.
+/// The separator between a container and its nested container, in ids and in the names of cgroups and files.
 pub const NESTING: char = '+';
 
 /// A container, possibly nested: the components from the outermost one, with [`NESTING`] between.
@@ -147,19 +147,19 @@ id!(@text ContainerId);
 impl ContainerId {
     const WHAT: &'static str = "Container ID";
 
-    /// A container by its whole id.
+    /// Parses the whole id of a container.
     ///
     /// # Errors
-    /// When the text breaks a rule of container ids; the error says which.
+    /// When the text breaks a rule of container ids; the error names the rule.
     pub fn new(value: &str) -> Result<Self, IdError> {
         validate(Self::WHAT, value, CONTAINER_ID_BYTES_MAX, &['.', ' '])?;
         Ok(Self(value.into()))
     }
 
-    /// A container by the one that it is nested in, if any, and its own name there.
+    /// The id of a container from its outer container, if any, and its own name there.
     ///
     /// # Errors
-    /// When the name, or the whole id, breaks a rule of container ids; the error says which.
+    /// When the name, or the whole id, breaks a rule of container ids; the error names the rule.
     pub fn named(parent: Option<&Self>, value: &str) -> Result<Self, IdError> {
         validate(
             Self::WHAT,

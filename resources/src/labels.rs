@@ -1,7 +1,7 @@
 //! Labels: free-form keys with optional values.
 //!
-//! They are kept as they were written, repeated ones too, and compared without regard to order. No
-//! labels and an empty list of labels are the same thing.
+//! They are kept as they were written, duplicates too, and compared without regard to order. No labels and an empty list of
+//! labels are equal.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -74,7 +74,7 @@ fn nearest<'a>(requested: &Resource, available: impl Iterator<Item = &'a Entry>)
     nearest
 }
 
-/// The first of them as text, with the number of the others.
+/// The text of the first entries, with the number of the others.
 fn excerpt(entries: Vec<&Entry>) -> String {
     if entries.is_empty() {
         return "{}".to_owned();

@@ -11,8 +11,7 @@ use crate::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// `resources` as they shall be; of what `source` names, or of the same with the last
-    /// reservation popped.
+    /// RESERVE: produces `resources`, from `source` or, without it, from the same resources with the last reservation popped.
     Reserve {
         source: Vec<Resource>,
         resources: Vec<Resource>,
@@ -69,16 +68,16 @@ impl Operation {
         }
     }
 
-    /// `resources` after all its steps.
+    /// Applies all steps to `resources`.
     ///
     /// # Errors
-    /// When one of the steps cannot be; nothing is changed then.
+    /// When a step is impossible; nothing is changed then.
     pub fn apply(&self, resources: &Resources) -> Result<Resources, ConversionError> {
         let conversions = self.conversions()?;
         apply_all(&conversions, resources)
     }
 
-    /// Each resource it names, changed.
+    /// A copy of the operation with `change` applied to each named resource.
     #[must_use]
     pub fn map(&self, change: impl Fn(&Resource) -> Resource) -> Self {
         let all = |resources: &[Resource]| resources.iter().map(&change).collect();
@@ -116,7 +115,7 @@ impl Operation {
         })
     }
 
-    /// Volumes that are there after it and were not before.
+    /// Volumes that the operation creates.
     #[must_use]
     pub fn created(&self) -> &[Resource] {
         match self {
@@ -125,7 +124,7 @@ impl Operation {
         }
     }
 
-    /// Volumes that are gone after it.
+    /// Volumes that the operation destroys.
     #[must_use]
     pub fn destroyed(&self) -> &[Resource] {
         match self {
@@ -135,10 +134,10 @@ impl Operation {
     }
 }
 
-/// `resources` after all of `conversions`, in order.
+/// Applies all of `conversions` to `resources`, in order.
 ///
 /// # Errors
-/// When one of them cannot be; nothing is changed then.
+/// When a conversion is impossible; nothing is changed then.
 pub fn apply_all(
     conversions: &[Conversion],
     resources: &Resources,

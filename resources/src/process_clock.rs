@@ -12,7 +12,7 @@ use crate::time::Moment;
 /// The longest interval between two steps of a process that has deadlines of others: shorter pauses stay unnoticed.
 pub const STEP_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// A step that comes so much later than it was due comes after a pause; less is the machine being busy.
+/// The minimum delay of a step that counts as a pause; a shorter delay means that the machine is busy.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// The longest time that the clock stands still after a pause: peers that noticed the pause try again with pauses of up to 15
@@ -27,7 +27,7 @@ pub struct ProcessClock {
     last: Moment,
     /// The due time of the next step.
     due: Moment,
-    /// Until when the clock stands still after the last pause.
+    /// The end of the settling time after the last pause, in which the clock stands still.
     settled: Moment,
 }
 
@@ -43,7 +43,7 @@ impl ProcessClock {
         }
     }
 
-    /// The process makes a step; gives the time that passed since the one before if it was a pause.
+    /// Makes a step; returns the time since the previous step if it was a pause.
     pub fn step(&mut self, now: Moment) -> Option<Duration> {
         let passed = now.saturating_since(self.last);
         let paused = now.saturating_since(self.due) >= PAUSE_MIN;
@@ -146,7 +146,7 @@ mod tests {
         let woken = start + 10 * SECOND;
         assert_eq!(process_clock.step(woken), Some(10 * SECOND));
         assert!(process_clock.is_settling() && process_clock.now() < deadline);
-        // One that is set now begins when the others go on.
+        // A deadline that is set now starts when the clock continues.
         let later = process_clock.to_process_time(woken);
         assert_eq!(process_clock.to_real_time(later), woken + 10 * SECOND);
         assert_eq!(

@@ -36,7 +36,7 @@ impl ResourceQuantities {
         position(&self.0, name).map_or(Scalar::ZERO, |index| self.0[index].1)
     }
 
-    /// Replaces the amount; zero and less remove it.
+    /// Replaces the amount; zero and negative amounts remove it.
     pub fn set(&mut self, name: &ResourceName, amount: Scalar) {
         match position(&self.0, name.as_str()) {
             Ok(index) if amount.is_positive() => self.0[index].1 = amount,
@@ -72,7 +72,7 @@ impl ResourceQuantities {
         Self(sorted)
     }
 
-    /// Whether there is at least as much of everything.
+    /// Whether every amount is at least as large as in `that`.
     #[must_use]
     pub fn contains(&self, that: &Self) -> bool {
         let mut mine = self.0.iter();
@@ -90,7 +90,7 @@ impl ResourceQuantities {
     fn merge(&mut self, that: &Self) {
         let mut at = 0;
         for (name, amount) in &that.0 {
-            // The usual case: both sides name the same things.
+            // The usual case: both sides have the same names.
             if let Some((mine, total)) = self.0.get_mut(at)
                 && mine.is_shared_with(name)
             {
@@ -241,7 +241,7 @@ macro_rules! amounts {
                 self.0.len()
             }
 
-            /// In the order of the names.
+            /// Iterates in the order of the names.
             pub fn iter(&self) -> impl ExactSizeIterator<Item = (&ResourceName, Scalar)> {
                 self.0.iter().map(|(name, amount)| (name, *amount))
             }

@@ -74,7 +74,7 @@ crate::display::debug_as_display!(Range);
 pub struct Ranges(Arc<[Range]>);
 
 impl Ranges {
-    /// Coalesces whatever is given: order, overlap and adjacency do not matter.
+    /// Coalesces any ranges: order, overlap and adjacency do not matter.
     #[must_use]
     pub fn new(mut ranges: Vec<Range>) -> Self {
         ranges.sort_unstable();
@@ -145,7 +145,7 @@ impl Ranges {
         let mut kept = Vec::with_capacity(self.0.len() + that.0.len());
         let mut first = 0;
         for range in self.iter() {
-            // Both lists ascend: what ends before this range ends before all later ones.
+            // Both lists ascend: a range that ends before this one ends before all later ones.
             first += that.0[first..].partition_point(|taken| taken.end < range.begin);
             let mut begin = Some(range.begin);
             for taken in that.0[first..]

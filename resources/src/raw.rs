@@ -1,8 +1,8 @@
-//! A resource as a message carries it, and the rules by which it becomes a [`Resource`].
+//! A resource in the format of messages, and the rules by which it becomes a [`Resource`].
 //!
-//! Messages come in two formats: the older one has a `role` and a `reservation`, the newer one a
-//! stack of `reservations`; answers of endpoints have both, and then they must agree. Whoever reads
-//! messages fills in a [`RawResource`] without judging; everything is judged here.
+//! Messages come in two formats: the older one has a `role` and a `reservation`, the newer one a stack of `reservations`;
+//! answers of endpoints have both, and then they must agree. Readers of messages fill in a [`RawResource`] without checks;
+//! all checks are here.
 
 use crate::disk::{DiskSource, Persistence, Volume};
 use crate::id::check_directory_name;
@@ -13,7 +13,7 @@ use crate::{
     Role, RoleError, Scalar, ScalarError, Value, ValueKind,
 };
 
-/// Every field as it was on the wire; `None` if absent.
+/// The fields of the message; `None` if absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawResource {
     pub provider_id: Option<String>,
@@ -58,7 +58,7 @@ pub struct RawDisk {
 pub struct RawDiskSource {
     /// The kind of the source; `None` for UNKNOWN.
     pub kind: Option<DiskSourceKind>,
-    /// The outer option is the message's presence, the inner one that of its root.
+    /// The outer option is the presence of the message, the inner one that of its root.
     pub path: Option<Option<String>>,
     pub mount: Option<Option<String>>,
     pub vendor: Option<String>,
@@ -214,7 +214,7 @@ impl RawResource {
         }])
     }
 
-    /// Both formats at once are fine if they say the same.
+    /// Checks that both formats, if present, describe the same reservation.
     fn check_agreement(&self, single: &Reservation) -> Result<(), RawResourceError> {
         if let Some(role) = &self.role
             && single.role != role.as_str()
@@ -232,7 +232,7 @@ impl RawResource {
             }
             (ReservationKind::Dynamic, None) => Ok(()),
             (ReservationKind::Dynamic, Some(legacy)) => {
-                // An absent principal and an empty one are alike to those who wrote both formats.
+                // Writers of both formats treat an absent and an empty principal alike.
                 let principal = single.principal.as_deref().unwrap_or_default();
                 if legacy.principal.as_deref().unwrap_or_default() != principal {
                     Err(RawResourceError::LegacyMismatch("principal"))

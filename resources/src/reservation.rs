@@ -9,7 +9,7 @@ use crate::{Labels, Role};
 pub enum ReservationKind {
     /// A reservation in the agent's own `--resources`: only at the bottom of the stack.
     Static,
-    /// Made, and unmade, at run time.
+    /// A reservation that is made and removed at run time.
     Dynamic,
 }
 

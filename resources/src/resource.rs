@@ -15,7 +15,7 @@ use crate::{
     ResourceProviderId, Role, Scalar, Value, ValueKind,
 };
 
-/// See the module. Cheap to clone.
+/// A resource; see the module. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Resource {
     identity: Arc<Identity>,
@@ -99,7 +99,7 @@ impl Identity {
         }
     }
 
-    /// The shared identity if there is one, else this one.
+    /// The shared identity if one exists, else this one.
     fn share(self) -> Arc<Self> {
         let plain = self.reservations.is_empty()
             && self.disk.is_none()
@@ -273,7 +273,7 @@ impl Resource {
         self.identity.reservations.last()
     }
 
-    /// Whom it is reserved to: the role at the top of the stack.
+    /// The reservation role: the role at the top of the stack.
     #[must_use]
     pub fn reservation_role(&self) -> Option<&Role> {
         self.reservation().map(|reservation| &reservation.role)
@@ -331,8 +331,8 @@ impl Resource {
         self.identity.reservations.len() > 1
     }
 
-    /// Whether only a stack of reservations can say what it is reserved by: the fields `role` and `reservation` have one
-    /// reservation at most, and nothing but the role of a static one.
+    /// Whether only a stack of reservations can express the reservation: the fields `role` and `reservation` have one reservation
+    /// at most, and only the role of a static one.
     #[must_use]
     pub fn needs_reservation_stack(&self) -> bool {
         match &self.identity.reservations[..] {
@@ -345,8 +345,7 @@ impl Resource {
         }
     }
 
-    /// Whether a framework of `role` may be offered this: unreserved, or reserved to the role or to
-    /// one above it.
+    /// Whether a framework of `role` may be offered this: unreserved, or reserved to the role or to one of its ancestors.
     #[must_use]
     pub fn is_allocatable_to(&self, role: &Role) -> bool {
         self.reservation_role()
@@ -365,7 +364,7 @@ impl Resource {
             .is_some_and(|source| source.kind == kind)
     }
 
-    /// Whether this can only be had whole: volumes, file systems, devices.
+    /// Whether this is indivisible: volumes, file systems, devices.
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
         self.disk().is_some_and(Disk::is_exclusive)
@@ -391,21 +390,20 @@ impl Resource {
         }
     }
 
-    /// Whether both have one identity behind one pointer: true only of the same thing, and false of
-    /// some that are the same too, see [`Resource::is_same_thing_as`].
+    /// Whether both share one identity behind one pointer. True only for the same thing; may also be false for the same thing,
+    /// see [`Resource::is_same_thing_as`].
     #[must_use]
     pub fn shares_identity_with(&self, that: &Self) -> bool {
         Arc::ptr_eq(&self.identity, &that.identity)
     }
 
-    /// Whether it is another thing than `that`, and stands before it in a collection.
+    /// Whether this is another thing than `that`, and comes before `that` in a collection.
     #[must_use]
     pub fn precedes(&self, that: &Self) -> bool {
         self.compare_thing(that).is_lt()
     }
 
-    /// Whether both are of the same thing, of which there may be more or less, whomever it is
-    /// allocated to.
+    /// Whether both are amounts of the same thing, regardless of their allocation.
     #[must_use]
     pub fn is_same_thing_as(&self, that: &Self) -> bool {
         Arc::ptr_eq(&self.identity, &that.identity) || self.identity == that.identity
@@ -430,7 +428,7 @@ impl Resource {
     }
 
     /// # Errors
-    /// When there is no reservation.
+    /// When there is no reservation to pop.
     pub fn pop_reservation(&self) -> Result<Self, ReservationError> {
         if self.is_unreserved() {
             return Err(ReservationError::NotReserved(self.to_string()));
@@ -472,8 +470,7 @@ impl Resource {
         }
     }
 
-    /// Cuts a scalar down to `target`; false when there is more and it cannot be divided, as of
-    /// ranges, sets and whole disks.
+    /// Cuts a scalar down to `target`; false for a larger indivisible resource: ranges, sets and whole disks.
     pub fn shrink_to(&mut self, target: Scalar) -> bool {
         match &mut self.value {
             Value::Scalar(scalar) if *scalar <= target => true,
@@ -489,7 +486,7 @@ impl Resource {
     }
 
     /// # Errors
-    /// When this is `gpus` and not a whole number of them.
+    /// When this is a fractional number of `gpus`.
     pub fn check_gpus(&self) -> Result<(), ResourceError> {
         match self.scalar() {
             Some(scalar) if *self.name() == GPUS && !scalar.is_integral() => {
@@ -511,8 +508,8 @@ impl Resource {
             && self.allocation_role == that.allocation_role
     }
 
-    /// Orders by everything but the value: equal means the same thing, of which there may be more
-    /// or less. What can only be had whole is ordered by its value too.
+    /// Orders by everything but the value: equal means the same thing in any amount. Indivisible resources are ordered by their
+    /// value too.
     pub(crate) fn compare_thing(&self, that: &Self) -> Ordering {
         let identity = if Arc::ptr_eq(&self.identity, &that.identity) {
             Ordering::Equal

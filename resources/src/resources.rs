@@ -1,9 +1,8 @@
 //! Collections of resources, and their arithmetic.
 //!
-//! Invariant: entries are valid, not empty, sorted, and values of the same thing are one entry,
-//! unless the thing can only be had whole (a volume, a file system, a device), which never sums.
-//! Shared volumes carry a count of copies. Hence equal collections are equal entry by entry, in
-//! whatever order they were built.
+//! Invariant: entries are valid, not empty and sorted. Values of the same thing are one entry, unless the thing is
+//! indivisible (a volume, a file system, a device) and never sums. Shared volumes carry a count of copies. Hence equal
+//! collections are equal entry by entry, regardless of the order of their construction.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,10 +11,10 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 use crate::work_counter::count_entries;
 use crate::{NotContained, Resource, ResourceQuantities, Value};
 
-/// Up to here a look at each entry is faster than a binary search.
+/// The length up to which checking each entry is faster than a binary search.
 const SCAN_MAX: usize = 16;
 
-/// See the module. Cloning costs one allocation.
+/// A collection; see the module. Cloning costs one allocation.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Resources {
     entries: Vec<Entry>,
@@ -47,12 +46,12 @@ impl Resources {
         self.entries.len()
     }
 
-    /// Gives back room that is kept for more.
+    /// Frees spare capacity of the collection.
     pub fn shrink_to_fit(&mut self) {
         self.entries.shrink_to_fit();
     }
 
-    /// In order; a shared volume comes once, however many copies there are.
+    /// Iterates in order; a shared volume comes once, regardless of its copies.
     pub fn iter(&self) -> Iter<'_> {
         Iter(self.entries.iter())
     }
@@ -166,7 +165,7 @@ impl Resources {
         self.missing(that).is_none()
     }
 
-    /// Whether one resource could be taken away. An empty one always can.
+    /// Whether the resource could be subtracted. An empty one always can.
     #[must_use]
     pub fn contains_resource(&self, that: &Resource) -> bool {
         that.is_empty()
@@ -221,7 +220,7 @@ impl Resources {
         Ok(())
     }
 
-    /// All that is of the same kind as one of `those`, which need not be in order.
+    /// The resources of the same kind as one of `those`, which need not be in order.
     pub(crate) fn alike<'a>(&self, those: impl IntoIterator<Item = &'a Resource>) -> Self {
         let mut those: Vec<&Resource> = those.into_iter().collect();
         those.sort_by(|one, other| one.compare_thing(other));
@@ -236,12 +235,12 @@ impl Resources {
         Self { entries }
     }
 
-    /// Whether there is anything of the same kind.
+    /// Whether there is a resource of the same kind.
     pub(crate) fn has_alike(&self, that: &Resource) -> bool {
         self.find(that).is_ok()
     }
 
-    /// Puts `after` in the place of `before`, which is here and holds all that is of the same kind as one of either.
+    /// Puts `after` in the place of `before`, which is part of this collection and holds all resources of the kinds of both.
     pub(crate) fn replace(&mut self, before: &Self, after: &Self) {
         for entry in &before.entries {
             if let Ok(index) = self.find(&entry.resource) {
@@ -316,8 +315,8 @@ impl Resources {
         Ok(changed)
     }
 
-    /// The usual case of adding: a scalar of something that is here already, most often in the same
-    /// place. False if it is another case.
+    /// The fast path of adding: a scalar of a thing that is already present, most often at the same position. False in any other
+    /// case.
     fn add_at_a_glance(&mut self, likely: usize, that: &Resource) -> bool {
         let Value::Scalar(amount) = that.value() else {
             return false;
@@ -357,7 +356,7 @@ impl Resources {
 }
 
 impl Entry {
-    /// Whether this entry, known to be of the same thing, has all that is wanted.
+    /// Whether this entry, known to be of the same thing, covers the request.
     fn covers(&self, requested: &Resource, copies: u32) -> bool {
         if requested.is_shared() {
             self.copies >= copies

@@ -84,7 +84,7 @@ impl Role {
         self.0.rfind('/').map(|slash| Self(self.0[..slash].into()))
     }
 
-    /// All roles above, nearest first.
+    /// All ancestors of the role, nearest first.
     pub fn ancestors(&self) -> impl Iterator<Item = Self> {
         std::iter::successors(self.parent(), Self::parent)
     }
@@ -102,7 +102,7 @@ impl Role {
             .is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// Whether this role is `ancestor` or below it.
+    /// Whether this role equals `ancestor` or is below it.
     #[must_use]
     pub fn is_in_subtree_of(&self, ancestor: &Self) -> bool {
         self == ancestor || self.is_strict_subrole_of(ancestor)

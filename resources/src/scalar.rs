@@ -1,8 +1,8 @@
 //! Scalars: quantities counted in thousandths, so that sums are exact.
 //!
-//! A double enters once, by [`Scalar::from_f64`], and is rounded half away from zero; from there on
-//! everything is integer arithmetic. Invariant: a scalar that came from a double is within
-//! ±[`Scalar::LIMIT`], so that it goes back to the same double and millions of them can be summed.
+//! A double enters once, by [`Scalar::from_f64`], and is rounded half away from zero; all further arithmetic is on integers.
+//! Invariant: a scalar that came from a double is within ±[`Scalar::LIMIT`], so that it converts back to the same double and
+//! millions of them can be summed.
 
 use std::fmt;
 use std::iter::Sum;
@@ -118,7 +118,7 @@ impl Scalar {
         self.0 > 0
     }
 
-    /// Whether there is no fraction.
+    /// Whether the scalar is a whole number.
     #[must_use]
     pub const fn is_integral(self) -> bool {
         self.0 % THOUSANDTHS == 0

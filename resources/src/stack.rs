@@ -17,18 +17,18 @@ pub fn common_reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>
 }
 
 impl Resources {
-    /// Reserves everything further: one more entry on each stack.
+    /// Adds a reservation to each stack.
     ///
     /// # Errors
-    /// When the entry cannot stand on one of the stacks.
+    /// When the entry is not allowed on one of the stacks.
     pub fn push_reservation(&self, reservation: &Reservation) -> Result<Self, ReservationError> {
         self.try_map(|resource| resource.push_reservation(reservation.clone()))
     }
 
-    /// Gives everything back to whom it belonged before: one entry less on each stack.
+    /// Returns everything to the previous role: one entry less on each stack.
     ///
     /// # Errors
-    /// When something is not reserved.
+    /// When a resource is not reserved.
     pub fn pop_reservation(&self) -> Result<Self, ReservationError> {
         self.try_map(crate::Resource::pop_reservation)
     }

@@ -76,7 +76,7 @@ pub enum ValueError {
     Subnormal(String),
 }
 
-/// A value as written; what kind of text is acceptable is for the caller to say.
+/// A value as written; the caller decides which kinds of text are acceptable.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum WrittenValue {
     Number(f64),
@@ -215,11 +215,11 @@ fn name_and_value(piece: &str) -> Result<(&str, &str), ParseReason> {
 }
 
 impl Resources {
-    /// Reads `name(role):value;...`. What names no role is reserved, statically, to `default_role`,
-    /// or unreserved if that is `*`.
+    /// Parses `name(role):value;...`. A resource without a role is reserved, statically, to `default_role`, or unreserved if that
+    /// is `*`.
     ///
     /// # Errors
-    /// When a piece cannot be read, is not a valid resource, or gives a name a second type.
+    /// When a piece is malformed, is not a valid resource, or gives a name a second type.
     pub fn parse(text: &str, default_role: &Role) -> Result<Self, ParseError> {
         let mut seen: Vec<(ResourceName, ValueKind)> = Vec::new();
         let resources = each_piece(text, &[';'], |piece| {

@@ -49,6 +49,6 @@ impl AddAssign<Duration> for Moment {
 pub struct Now {
     /// The time for intervals and deadlines.
     pub moment: Moment,
-    /// Since 1970, for people and for messages.
+    /// The time since 1970, for people and for messages.
     pub unix: Duration,
 }

@@ -69,7 +69,7 @@ impl Value {
         }
     }
 
-    /// The amount: the scalar itself, or how many numbers or items there are.
+    /// The amount: the scalar itself, or the number of numbers or items.
     #[must_use]
     pub fn quantity(&self) -> Scalar {
         match self {

@@ -1,7 +1,7 @@
 //! Counts the table entries that a thread visits, for tests that bound the work of an event.
 //!
-//! Tables of what grows with the cluster call [`count_entries`]; a test reads [`entries_counted`] before and after. Counted in debug
-//! builds only: elsewhere both are nothing.
+//! Tables whose size grows with the cluster call [`count_entries`]; a test reads [`entries_counted`] before and after. Counts
+//! only in debug builds: elsewhere both functions do nothing.
 
 use std::cell::Cell;
 

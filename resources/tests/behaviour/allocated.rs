@@ -16,7 +16,7 @@ fn allocated_resources_equality_contains_addition_subtraction() {
     assert_eq!(both.cpus(), all("cpus:2").cpus());
     assert!((&first - &first).is_empty());
     assert_eq!(&first - &second, first);
-    // Equal text of another role object is the same role.
+    // Roles with equal text are the same role, even as different objects.
     assert_eq!(first, all("cpus:1").allocate(&role("role1")));
 }
 

@@ -1,4 +1,4 @@
-//! Disks: sources, volumes, and what can only be had whole.
+//! Disks: sources, volumes, and indivisible resources.
 
 use meseta_resources::{
     Disk, DiskSource, DiskSourceKind, Label, Reservation, Resource, ResourceError, Resources,
@@ -107,7 +107,7 @@ fn disk_resources_subtraction_is_exact_for_volumes() {
     );
     assert_eq!(some(&first) - &second, some(&first));
     assert!((some(&first) - &first).is_empty());
-    // Where a volume is mounted does not tell it apart.
+    // The mount point of a volume does not distinguish it.
     assert!((some(&second) - &volume(10.0, "role", "2", "elsewhere")).is_empty());
     assert_eq!(
         some(&first) - &volume(5.0, "role", "1", "path"),

@@ -1,4 +1,4 @@
-//! Short ways to make what the tests talk about.
+//! Short constructors for the values of the tests.
 
 use meseta_resources::{
     Disk, DiskSource, Label, Labels, Persistence, Ranges, Reservation, Resource, ResourceName,

@@ -39,7 +39,7 @@ fn any_value() -> impl Strategy<Value = (&'static str, Value)> {
     ]
 }
 
-/// Everything that can tell resources apart, from small domains so that they often meet.
+/// A resource with all distinguishing properties, from small domains so that they often meet.
 fn any_resource() -> impl Strategy<Value = Resource> {
     let plain = (any_value(), any::<bool>(), 0..4_u8, 0..3_u8).prop_map(
         |((name, value), revocable, reserved, allocated)| {
@@ -277,7 +277,7 @@ proptest! {
         // Fifteen digits are printed, and a double has not many more.
         let error = back.abs_diff(duration).as_secs_f64();
         prop_assert!(error <= duration.as_secs_f64() * 1e-14 + 1e-9, "{} {:?}", text, back);
-        // What prints without a fraction is exact.
+        // A duration that prints without a fraction is exact.
         let whole = Duration::from_secs(60 * (nanos % 1440));
         prop_assert_eq!(parse_duration(&format_duration(whole)), Ok(whole));
     }
