@@ -232,7 +232,7 @@ fn optional(types: &Types, field: &Field) -> Result<String, Box<dyn Error>> {
 /// The place of the value that the generated code writes.
 #[derive(Copy, Clone)]
 enum Place {
-    /// In the field itself.
+    /// The value is in the field itself.
     OfSelf,
     /// Behind a reference called `value`.
     Reference,

@@ -36,10 +36,10 @@ const BOXED: &[&str] = &[
     ".mesos.v1.ExecutorInfo.container",
 ];
 
-/// Submessages that are left encoded in Rust: there are very many, and who takes them reads of each what it needs.
+/// Submessages that stay encoded in Rust: there are very many, and their readers decode only the needed parts of each.
 const ENCODED: &[(&str, &str)] = &[("Reregister", "tasks"), ("ReregisterPart", "tasks")];
 
-/// On the wire nothing changes: the bytes of a message are those of a field of bytes.
+/// Changes a field to bytes; on the wire a message and its bytes look the same.
 fn leave_encoded(message: &mut DescriptorProto) {
     for field in &mut message.field {
         if ENCODED.contains(&(message.name.as_deref().unwrap_or_default(), field.name())) {
@@ -81,8 +81,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // Deprecation decides what JSON shows. In Rust it would only be noise: the deprecated fields are
-    // those that old clients use, and are served all the same.
+    // Deprecation decides what JSON shows. In Rust it would only be noise: old clients use the deprecated fields, which are still
+    // served.
     for file in &mut descriptors.file {
         file.message_type.iter_mut().for_each(undeprecate);
     }

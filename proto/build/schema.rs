@@ -36,9 +36,9 @@ pub(crate) struct Field {
     pub(crate) type_name: String,
     pub(crate) default: Option<String>,
     pub(crate) deprecated: bool,
-    /// Left encoded in Rust.
+    /// Whether the field stays encoded in Rust.
     pub(crate) encoded: bool,
-    /// A proto3 scalar: unset is its zero, and there is no `Option` in Rust.
+    /// Whether this is a proto3 scalar: unset is its zero, and there is no `Option` in Rust.
     pub(crate) implicit: bool,
     pub(crate) oneof: Option<Oneof>,
 }

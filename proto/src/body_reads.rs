@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::{Budget, Charge, Exhausted};
 
-/// After so long without progress a request makes room for others.
+/// The time without progress after which a request may be evicted.
 const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of bytes that must arrive within the timeout; otherwise the request counts as stalled.
 const PROGRESS_BYTES: usize = 16 * 1024;
@@ -41,7 +41,7 @@ struct ReadInProgress {
 }
 
 impl Table {
-    /// Gives one up that stands still, but not for a peer that has more than its own.
+    /// Evicts a stalled request, but not for a peer that uses more than the request's own peer.
     fn evict_stalled(&mut self, peer: &Budget, now: Instant) -> bool {
         let own = peer.used();
         let still = self.under_way.iter().filter_map(|(id, one)| {
@@ -87,7 +87,7 @@ impl BodyReads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether one was given up, whose room is free now.
+    /// Evicts a stalled request; returns whether there was one. Its room is free now.
     pub(crate) fn evict_stalled(&self, peer: &Budget) -> bool {
         self.table().evict_stalled(peer, Instant::now())
     }
@@ -121,7 +121,7 @@ impl Budget {
     }
 }
 
-/// A request that is being read, until this is dropped or the request was given up.
+/// A request that is being read, until this is dropped or the request is evicted.
 #[derive(Debug)]
 pub struct BodyRead {
     budget: Budget,
@@ -130,10 +130,10 @@ pub struct BodyRead {
 }
 
 impl BodyRead {
-    /// So much more has come.
+    /// Records that more bytes have arrived.
     ///
     /// # Errors
-    /// When there is no room for it, or the request was given up.
+    /// When there is no room for them, or the request was evicted.
     pub fn grow(&self, bytes: usize) -> Result<(), Exhausted> {
         let grown = self
             .budget
@@ -201,7 +201,7 @@ mod tests {
             .filter(|one| one.grow(MIB / 2).is_ok())
             .count();
         assert_eq!(had, 80, "half of all room");
-        // Others have theirs at once.
+        // Another peer has its share at once.
         let other = request(&shares, "user 0").read().unwrap();
         other.grow(20 * MIB).unwrap();
         drop(other);
@@ -237,7 +237,7 @@ mod tests {
             !small.revoked().is_cancelled(),
             "its peer has less than the one that asks"
         );
-        // One that trickles stands still.
+        // A request that trickles counts as stalled.
         tokio::time::advance(STALL_TIMEOUT / 2).await;
         going.grow(1).unwrap();
         tokio::time::advance(STALL_TIMEOUT / 2).await;

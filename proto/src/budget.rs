@@ -24,10 +24,10 @@ struct Level {
     bytes_max: usize,
     /// The bytes granted to this share regardless of the use of the rest.
     floor_bytes: usize,
-    /// Whether it leaves the others as much as it has itself.
+    /// Whether the share leaves the others as much room as it uses itself.
     is_fair: bool,
     used_bytes: AtomicUsize,
-    /// Wakes those who wait for room.
+    /// Wakes the waiters for room.
     released: Notify,
     parent: Option<Budget>,
     /// The reads in progress on all parts of a whole.
@@ -120,7 +120,7 @@ impl Budget {
         &self.0.body_reads
     }
 
-    /// The part directly below the whole: a peer's, if there is one for each peer.
+    /// The part directly below the whole: a peer's share, if there is one for each peer.
     pub(crate) fn peer_budget(&self) -> &Self {
         let mut level = self;
         while let Some(parent) = level.0.parent.as_ref().filter(|one| one.0.parent.is_some()) {
@@ -143,7 +143,7 @@ impl Budget {
     pub async fn charge_when_free(&self, bytes: usize) -> Charge {
         loop {
             let mut level = self;
-            // Whoever refuses is waited for: the share itself, or one of the budgets that it is a part of.
+            // The wait is for the budget that refuses: the share itself, or one of the budgets above it.
             loop {
                 let released = level.0.released.notified();
                 tokio::pin!(released);
@@ -233,14 +233,14 @@ impl Charge {
         self.bytes
     }
 
-    /// Charges more to the same budget; on an error nothing has changed.
+    /// Charges more to the same budget; an error changes nothing.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.budget.add_with_eviction(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
-    /// Gives back what it is more than so many bytes.
+    /// Releases the part above so many bytes.
     pub fn shrink_to(&mut self, bytes: usize) {
         let rest = self.bytes.saturating_sub(bytes);
         self.budget.give_back(rest);
@@ -272,7 +272,7 @@ impl AsRef<[u8]> for ChargedBytes {
 }
 
 impl Charge {
-    /// Bytes that give this back when the last part of them is dropped: once they are sent.
+    /// Attaches the charge to bytes: it is released when the last part of them is dropped, after sending.
     #[must_use]
     pub fn attach(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ChargedBytes {
@@ -300,7 +300,7 @@ pub struct Shares<K> {
 const IDLE_PEERS_MAX: usize = 1_024;
 
 impl<K: Eq + Hash> Shares<K> {
-    /// Each peer may have `floor_bytes` whatever the others have.
+    /// Shares of a budget in which each peer may have `floor_bytes` regardless of the others.
     #[must_use]
     pub fn new(parent: Budget, floor_bytes: usize) -> Self {
         Self {
@@ -315,7 +315,7 @@ impl<K: Eq + Hash> Shares<K> {
     pub fn of(&self, peer: K) -> Budget {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if shares.len() >= IDLE_PEERS_MAX {
-            // One that somebody else has got and has not used yet stays, too.
+            // A share that a caller holds without using it stays, too.
             shares.retain(|_, share| share.used() > 0 || Arc::strong_count(&share.0) > 1);
         }
         let share = || self.parent.fair_share(self.floor_bytes);
@@ -323,7 +323,7 @@ impl<K: Eq + Hash> Shares<K> {
     }
 }
 
-/// About what a decoded message takes while it waits: texts and lists hold some room that they do not use.
+/// The approximate memory of a decoded message while it waits, including spare room in texts and lists.
 #[must_use]
 pub fn waiting_bytes<M: prost::Message>(message: &M) -> usize {
     message
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(had, [60, 30, 15, 7], "each has half of what was left");
         let greedy: Vec<_> = (0..3).map(|_| parent.fair_share(0)).collect();
         charges.clear();
-        // Those that take in turn have the same, and leave as much for one more.
+        // Peers that charge in turn have the same amount, and leave as much for one more.
         while greedy
             .iter()
             .map(|share| share.charge(1).map(|charge| charges.push(charge)))
@@ -490,7 +490,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is charged and dropped in whatever order, the sums agree and no limit is exceeded.
+        /// For any order of charges and drops, the sums agree and no limit is exceeded.
         #[test]
         fn sums_agree(steps in prop::collection::vec((0_usize..3, 1_usize..40, any::<bool>()), 0..64)) {
             let parent = Budget::new(100);

@@ -23,7 +23,7 @@ pub struct LedEpoch {
 }
 
 impl LedEpoch {
-    /// Writes it into the metadata of an answer.
+    /// Writes the epoch into the metadata of an answer.
     pub fn write(&self, metadata: &mut MetadataMap) {
         metadata.insert(EPOCH, self.epoch.into());
         let cluster_id = self.cluster_id.as_deref().map(AsciiMetadataValue::try_from);

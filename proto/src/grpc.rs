@@ -21,10 +21,10 @@ const DECODED_MAX_BYTES: usize = 4 * MESSAGE_MAX_BYTES;
 /// send little most of the time; buffers grow with the messages.
 const BUFFER_BYTES: usize = 1024;
 
-/// Messages that wait together are sent together, up to about so much.
+/// The approximate size up to which waiting messages are sent together.
 const TOGETHER_BYTES: usize = 32 * 1024;
 
-/// A message that takes long enough to read that others on the same thread would notice.
+/// The size of a message whose decoding delays others on the same thread noticeably.
 const LARGE_BYTES: usize = 256 * 1024;
 
 /// Whether this thread's other work can be handed to another.

@@ -17,7 +17,7 @@ impl Invalid {
         Self(error.to_string())
     }
 
-    /// Says of an error where it was found.
+    /// Prefixes an error with its place.
     pub fn within<E: Display>(place: impl Display) -> impl Fn(E) -> Self {
         move |error| Self(format!("{place}: {error}"))
     }

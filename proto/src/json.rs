@@ -1,10 +1,9 @@
-//! JSON as Mesos speaks it.
+//! JSON in the Mesos dialect.
 //!
-//! Out: the fields' own names in the order of declaration, enums by name, 64-bit integers as
-//! numbers, bytes in base64, empty lists left out, and an unset field that has a default (and is
-//! not deprecated) with that default. In: unknown keys are ignored, `null` is absence, a number or
-//! a boolean may come as a string and a single value for a list of one. The errors' texts are those
-//! that Mesos answers with. Nesting beyond 128 levels is an error.
+//! Output: the fields' own names in the order of declaration, enums by name, 64-bit integers as numbers, bytes in base64,
+//! empty lists left out, and an unset field that has a default (and is not deprecated) with that default. Input: unknown keys
+//! are ignored, `null` is absence, a number or a boolean may come as a string and a single value for a list of one. The
+//! errors' texts are those of Mesos. Nesting beyond 128 levels is an error.
 
 pub(crate) mod de;
 #[expect(clippy::collapsible_if, reason = "the file it includes is generated")]
@@ -42,8 +41,8 @@ pub fn from_slice<T: WireMessage>(body: &[u8]) -> Result<T, Error> {
     read(body, de::Root::<T>::new(), T::SCHEMA, false)
 }
 
-/// Reads one message, and charges what its lists take in memory: a few bytes of JSON may become a large
-/// message. The error is the budget's when that is why the message was not read.
+/// Reads a message, and charges the memory of its lists: a few bytes of JSON may become a large message. Returns the budget's
+/// error if that ended the reading.
 pub fn from_slice_charged<T: WireMessage>(
     body: &[u8],
     charge: Charge,
@@ -60,7 +59,7 @@ pub fn charged<T>(charge: Charge, read: impl FnOnce() -> T) -> Result<(T, Charge
     charged.map(|charge| (result, charge))
 }
 
-/// Reads an array of messages, as `--resources` and the v0 endpoints take it.
+/// Reads an array of messages, as in `--resources` and on the v0 endpoints.
 pub fn many_from_slice<T: WireMessage>(body: &[u8]) -> Result<Vec<T>, Error> {
     read(body, de::RootArray::<T>::new(), T::SCHEMA, true)
 }
@@ -91,7 +90,7 @@ fn read<'de, S: DeserializeSeed<'de>>(
     schema: &'static schema::Message,
     is_array: bool,
 ) -> Result<S::Value, Error> {
-    // Once for all strings; whatever is not UTF-8 is no JSON.
+    // Checked once for all strings; a text that is not UTF-8 is not JSON.
     let body = std::str::from_utf8(body).map_err(|error| not_utf8(body, error))?;
     let mut source = serde_json::Deserializer::from_str(body);
     let (result, missing) = session::within(|| {
@@ -136,8 +135,8 @@ fn describe_missing(
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// Mesos parses the whole body before it looks at the values: a fault of syntax anywhere comes
-/// before any other.
+/// Explains a fault like Mesos, which parses the whole body before it checks the values: a syntax error anywhere comes before
+/// any other.
 fn explain(
     body: &str,
     schema: &'static schema::Message,

@@ -22,7 +22,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest pause: a new leader is there within ten seconds.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The address of the leader that a refused call names, if it names one that can be an address.
+/// The address of the leader that a refused call names, if it is valid.
 #[must_use]
 pub fn named_leader(status: &Status) -> Option<&str> {
     let leader = status.metadata().get(LEADER)?.to_str().ok()?;
@@ -61,7 +61,7 @@ impl Backoff {
         longest * self.random.u32(500..=1_000) / 1_000
     }
 
-    /// Begins anew, after a success.
+    /// Starts over after a success.
     pub fn reset(&mut self) {
         self.pauses = 0;
     }
@@ -101,7 +101,7 @@ pub struct MasterSearch {
 }
 
 impl MasterSearch {
-    /// Among the masters of a list with commas between.
+    /// Parses a comma-separated list of masters.
     pub fn parse(list: &str, seed: u64) -> Result<Self, ListError> {
         let masters: Vec<_> = list.split(',').map(|one| one.trim().to_owned()).collect();
         if masters.len() > MASTERS_MAX {
@@ -120,7 +120,7 @@ impl MasterSearch {
         }
     }
 
-    /// Whom to ask next: the leader that was named, or the next of the list; after a whole round there is a pause.
+    /// The next master to try: the named leader, or the next of the list; after a whole round there is a pause.
     pub fn next_attempt(&mut self) -> Attempt {
         if let Some(master) = self.named.take() {
             self.followed += 1;

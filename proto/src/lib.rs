@@ -28,8 +28,8 @@ mod generated {
 /// The compiled `.proto` files, as gRPC reflection serves them.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// The version of Mesos whose interface both daemons speak, which is what they call their version. Digits and
-/// dots only: clients parse it, and decide by it what they may use.
+/// The version of Mesos whose interface both daemons implement, and which they report as their own. Digits and dots only:
+/// clients parse it, and choose their features by it.
 pub const INTERFACE_VERSION: &str = "1.12.0";
 
 pub use generated::{google, meseta, mesos};

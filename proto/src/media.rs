@@ -1,7 +1,7 @@
-//! Media types: which encoding a request has, which one its answer gets, and both codecs by type.
+//! Media types: the encodings of a request and of its answer, and both codecs by type.
 //!
-//! A Content-Type is compared exactly, as Mesos does. An Accept header is read as HTTP says, with
-//! quality values; between equals JSON wins, and no header accepts anything.
+//! A Content-Type is compared exactly, as Mesos does. An Accept header is read as HTTP defines it, with quality values;
+//! between equals JSON wins, and a missing header accepts anything.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -43,7 +43,7 @@ impl MediaType {
         HeaderValue::from_static(self.as_str())
     }
 
-    /// Exactly one of ours: no parameters, no other case.
+    /// Parses exactly one of our types: no parameters, no other case.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Json, Self::Protobuf, Self::RecordIo]
@@ -114,12 +114,12 @@ pub struct Accept(Vec<MediaRange>);
 struct MediaRange {
     main: String,
     sub: String,
-    /// In thousandths, as precise as HTTP allows.
+    /// The quality in thousandths, the precision of HTTP.
     quality: u16,
 }
 
 impl Accept {
-    /// All headers of the name together; without any, everything is acceptable.
+    /// Reads all headers of the name together; without any, everything is acceptable.
     #[must_use]
     pub fn of(headers: &HeaderMap, name: &HeaderName) -> Self {
         if !headers.contains_key(name) {
@@ -161,7 +161,7 @@ impl Accept {
         best.map(|(_, media)| media)
     }
 
-    /// That of the most specific item that matches.
+    /// The quality of the most specific item that matches.
     fn quality(&self, media: MediaType) -> u16 {
         let (main, sub) = media.as_str().split_once('/').unwrap_or_default();
         let specificity = |range: &MediaRange| match (range.main.as_str(), range.sub.as_str()) {
@@ -201,7 +201,7 @@ pub enum BodyError {
     Protobuf(protobuf::Error),
 }
 
-/// Reads a message; RecordIO is taken for what its records are by default, JSON.
+/// Reads a message; RecordIO is read as JSON, the default of its records.
 pub fn decode<T: WireMessage>(media: MediaType, body: &[u8]) -> Result<T, BodyError> {
     match media {
         MediaType::Json | MediaType::RecordIo => json::from_slice(body).map_err(BodyError::Json),
@@ -220,7 +220,7 @@ pub enum ChargedError {
     Interrupted,
 }
 
-/// Reads a message, and charges what it takes once it is decoded, which may be many times the body.
+/// Reads a message, and charges its decoded size, which may be many times the body.
 pub fn decode_charged<T: WireMessage>(
     media: MediaType,
     body: &[u8],
@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(read, launch, "{media:?}");
             assert!((real..2 * real).contains(&charge.bytes()), "{media:?}");
             assert_eq!(budget.used(), charge.bytes());
-            // What waits already leaves no room for it.
+            // The waiting data leaves no room for the message.
             let refused = decode_charged::<Launch>(media, body, &budget);
             assert!(
                 matches!(refused, Err(ChargedError::Exhausted(_))),

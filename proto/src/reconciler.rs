@@ -17,7 +17,7 @@ use meseta_resources::time::Moment;
 use crate::mesos::v1::scheduler::{Call, call};
 use crate::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
 
-/// Ended tasks that are remembered, so that a late update of one is not taken for an untracked task.
+/// The number of remembered ended tasks, so that a late update of such a task does not make it untracked.
 pub const ENDED_MAX: usize = 10_000;
 /// The maximum number of tasks in a request: some 2 MB, of the 32 MiB that a master accepts.
 pub const ASKED_MAX: usize = 10_000;
@@ -42,7 +42,7 @@ pub struct ReconcileIntervals {
 }
 
 impl Default for ReconcileIntervals {
-    /// A second, a minute, and the fifteen minutes that the Mesos documents give.
+    /// The intervals: a second, a minute, and the fifteen minutes of the Mesos documents.
     fn default() -> Self {
         Self {
             first_pause: Duration::from_secs(1),
@@ -57,7 +57,7 @@ impl Default for ReconcileIntervals {
 pub enum Request {
     /// The state of these tasks, with their agents as far as known.
     Explicit(Vec<call::reconcile::Task>),
-    /// All that the master knows.
+    /// The states of all tasks that the master knows.
     Implicit,
 }
 
@@ -80,17 +80,17 @@ impl Request {
 /// The meaning of an update for the framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// A task of ours is in this state now.
+    /// A tracked task is in this state now.
     State(TaskState),
     /// The state is already known.
     Known,
-    /// A task that was thought lost goes on.
+    /// A task that was presumed lost goes on.
     Recovered(TaskState),
-    /// A task of ours has ended in this state.
+    /// A tracked task has ended in this state.
     Ended(TaskState),
-    /// The master knows nothing of a task of ours: it never ran, or its agent was forgotten.
+    /// The master does not know a tracked task: it never ran, or its agent was forgotten.
     Unknown,
-    /// A live task that is not ours: kill it, or take it on with [`Reconciler::track`].
+    /// A live task that is not tracked: kill it, or adopt it with [`Reconciler::track`].
     Untracked,
 }
 
@@ -108,7 +108,7 @@ struct Round {
     started: Moment,
     next: Moment,
     pause: Duration,
-    /// Still to be sent once.
+    /// Whether the implicit request is still to be sent.
     implicit_due: bool,
     /// The last requested task since the last pause, while more tasks follow it.
     asked_to: Option<String>,
@@ -120,7 +120,7 @@ pub struct Reconciler {
     intervals: ReconcileIntervals,
     tasks: BTreeMap<String, Tracked>,
     ended: BTreeMap<String, TaskState>,
-    /// In order, the oldest first.
+    /// The ended tasks in order, the oldest first.
     ended_order: VecDeque<String>,
     round: Option<Round>,
     /// The start of the next periodic reconciliation; `None` while there is no stream.
@@ -143,7 +143,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes on a task: one that is about to be launched, or that a predecessor has left.
+    /// Tracks a task that is about to be launched, or one of a predecessor.
     pub fn track(&mut self, task: &str, agent: Option<&str>) {
         if self.ended.remove(task).is_some() {
             self.ended_order.retain(|ended| ended != task);
@@ -158,7 +158,7 @@ impl Reconciler {
         }
     }
 
-    /// The newest state of a task, as far as it is known.
+    /// The newest known state of a task.
     #[must_use]
     pub fn state(&self, task: &str) -> Option<TaskState> {
         match self.tasks.get(task) {
@@ -172,7 +172,7 @@ impl Reconciler {
         self.tasks.keys().map(String::as_str)
     }
 
-    /// Starts a reconciliation, in place of one that is under way. To be called at each SUBSCRIBED.
+    /// Starts a reconciliation, in place of a running one. To be called at each SUBSCRIBED.
     pub fn start(&mut self, now: Moment) {
         self.all_asked = ALL_ASKED_AFTER.map(|pause| now + pause).into();
         self.begin(now, false);
@@ -210,7 +210,7 @@ impl Reconciler {
     pub fn poll(&mut self, now: Moment) -> Option<Request> {
         let due = self.all_asked.iter().take_while(|at| **at <= now).count();
         if due > 0 {
-            // Once, however long nobody has polled.
+            // A single request, even after a long time without a poll.
             self.all_asked.drain(..due);
             return Some(Request::Implicit);
         }
@@ -223,7 +223,7 @@ impl Reconciler {
             return None;
         }
         if std::mem::take(&mut round.implicit_due) {
-            // The explicit questions follow at the next poll, in the same breath.
+            // The explicit requests follow at the next poll, without a pause.
             self.round = Some(round);
             return Some(Request::Implicit);
         }
@@ -234,7 +234,7 @@ impl Reconciler {
             return None;
         }
         if let Some(last) = tasks.last().filter(|_| has_more) {
-            // Those behind it follow at the next poll, in the same breath.
+            // The remaining tasks follow at the next poll, without a pause.
             round.asked_to = Some(last.task_id.value.clone());
         } else {
             round.next = now + round.pause;
@@ -244,7 +244,7 @@ impl Reconciler {
         (!tasks.is_empty()).then_some(Request::Explicit(tasks))
     }
 
-    /// Takes in an update, wherever it comes from; acknowledging it is the caller's affair.
+    /// Takes in an update from any source; acknowledging it is up to the caller.
     pub fn observe(&mut self, now: Moment, status: &TaskStatus) -> Observation {
         let task = status.task_id.value.as_str();
         let Ok(state) = TaskState::try_from(status.state) else {
@@ -321,8 +321,8 @@ impl Reconciler {
         })
     }
 
-    /// Notes a state of a live task; gives the one before. A repeat of an earlier state does not
-    /// turn the clock back: what an agent says about the start comes before what it says later.
+    /// Records a state of a live task; returns the previous one. A repeat of an earlier state does not go back: an agent's report
+    /// about the start comes before its later ones.
     fn note(&mut self, now: Moment, status: &TaskStatus, state: TaskState) -> Option<TaskState> {
         let tracked = self.tasks.get_mut(&status.task_id.value)?;
         let before = tracked.state;
@@ -353,7 +353,7 @@ impl Reconciler {
     }
 }
 
-/// Whether nothing is to be expected after this state.
+/// Whether no further state can follow this one.
 fn is_end(state: TaskState) -> bool {
     match state {
         TaskState::TaskFinished

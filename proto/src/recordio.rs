@@ -30,7 +30,7 @@ pub enum Error {
     Truncated,
 }
 
-/// Takes bytes as they come and gives whole records.
+/// Takes bytes as they arrive and returns whole records.
 #[derive(Debug)]
 pub struct Decoder {
     max_record_bytes: usize,
@@ -46,7 +46,7 @@ enum State {
 }
 
 impl Decoder {
-    /// A record longer than `max_record_bytes` is refused before anything is allocated for it.
+    /// A decoder that refuses a record longer than `max_record_bytes` before it allocates anything for it.
     #[must_use]
     pub fn new(max_record_bytes: usize) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Decoder {
         }
     }
 
-    /// Adds bytes; records are then had from [`Self::next_record`].
+    /// Adds bytes; [`Self::next_record`] then returns records.
     pub fn push(&mut self, bytes: &[u8]) {
         if !matches!(self.state, State::Failed(_)) {
             self.buffer.extend_from_slice(bytes);
@@ -95,7 +95,7 @@ impl Decoder {
         self.buffer.len()
     }
 
-    /// To be called at the end of the stream: an error unless it ended between records.
+    /// Ends the stream: an error unless it ended between records.
     pub fn finish(&self) -> Result<(), Error> {
         match &self.state {
             State::Failed(error) => Err(error.clone()),
@@ -111,7 +111,7 @@ impl Decoder {
             .take(HEADER_MAX_DIGITS + 1)
             .position(|b| *b == b'\n')
         else {
-            // Whatever follows, a header of something else than digits will not do.
+            // A header with anything but digits is invalid, regardless of later bytes.
             let digits = self.buffer.iter().all(u8::is_ascii_digit);
             return if digits && self.buffer.len() <= HEADER_MAX_DIGITS {
                 Ok(None)

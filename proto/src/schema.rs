@@ -1,8 +1,8 @@
-//! Tables of the messages' fields, and by them the check that `required` fields are there.
+//! Tables of the messages' fields, and the check for missing `required` fields that uses them.
 //!
-//! prost decodes a message that lacks a required field as if it were empty; whoever takes messages
-//! from outside asks here first. Enums are closed: an unknown number counts as absent. The walk is
-//! over wire bytes or parsed JSON, never over decoded messages, which no longer know.
+//! prost decodes a missing required field as an empty one, so code that reads messages from outside calls this check first.
+//! Enums are closed: an unknown number counts as absent. The walk is over wire bytes or parsed JSON, never over decoded
+//! messages, which have lost that information.
 
 use serde::Serialize;
 use serde::de::MapAccess;
@@ -11,7 +11,7 @@ use serde::de::MapAccess;
 pub trait WireMessage: prost::Message + Default + Serialize {
     const SCHEMA: &'static Message;
 
-    /// Reads the message from a JSON object, as the Mesos dialect has it.
+    /// Reads the message from a JSON object in the Mesos dialect.
     fn from_map<'de, A: MapAccess<'de>>(map: A) -> Result<Self, A::Error>;
 }
 
@@ -27,11 +27,11 @@ impl<T: WireMessage> WireMessage for Box<T> {
 pub struct Message {
     /// The name with its package: `mesos.v1.scheduler.Call`.
     pub name: &'static str,
-    /// Whether it, or a message inside it, has a required field.
+    /// Whether the message, or a message inside it, has a required field.
     pub has_required: bool,
     /// The size of a decoded message in memory, without its heap data.
     pub bytes: usize,
-    /// In the order of declaration.
+    /// The fields in the order of declaration.
     pub fields: &'static [Field],
     /// Indices into `fields`, in the order of field numbers.
     pub by_number: &'static [usize],
@@ -56,13 +56,13 @@ pub enum Label {
 #[derive(Debug)]
 pub enum Kind {
     Scalar,
-    /// The numbers it may take, sorted.
+    /// An enum with its valid numbers, sorted.
     Enum(&'static [i32]),
     Message(&'static Message),
 }
 
 impl Message {
-    /// Without its package and the messages it is declared in: `Call`.
+    /// The name without its package and the messages around its declaration: `Call`.
     #[must_use]
     pub fn short_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or(self.name)
@@ -87,17 +87,16 @@ impl Message {
     }
 }
 
-/// About what an encoded message takes once it is decoded: lists of small messages take many times what they
-/// are on the wire.
+/// The approximate decoded size of an encoded message: lists of small messages take many times their size on the wire.
 ///
-/// A walk without allocation. Bytes that are not well-formed count as far as they are, and levels that prost
-/// refuses do not count.
+/// A walk without allocation. Malformed bytes count as far as they are well-formed, and levels that prost refuses do not
+/// count.
 #[must_use]
 pub fn decoded_bytes(schema: &'static Message, bytes: &[u8]) -> usize {
     schema.bytes.saturating_add(pointed_to(schema, bytes, 0))
 }
 
-/// About what a decoded message takes.
+/// The approximate size of a decoded message.
 #[must_use]
 pub fn bytes_of<T: WireMessage>(message: &T) -> usize {
     decoded_bytes(T::SCHEMA, &message.encode_to_vec())
@@ -203,7 +202,7 @@ fn is_known(numbers: &[i32], varint: u64) -> bool {
     i32::try_from(varint.cast_signed()).is_ok_and(|n| numbers.binary_search(&n).is_ok())
 }
 
-/// `pieces` are the occurrences of one message, which together make it up.
+/// Collects from `pieces`, the occurrences of one message, which together make it up.
 fn collect_wire(
     schema: &'static Message,
     pieces: &[&[u8]],
@@ -363,7 +362,7 @@ impl<'a> Wire<'a> {
     }
 
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
-        // Groups are only ever unknown fields: stepped over, however deep.
+        // Groups are always unknown fields, so they are skipped at any depth.
         let mut group_depth = 0u32;
         loop {
             let key = u32::try_from(self.varint()?).ok()?;
@@ -487,7 +486,7 @@ mod tests {
 
     #[test]
     fn what_is_left_encoded_is_checked_as_well() {
-        // A task without its state, and one that is nested without end.
+        // A task without its state, and an endlessly nested one.
         let id = field(1, b"x");
         let task = [field(1, b"x"), field(2, &id), field(3, &id), field(5, &id)].concat();
         let report = field(2, &task);
@@ -559,7 +558,7 @@ mod tests {
             b"{}",
         ] {
             assert!(protobuf::from_slice::<Call>(bytes).is_err(), "{bytes:?}");
-            // Never trusted to be well-formed, all the same.
+            // The walk must also survive malformed bytes.
             let _ = missing::<Call>(bytes);
         }
     }

@@ -1,11 +1,11 @@
-//! Whether a command's environment and the checks of a task make sense in themselves.
+//! Validation of a command's environment and of a task's checks, independent of their context.
 //!
 //! The rules and words are those of Mesos, for both daemons. Invariant: nothing here depends on a cluster or a machine.
 
 use crate::mesos::v1::{self, CommandInfo};
 use crate::{Invalid, invalid};
 
-/// There is nothing to run in the command of a check; `what` names the check.
+/// The error that the command of a check has nothing to run; `what` names the check.
 pub fn no_command(command: &CommandInfo, what: &str) -> Invalid {
     let missing = if command.shell.unwrap_or(true) {
         "'shell command'"
@@ -15,7 +15,7 @@ pub fn no_command(command: &CommandInfo, what: &str) -> Invalid {
     invalid!("{what} must contain {missing}")
 }
 
-/// A variable has its value, in the one place where its type says.
+/// Checks that each variable has its value in the one place that its type requires.
 pub fn check_environment(command: Option<&CommandInfo>) -> Result<(), Invalid> {
     use v1::environment::variable::Type;
     let variables = command
@@ -71,7 +71,7 @@ pub fn check_environment(command: Option<&CommandInfo>) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A secret is itself or a name, as its type says.
+/// Checks that a secret has a value or a name, as its type requires.
 fn check_secret(secret: &v1::Secret) -> Result<(), Invalid> {
     use v1::secret::Type;
     let kind = secret.r#type.and_then(|kind| Type::try_from(kind).ok());
@@ -120,8 +120,8 @@ fn check_seconds(values: &[(&str, Option<f64>)]) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A health check has what its type needs, and no time that is negative; `environment` judges the variables of its
-/// command, as [`check_environment`] does.
+/// Checks that a health check has the parts that its type needs, and no negative time; `environment` validates the variables
+/// of its command, as [`check_environment`] does.
 pub fn check_health(
     check: &v1::HealthCheck,
     environment: impl Fn(Option<&CommandInfo>) -> Result<(), Invalid>,

@@ -1,6 +1,6 @@
-//! Resources and attributes as the v0 endpoints of both daemons show them.
+//! Resources and attributes in the format of the v0 endpoints of both daemons.
 //!
-//! Each type borrows what it shows and is `Serialize`, to stand in a view struct of a daemon.
+//! Each type borrows its data and is `Serialize`, for use in a view struct of a daemon.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Serialize for Summary<'_> {
         let mut sums: BTreeMap<(bool, &str), Cow<'_, Value>> = BTreeMap::new();
         for resource in self.0 {
             let key = (resource.is_revocable(), resource.name().as_str());
-            // A shared volume is one volume, however many hold it.
+            // A shared volume counts as one volume, regardless of its holders.
             let value = Cow::Borrowed(resource.value());
             let sum = sums
                 .remove(&key)

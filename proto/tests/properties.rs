@@ -1,4 +1,4 @@
-//! Random messages: JSON and binary tell the same, and prost-reflect agrees with both.
+//! Random messages: JSON and binary agree, and prost-reflect agrees with both.
 
 use meseta_proto::meseta::v1::agent_frame;
 use meseta_proto::mesos::v1::{self, agent, executor, master, scheduler};
@@ -166,11 +166,11 @@ fn agree_on<T: WireMessage + PartialEq + std::fmt::Debug>(bytes: &[u8], normal: 
         message
     );
 
-    // What another writer writes, we read.
+    // We can read the output of another writer.
     let read: T = json::from_slice(&canonical(&dynamic)).unwrap();
     assert_eq!(read, message);
 
-    // What we write, we read again, and so does another reader.
+    // Both we and another reader can read our output.
     let written = json::to_vec(&message);
     let read: T = json::from_slice(&written).unwrap();
     assert_eq!(json::to_vec(&read), written);

@@ -13,7 +13,7 @@ pub struct DomainTextError {
     reason: String,
 }
 
-/// A domain as JSON. It names a region and a zone.
+/// Parses a domain in JSON, which must name a region and a zone.
 pub fn parse_domain(text: &str) -> Result<DomainInfo, DomainTextError> {
     let error = |reason: String| DomainTextError { reason };
     let domain: DomainInfo =

@@ -62,8 +62,7 @@ pub enum FrameworkRolesError {
     InvalidRole(RoleError),
 }
 
-/// The roles a framework is in, in its own order: `roles` if it is capable of several, else `role`,
-/// which is `*` by default.
+/// The roles of a framework, in its own order: `roles` if it is capable of several, else `role`, which is `*` by default.
 pub fn framework_roles(framework: &FrameworkInfo) -> Result<Vec<Role>, FrameworkRolesError> {
     if !has_capability(framework, Type::MultiRole) {
         if !framework.roles.is_empty() {

@@ -99,7 +99,7 @@ fn read(index: usize, message: &v1::Resource) -> Result<res::Resource, Operation
 pub fn to_operation(operation: &res::Operation) -> Operation {
     use operation::Type;
     let write = |resource: &res::Resource| {
-        // A stack can say everything.
+        // A stack can express every reservation.
         to_resource(resource, Format::PostRefinement).unwrap_or_default()
     };
     let all = |resources: &[res::Resource]| resources.iter().map(write).collect();

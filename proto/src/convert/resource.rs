@@ -25,11 +25,12 @@ pub enum Format {
     PreRefinement,
     /// The stack `reservations` alone: everywhere in v1.
     PostRefinement,
-    /// Both, where the old format can say it: answers of the v0 endpoints.
+    /// Both formats, where the old one can express the reservation: answers of the v0 endpoints.
     Endpoint,
 }
 
-/// More than one reservation, or a static one with a principal or labels, and a receiver who knows of neither.
+/// A resource with more than one reservation, or with a static one that has a principal or labels, for a receiver that knows
+/// neither.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0} has a reservation that the format before refinement cannot say")]
 pub struct NotRepresentable(pub res::Resource);
@@ -56,8 +57,8 @@ pub enum ResourcesTextError {
     Resource(ResourcesError),
 }
 
-/// A list of resources as an operator writes it: `name(role):value;...`, or a JSON array of
-/// resources. What names no role is reserved to `default_role`.
+/// Parses an operator's list of resources: `name(role):value;...`, or a JSON array of resources. Resources without a role are
+/// reserved to `default_role`.
 pub fn parse_resources(text: &str, default_role: &Role) -> Result<Resources, ResourcesTextError> {
     if text.trim_start().starts_with('{') {
         return Err(ResourcesTextError::JsonObject);
@@ -79,7 +80,7 @@ pub fn resource(message: &v1::Resource) -> Result<res::Resource, RawResourceErro
     res::Resource::try_from(raw_resource(message))
 }
 
-/// All of them, added up; an empty one vanishes.
+/// The sum of all resources; empty ones vanish.
 pub fn resources(messages: &[v1::Resource]) -> Result<Resources, ResourcesError> {
     collect(messages.iter().map(raw_resource))
 }

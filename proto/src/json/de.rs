@@ -23,7 +23,7 @@ use crate::schema::WireMessage;
 
 pub(crate) use whole::{Root, RootArray, Skip, skip_all};
 
-/// Padding may be missing, and trailing bits are not looked at: as Mesos decodes.
+/// The decoding of Mesos: padding may be missing, and trailing bits are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -501,7 +501,7 @@ where
     }
 }
 
-/// A key, turned into the number that the generated match gives it.
+/// A key, turned into its number in the generated match.
 pub(crate) struct Key<F>(pub(crate) F);
 
 impl<'de, F: Fn(&str) -> u8> DeserializeSeed<'de> for Key<F> {

@@ -1,4 +1,4 @@
-//! Objects put together from parts that are text already: a large answer is not parsed to complete it.
+//! Objects built from parts that are text already, so that completing a large answer needs no parsing.
 
 use super::write;
 use crate::schema::WireMessage;

@@ -51,7 +51,7 @@ impl Serialize for Double {
     }
 }
 
-/// Messages that are left encoded; one that cannot be read is not shown.
+/// Messages that stay encoded; an unreadable one is left out.
 pub(crate) struct ManyEncoded<'a, T>(&'a [Vec<u8>], PhantomData<T>);
 
 impl<'a, T> ManyEncoded<'a, T> {

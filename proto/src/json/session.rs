@@ -1,8 +1,8 @@
-//! Whether a required field was missing while one body was read.
+//! The record of missing required fields while one body is read.
 //!
-//! A missing field must not end the reading: Mesos reports faults of conversion first, and then all
-//! that is missing. So a message that lacks something says so here and reading goes on. Outside
-//! [`within`], when serde reads a message on its own, it is an error at once.
+//! A missing field must not end the reading: Mesos reports faults of conversion first, and then all missing fields. So an
+//! incomplete message records that here and reading goes on. Outside [`within`], when serde reads a message on its own, a
+//! missing field is an error at once.
 
 use std::cell::{Cell, RefCell};
 
@@ -43,7 +43,7 @@ pub(crate) fn within<T>(
     (result, STATE.get() == State::Missing)
 }
 
-/// False when nobody asks later: the caller has to fail now.
+/// Records a missing field. False if no caller checks later: then the reader has to fail now.
 pub(crate) fn note_missing() -> bool {
     if STATE.get() == State::Outside {
         return false;
@@ -52,7 +52,7 @@ pub(crate) fn note_missing() -> bool {
     true
 }
 
-/// Runs `read`; what lists grow to meanwhile is charged, and ends the reading when there is no more.
+/// Runs `read`, and charges the growth of lists; the reading ends when there is no more room.
 pub(crate) fn charged<T>(
     charge: Charge,
     read: impl FnOnce() -> T,
@@ -78,7 +78,7 @@ pub(crate) fn charged<T>(
     (result, charged)
 }
 
-/// Counts an element of a list or a map, before it is put there.
+/// Counts an element of a list or a map, before its insertion.
 pub(crate) fn add_element<E: Error>(bytes: usize) -> Result<(), E> {
     let left = LEFT_BYTES.get();
     if let Some(left) = left.checked_sub(bytes) {

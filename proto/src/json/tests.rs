@@ -38,7 +38,7 @@ fn null_is_absence_at_any_depth() {
     );
     assert_eq!(info.roles, ["a"]);
     assert!(info.offer_filters.is_empty());
-    // Of a required field, it is as if it were missing.
+    // For a required field this equals a missing field.
     assert_eq!(
         refused::<FrameworkInfo>(r#"{"user": null, "name": "n"}"#),
         "Failed to convert JSON into FrameworkInfo protobuf: Missing required fields: user"
@@ -81,7 +81,7 @@ fn enums_go_by_name_alone() {
     assert_eq!(read::<Call>(&json!({"type": "FROM_2030"})).r#type, None);
 }
 
-/// A guarantee of minus zero was another one after protobuf and back.
+/// Regression: a guarantee of minus zero changed on the way through protobuf and back.
 #[test]
 fn minus_zero_is_zero() {
     for zero in [json!(-0.0), json!("-0"), json!("-0.0")] {
@@ -207,7 +207,7 @@ fn all_that_is_missing_is_listed() {
             format!("Failed to convert JSON into Call protobuf: Missing required fields: {paths}")
         );
     }
-    // By serde alone it is an error too.
+    // With serde alone it is an error too.
     assert!(serde_json::from_str::<FrameworkInfo>("{}").is_err());
     assert!(serde_json::from_str::<FrameworkInfo>(r#"{"user":"u","name":"n"}"#).is_ok());
 }

@@ -66,7 +66,7 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
     reconciler.observe(at(400), &answer("b", TaskState::TaskLost));
     assert_eq!(reconciler.poll(at(433)), None);
     assert!(reconciler.is_settled());
-    // Fifteen minutes later it begins anew, with everything that the master knows.
+    // Fifteen minutes later a reconciliation begins again, with all tasks that the master knows.
     assert_eq!(reconciler.next_deadline(), Some(at(10 + 600)));
     assert_eq!(reconciler.poll(at(610)), Some(Request::Implicit));
     assert_eq!(reconciler.next_deadline(), Some(at(433 + 900)));
@@ -74,8 +74,8 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
     assert_eq!(asked(reconciler.poll(at(1333))), ["a"]);
 }
 
-/// A master that leads since a moment knows only of the tasks of agents that are back: one that ran without being known here
-/// was not heard of before the next period.
+/// Regression: a new master knows only the tasks of agents that are back, so a running task that was unknown here stayed
+/// unknown until the next period.
 #[test]
 fn all_that_the_master_knows_is_asked_for_some_times_after_a_subscription() {
     let mut reconciler = Reconciler::new(ReconcileIntervals::default());
@@ -223,7 +223,7 @@ enum Fate {
     Arrives,
     Lost,
     Twice,
-    /// After this many others.
+    /// The answer arrives after this many others.
     Late(usize),
 }
 
@@ -253,8 +253,8 @@ fn truths() -> impl Strategy<Value = Vec<TaskState>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever the network does to answers and to the updates before them: once some get through, the
-    /// framework knows the truth about every task, and has asked no more often than its pace allows.
+    /// For any losses and delays of answers and of earlier updates: once some arrive, the framework knows the true state of every
+    /// task, and has sent no more requests than its pace allows.
     #[test]
     fn the_truth_is_known_once_anything_gets_through(
         truths in truths(),
@@ -267,7 +267,7 @@ proptest! {
         for index in 0..truths.len() {
             reconciler.track(&name(index), None);
         }
-        // Old news, in any order, from before the reconciliation: what each task went through.
+        // Old updates, in any order, from before the reconciliation: the earlier states of each task.
         let past = [TaskState::TaskStaging, TaskState::TaskStarting, TaskState::TaskRunning];
         for (task, which) in noise {
             if task < truths.len() {
@@ -280,7 +280,7 @@ proptest! {
         let mut requests = 0_u32;
         let mut last_request = None;
         let mut second = 1;
-        // The network is as bad as it likes for ten minutes, then it is good.
+        // The network may fail in any way for ten minutes, and then works.
         while !reconciler.is_settled() || requests == 0 {
             prop_assert!(second < 1_200, "not settled: {:?}", reconciler);
             let now = at(second);
@@ -322,7 +322,7 @@ proptest! {
         }
     }
 
-    /// No sequence of updates makes a live task of an ended one, or loses a task.
+    /// No sequence of updates revives an ended task, or loses a task.
     #[test]
     fn every_task_is_live_or_ended_and_the_end_is_kept(
         updates in proptest::collection::vec((0_usize..4, 0_i32..16, any::<bool>()), 0..80),

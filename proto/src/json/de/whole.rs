@@ -9,7 +9,7 @@ use super::Key;
 use crate::json::session;
 use crate::schema::WireMessage;
 
-/// Any value, read and forgotten.
+/// A value of any type, read and discarded.
 #[derive(Copy, Clone)]
 pub(crate) struct Skip;
 
