@@ -14,7 +14,7 @@ const ENTRIES_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entity {
     Some(Vec<String>),
-    /// Whoever or whatever it is.
+    /// Any principal or object.
     Any,
     /// No object is permitted.
     None,
@@ -30,7 +30,7 @@ pub struct Acl {
 /// The contents of a file of ACLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acls {
-    /// The decision where no entry matches; the daemon's own default when the file says nothing.
+    /// The decision where no entry matches; the daemon's own default when the file does not set it.
     pub permissive: Option<bool>,
     lists: BTreeMap<Action, Vec<Acl>>,
 }
@@ -146,7 +146,7 @@ fn entries(action: Action, value: &Value) -> Result<Vec<Acl>, AclError> {
     for (index, entry) in list.iter().enumerate() {
         let acl = one(action, &format!("{key}[{index}]"), entry)?;
         match acl.objects {
-            // Each role for itself, as Mesos has it, so that `a` and `a/%` may stand side by side.
+            // One entry for each role, as in Mesos, so that `a` and `a/%` may stand side by side.
             Entity::Some(values) if action.objects() == Objects::Roles => {
                 acls.extend(values.into_iter().map(|role| Acl {
                     principals: acl.principals.clone(),
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The last one alone was taken, so that what the first one denied was allowed.
+    /// Regression: only the last of two equal keys counted, so that an action denied by the first was allowed.
     #[test]
     fn a_key_that_is_there_twice_is_refused_by_its_name() {
         let list = |kind: &str| {
@@ -343,7 +343,7 @@ mod tests {
             let error = error(&text);
             assert!(error.contains(&format!("`{key}` is there twice")), "{error}");
         }
-        // In two objects it is not twice.
+        // In two objects the key is not a duplicate.
         let once = format!("{{{}}}", list("ANY"));
         assert_eq!(Acls::parse(&once).unwrap().of(Action::RunTask).len(), 1);
     }

@@ -3,13 +3,13 @@
 /// The kind of an action's objects, which decides how an entry is compared with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objects {
-    /// Values that must be the same.
+    /// Values that must be equal.
     Exact,
     /// Roles: `a/%` stands for all that are below `a`.
     Roles,
     /// Paths of endpoints that may be named at all.
     Paths,
-    /// All or none of them.
+    /// All objects or none of them.
     Whole,
 }
 
@@ -204,7 +204,7 @@ mod tests {
         page
     }
 
-    /// `docs/acls.md` as the declarations say; rewritten when `MESETA_BLESS` is set.
+    /// Compares `docs/acls.md` with the declarations; rewrites it when `MESETA_BLESS` is set.
     #[test]
     fn the_reference_page_is_what_is_declared() {
         let page = reference();

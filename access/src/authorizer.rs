@@ -61,7 +61,7 @@ impl Authorizer {
         }
     }
 
-    /// Follows `acls`; where these are silent, and do not say what then, `permissive` decides.
+    /// An authorizer with `acls`; `permissive` decides where they have neither a matching entry nor a default.
     #[must_use]
     pub fn new(acls: Acls, permissive: bool) -> Self {
         let permissive = acls.permissive.unwrap_or(permissive);
@@ -119,8 +119,8 @@ impl Authorizer {
         })
     }
 
-    /// Whether the action is allowed on every object, whatever its name. Where several entries together name them all
-    /// it may say no.
+    /// Whether the action is allowed on every object, regardless of its name. May return false where only several entries
+    /// together cover all objects.
     #[must_use]
     pub fn allows_all(&self, principal: Option<&str>, action: Action) -> bool {
         let Some(rules) = &self.rules else {
@@ -134,14 +134,14 @@ impl Authorizer {
             match (allowed(principal, &acl.principals), &acl.objects) {
                 (false, _) | (true, Entity::None) => return false,
                 (true, Entity::Any) => return true,
-                // What follows decides on the others.
+                // Later entries decide on the other objects.
                 (true, Entity::Some(_)) => {}
             }
         }
         rules.permissive
     }
 
-    /// On which objects a principal may act, of those that the rules name, `named_max` at most, and of all others.
+    /// The objects on which a principal may act: those that the rules name, at most `named_max`, and the decision for all others.
     #[must_use]
     pub fn extent(&self, principal: Option<&str>, action: Action, named_max: usize) -> Extent {
         let entries = self
@@ -184,7 +184,7 @@ impl Authorizer {
 pub struct Extent {
     /// Whether the action is allowed on objects that no entry names.
     pub unnamed: bool,
-    /// Objects, as entries name them, on which it is allowed; `a/%` is all roles below `a`.
+    /// The objects, as entries name them, on which the action is allowed; `a/%` means all roles below `a`.
     pub named: Vec<String>,
 }
 
@@ -213,7 +213,7 @@ impl Approver {
         self.authorizer.allows_everything()
     }
 
-    /// Another one where a daemon's rules have become others.
+    /// The version of the rules, which changes with them.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.authorizer.version
@@ -232,7 +232,7 @@ impl Approver {
             .allows_all(self.principal.as_deref(), action)
     }
 
-    /// On which objects the action is allowed; see [`Authorizer::extent`].
+    /// The objects on which the action is allowed; see [`Authorizer::extent`].
     #[must_use]
     pub fn extent(&self, action: Action, named_max: usize) -> Extent {
         self.authorizer

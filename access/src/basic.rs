@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The longest header that is looked at, in bytes.
+/// The longest header that is read, in bytes.
 const HEADER_BYTES_MAX: usize = 8 * 1024;
 
 /// The principal and secret of a basic authentication header.
@@ -21,7 +21,7 @@ impl std::fmt::Debug for Claim {
     }
 }
 
-/// Reads the value of an `Authorization` header; `None` if it is no basic one or makes no sense.
+/// Reads the value of an `Authorization` header; `None` if it is not basic or malformed.
 #[must_use]
 pub fn claim(header: &[u8]) -> Option<Claim> {
     if header.len() > HEADER_BYTES_MAX {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Any,
-    /// In small letters, without a dot at the end.
+    /// A name in small letters, without a dot at the end.
     Name(String),
     /// Every name that ends so; begins with a dot.
     Below(String),
@@ -126,7 +126,7 @@ impl Origin {
         parsed.ok_or_else(|| ParseError::Origin(text.to_owned()))
     }
 
-    /// The origin of a page whose address is in `Referer`.
+    /// The origin of a page from its address in `Referer`.
     fn of_page(address: &str) -> Option<Self> {
         let (scheme, rest) = address.split_once("://")?;
         let authority = rest.split(['/', '?', '#']).next()?;
@@ -134,7 +134,7 @@ impl Origin {
         Self::parse(&format!("{scheme}://{authority}")).ok()
     }
 
-    /// Whether a page of this origin asks the server that it came from.
+    /// Whether a page of this origin contacts its own server.
     fn is_of(&self, authority: &Authority, encrypted: bool) -> bool {
         let port = authority.port.or_else(|| default_port(&self.scheme));
         // Behind a proxy that ends TLS, a request in the clear may come from an encrypted page.
@@ -154,7 +154,7 @@ fn default_port(scheme: &str) -> Option<u16> {
 /// The effect of a request, by its method and its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// GET, HEAD: it shows something.
+    /// GET, HEAD: the request only reads.
     Reads,
     /// POST, PUT and the like.
     Changes,
@@ -165,7 +165,7 @@ pub enum Effect {
 /// The properties of a request that decide its origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Each `Host`, and the authority in the target.
+    /// The values of each `Host`, and the authority in the target.
     pub authorities: &'a [&'a str],
     pub origin: Option<&'a str>,
     pub referer: Option<&'a str>,
@@ -210,8 +210,8 @@ pub enum Source {
 pub struct Policy {
     pub hosts: Vec<HostPattern>,
     pub origins: Vec<Origin>,
-    /// Names without a dot are taken too. They come from a hosts file or the local network's own names, so
-    /// that no stranger can make one point here; a daemon on loopback has no need of them.
+    /// Whether names without a dot are accepted too. They come from a hosts file or the local network's own names, so that no
+    /// stranger can make one point here; a daemon on loopback does not need them.
     pub takes_short_names: bool,
 }
 
@@ -266,8 +266,8 @@ impl Policy {
         Ok(Source::Allowed)
     }
 
-    /// A name that is not ours may have been made to point here, so that a page of that name could read what
-    /// it likes. Nobody can do that with an address.
+    /// Whether the name or address belongs to this daemon. A foreign name may have been made to point here, so that a page of
+    /// that name could read everything. Nobody can do that with an address.
     fn is_ours(&self, authority: &Authority, more: &[HostPattern]) -> bool {
         let host = authority.host.as_str();
         authority.is_address
@@ -285,7 +285,7 @@ fn is_foreign(request: &Request<'_>, is_own: Option<bool>) -> bool {
     match (request.origin, is_own, site) {
         (_, _, Some(false)) | (_, Some(false), _) => true,
         (_, Some(true), _) => false,
-        // `null`, or nonsense: a browser that hides where a page comes from still says whether it is ours.
+        // `null`, or nonsense: a browser that hides the origin of a page still shows whether it is ours.
         (Some(origin), None, site) => origin != "null" || site.is_none(),
         // A page that cannot be understood.
         (None, None, None) => request.referer.is_some(),
@@ -293,7 +293,8 @@ fn is_foreign(request: &Request<'_>, is_own: Option<bool>) -> bool {
     }
 }
 
-/// Only browsers send these; a page cannot keep them from being sent, nor have another name for the browser.
+/// Whether the request has headers that only browsers send; a page can neither suppress them nor change the name of the
+/// browser.
 fn is_browser(request: &Request<'_>) -> bool {
     let names_itself = |agent: &str| agent.starts_with("Mozilla/");
     request.origin.is_some()
@@ -309,8 +310,8 @@ fn truncated(text: &str) -> String {
     text.chars().filter(is_plain).take(CHARS_MAX).collect()
 }
 
-/// Whether a body is of a type that a page's form can send to another site without asking that site, and that no
-/// client of these endpoints has reason to send. The form type itself is what `curl -d` sends.
+/// Whether a body is of a type that a page's form can send to another site without its consent, and that no client of these
+/// endpoints has reason to send. The form type itself is the one of `curl -d`.
 #[must_use]
 pub fn is_type_of_forms(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim();

@@ -23,7 +23,7 @@ const COMMENT: char = '#';
 const JSON: char = '{';
 /// The most memory that checking one secret may take, in KiB.
 const MEMORY_KIB_MAX: u32 = 256 * 1024;
-/// Most passes over that memory.
+/// The maximum number of passes over that memory.
 const PASSES_MAX: u32 = 32;
 
 /// A hash in PHC form, for example `$argon2id$v=19$m=19456,t=2,p=1$...`.
@@ -37,8 +37,7 @@ impl fmt::Debug for SecretHash {
 }
 
 impl SecretHash {
-    /// Hashes a secret with argon2id: some 20 MiB and tens of milliseconds, which is what makes guessing
-    /// dear.
+    /// Hashes a secret with argon2id: some 20 MiB and tens of milliseconds make guessing expensive.
     pub fn of(secret: &[u8], salt: [u8; 16]) -> Result<Self, CredentialError> {
         let hash = Argon2::default().hash_password_with_salt(secret, &salt);
         hash.map(Self)
@@ -202,7 +201,7 @@ pub fn is_principal(name: &str) -> bool {
     !name.is_empty() && name.len() <= PRINCIPAL_BYTES_MAX && name.chars().all(is_plain)
 }
 
-/// Whether a line of a file of credentials may begin with this principal: after these it is a comment, or JSON.
+/// Whether a line of a file of credentials may begin with this principal: otherwise the line is a comment, or JSON.
 #[must_use]
 pub fn may_begin_line(principal: &str) -> bool {
     !principal.starts_with([COMMENT, JSON])
@@ -219,7 +218,7 @@ pub fn fingerprint(key: &[u8; 32], claim: &Claim) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// The refusal of an object that has one of these keys twice. serde's own text is not passed on: it repeats what it met, which
+/// The refusal of an object that has one of these keys twice. serde's own text is not passed on: it repeats the input, which
 /// may be a secret.
 fn key_twice(error: &serde_json::Error) -> Option<CredentialError> {
     let text = error.to_string();
@@ -249,7 +248,7 @@ fn lines(text: &str) -> Result<Vec<Pair>, CredentialError> {
         .collect()
 }
 
-/// Whom a client calls itself, and its secret in plain text: the one place that has to know it.
+/// The principal of a client, and its secret in plain text: only here it is needed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
     pub principal: String,

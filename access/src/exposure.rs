@@ -9,7 +9,7 @@ pub struct Exposure {
     /// Every client must authenticate.
     pub authentication: bool,
     pub tls: bool,
-    /// The operator says that it does not matter.
+    /// Whether the operator accepts the risk.
     pub insecure: bool,
 }
 
@@ -44,7 +44,7 @@ fn remedy(lacks_authentication: bool, lacks_tls: bool) -> &'static str {
     }
 }
 
-/// Whether a daemon may start so, and how it behaves then.
+/// Checks whether a daemon may start with this exposure; returns its behaviour.
 pub fn check(exposure: Exposure) -> Result<Posture, ExposureError> {
     if exposure.address.to_canonical().is_loopback() || exposure.insecure {
         return Ok(Posture::Permissive);

@@ -16,7 +16,7 @@ pub struct Limit {
 /// The contents of a file of rate limits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RateLimits {
-    /// By principal; no limit where there is `None`.
+    /// The limits by principal; `None` means unlimited.
     principals: BTreeMap<String, Option<Limit>>,
     /// The limit that all other principals share.
     aggregate: Option<Limit>,
@@ -76,7 +76,7 @@ impl RateLimits {
     }
 }
 
-/// A second's worth may be saved up where no capacity is given.
+/// Builds a limit; without a capacity, a second's worth may be saved up.
 fn limit(
     of: &str,
     qps: Option<f64>,
@@ -100,7 +100,7 @@ fn limit(
 pub struct Bucket {
     limit: Limit,
     tokens: f64,
-    /// On the caller's clock.
+    /// The time of the last fill on the caller's clock.
     filled: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Bucket {
         (self.tokens + passed * self.limit.calls_per_second).min(self.limit.capacity)
     }
 
-    /// Takes one call, or says how long it has to wait.
+    /// Takes one call, or returns the time that it has to wait.
     pub fn take(&mut self, now: Duration) -> Result<(), Duration> {
         self.tokens = self.available(now);
         self.filled = self.filled.max(now);
@@ -156,7 +156,7 @@ impl Limiter {
         }
     }
 
-    /// Takes one call of this principal, or says how long it has to wait for the next.
+    /// Takes one call of this principal, or returns the time that it has to wait.
     pub fn take(&mut self, principal: Option<&str>, now: Duration) -> Result<(), Duration> {
         let own = principal.and_then(|principal| self.principals.get_mut(principal));
         match own {

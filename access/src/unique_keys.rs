@@ -1,7 +1,7 @@
-//! JSON in which no object has a key twice.
+//! JSON without duplicate keys in any object.
 //!
-//! Entered through [`parse`]. serde's own reader of any value keeps the last of two without a word, and of rules the first one
-//! may be what denies.
+//! serde's own reader of any value silently keeps the last of two, although the first may be the rule that denies. [`parse`]
+//! refuses duplicates instead.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Reads a text. An error that is one of the data, and not of the syntax, names a key that is there twice.
+/// Reads a text. An error of the data, and not of the syntax, names a duplicate key.
 pub(crate) fn parse(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str::<Unique>(text).map(|unique| unique.0)
 }

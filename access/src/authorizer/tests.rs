@@ -147,7 +147,7 @@ fn roles_are_offered_to_some_principals() {
     );
 }
 
-/// The three of the royal household, for every action whose objects are roles.
+/// The three principals of the royal household, for every action whose objects are roles.
 #[test]
 fn roles_below_a_role_are_named_by_a_percent_sign() {
     for action in Action::ALL {
@@ -181,7 +181,8 @@ fn roles_below_a_role_are_named_by_a_percent_sign() {
     }
 }
 
-/// Every action whose objects are compared one by one: some, only theirs, the rest nothing.
+/// Every action whose objects are compared one by one: a principal with some objects, one with only its own, and one without
+/// any.
 #[test]
 fn objects_of_every_kind_are_compared() {
     use crate::action::Objects::{Exact, Paths, Roles, Whole};
@@ -311,7 +312,7 @@ fn what_is_allowed_on_every_object_is_known_without_asking_for_each() {
     );
 }
 
-/// Whoever or whatever an entry of a generated list speaks of, as JSON.
+/// An entity of an entry of a generated list, as JSON.
 fn entity() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(r#"{"type":"ANY"}"#.to_owned()),
