@@ -1,4 +1,5 @@
-//! Keeps what libFuzzer found, `fuzz/corpus/TARGET/`, in `fuzz/corpora/TARGET.records`: the shortest inputs, as many as fit.
+//! Keeps the findings of libFuzzer, `fuzz/corpus/TARGET/`, in `fuzz/corpora/TARGET.records`: the shortest inputs, as many as
+//! fit.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Writes what libFuzzer begins with, the seeds and the corpus of every target: one file each in `fuzz/corpus/TARGET/`.
+//! Writes the initial inputs of libFuzzer, the seeds and the corpus of every target: one file each in `fuzz/corpus/TARGET/`.
 
 use std::io;
 use std::path::Path;

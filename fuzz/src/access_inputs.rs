@@ -5,7 +5,7 @@
 use meseta_access::rate_limits::RateLimits;
 use meseta_access::{Acls, Action, Authorizer, SecretHash, basic};
 
-/// Whatever the list says, asking about anything gets an answer.
+/// For any list, every question gets an answer.
 pub fn acls(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

@@ -16,10 +16,10 @@ fn path(target: &str) -> PathBuf {
     folder.join(format!("{target}.records"))
 }
 
-/// The inputs of a target; none if nothing was kept.
+/// The inputs of a target; empty if nothing was kept.
 ///
 /// # Errors
-/// As reading the file, or if that is not one of records.
+/// As for reading the file, or if the file does not hold records.
 pub fn read(target: &str) -> io::Result<Vec<Vec<u8>>> {
     let path = path(target);
     let bytes = match fs::read(&path) {
@@ -40,10 +40,10 @@ pub fn read(target: &str) -> io::Result<Vec<Vec<u8>>> {
     Ok(inputs)
 }
 
-/// Keeps the shortest of these inputs, as many as fit; gives how many.
+/// Keeps the shortest of these inputs, as many as fit; returns their number.
 ///
 /// # Errors
-/// As writing the file.
+/// As for writing the file.
 pub fn write(target: &str, mut inputs: Vec<Vec<u8>>) -> io::Result<usize> {
     inputs.sort_by(|one, other| (one.len(), one).cmp(&(other.len(), other)));
     inputs.dedup();

@@ -17,7 +17,7 @@ use meseta_proto::mesos::v1::scheduler;
 pub struct Target {
     pub name: &'static str,
     pub body: fn(&[u8]),
-    /// Inputs that mean something to it.
+    /// Inputs with a meaning for the body.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

@@ -28,7 +28,7 @@ const STEPS_MAX: usize = 200;
 /// Frameworks and agents that take part.
 const ACTORS: u8 = 4;
 
-/// Takes the input byte by byte; afterwards everything is zero.
+/// Takes the input byte by byte; after its end every byte is zero.
 struct Source<'a>(&'a [u8]);
 
 impl<'a> Source<'a> {
@@ -73,7 +73,7 @@ struct World {
     unwritten: Option<Lsn>,
 }
 
-/// Plays what the bytes say.
+/// Plays the sequence that the bytes encode.
 pub fn master_core(data: &[u8]) {
     let mut source = Source(data);
     let mut world = World::new();
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// All that can be looked at, counters apart.
+    /// All observable state except counters.
     fn digest(&mut self) -> String {
         let snapshot = self.core.snapshot();
         format!(
@@ -526,7 +526,7 @@ impl World {
         }
     }
 
-    /// Any call that can be decoded and makes sense in itself.
+    /// Makes any decodable call that is valid in itself.
     fn drawn_call(&mut self, source: &mut Source<'_>) {
         let who = source.byte();
         let Ok(message) = protobuf::from_slice::<scheduler::Call>(source.bytes()) else {
@@ -539,8 +539,8 @@ impl World {
         }
     }
 
-    /// Any frame that can be decoded, of a registered agent or a new one. What an agent
-    /// says of itself is believed, so only what it says of others is drawn.
+    /// Sends any decodable frame, of a registered agent or a new one. The master trusts an agent's statements about itself, so
+    /// only statements about others are drawn.
     fn drawn_frame(&mut self, source: &mut Source<'_>) {
         let who = source.byte();
         let Ok(frame) = protobuf::from_slice::<meseta::AgentFrame>(source.bytes()) else {

@@ -1,4 +1,4 @@
-//! Inputs near those that mean something: seeds, cut, spliced and bent.
+//! Inputs near meaningful ones: seeds, cut, spliced and bent.
 //!
 //! Deterministic: the same seed gives the same inputs.
 
@@ -10,7 +10,7 @@ const SYNTAX_BYTES: &[u8] = b"\"{}[]:,;-+.eE0129\\/*()\n\t \0\x7f\xff";
 /// The longest input that is made of a seed.
 const LENGTH_MAX: usize = 4_096;
 
-/// Runs the body on each seed, and on so many variations of them.
+/// Runs the body on each seed, and on `count` variations of them.
 pub fn run(body: fn(&[u8]), seeds: &[Vec<u8>], count: u32, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     for input in seeds {
@@ -21,7 +21,7 @@ pub fn run(body: fn(&[u8]), seeds: &[Vec<u8>], count: u32, seed: u64) {
     }
 }
 
-/// Shows the input when the body panics, as it can be made a seed.
+/// Prints the input when the body panics, so that it can become a seed.
 fn run_and_report(body: fn(&[u8]), input: &[u8]) {
     struct OnPanic<'a>(&'a [u8]);
     impl Drop for OnPanic<'_> {

@@ -21,7 +21,7 @@ fn text_of<E: std::fmt::Display>(error: E) {
     assert!(!error.to_string().is_empty(), "an error says what is wrong");
 }
 
-/// JSON that was understood is the same after JSON and after protobuf.
+/// Accepted JSON is the same after JSON and after protobuf.
 fn json_message<T: WireMessage + PartialEq>(data: &[u8]) {
     match json::from_slice::<T>(data) {
         Ok(message) => {
@@ -36,7 +36,7 @@ fn json_message<T: WireMessage + PartialEq>(data: &[u8]) {
     }
 }
 
-/// Protobuf that was understood is the same after protobuf, and can be shown as JSON.
+/// Accepted protobuf is the same after protobuf, and can be shown as JSON.
 fn protobuf_message<T: WireMessage>(data: &[u8]) {
     match protobuf::from_slice::<T>(data) {
         Ok(message) => {
@@ -92,7 +92,7 @@ pub fn operator_bodies(data: &[u8]) {
     let _refused = json::many_from_slice::<v1::MachineId>(data).map_err(text_of);
 }
 
-/// Resources survive both formats, and arithmetic gives back what it took.
+/// Resources survive both formats, and subtraction reverses addition.
 pub fn resource_messages(data: &[u8]) {
     let Ok(messages) = json::many_from_slice::<v1::Resource>(data) else {
         return;
@@ -153,9 +153,9 @@ pub fn plain_texts(data: &[u8]) {
     let _refused = ContainerId::new(text).map_err(text_of);
 }
 
-/// The records of a stream do not depend on how it was cut into chunks.
+/// The records of a stream do not depend on its division into chunks.
 pub fn record_io(data: &[u8]) {
-    // What an error shows of the stream is as much as has come.
+    // An error shows as much of the stream as has arrived.
     let outcome = |chunks: &[&[u8]]| {
         let (found, error) = records(chunks);
         (found, error.as_ref().map(std::mem::discriminant))

@@ -1,4 +1,4 @@
-//! Inputs that mean something: where variations and libFuzzer begin. What libFuzzer found is among them.
+//! Meaningful inputs, from which variations and libFuzzer begin. They include findings of libFuzzer.
 
 use meseta_proto::mesos::v1::{agent, executor, master};
 use meseta_proto::{WireMessage, json, meseta, protobuf};

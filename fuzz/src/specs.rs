@@ -2,7 +2,7 @@
 
 use meseta_estimators::{ControllerSpec, EstimatorSpec};
 
-/// Expressions are read or refused, however deep they go.
+/// Expressions are parsed or refused at any depth.
 pub fn module_specs(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

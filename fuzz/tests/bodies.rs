@@ -1,13 +1,13 @@
 //! Each fuzz target's body on its seeds, on variations of them, and on its corpus: always the same, and a bounded number.
 //!
-//! libFuzzer finds more (see the README); what it found is a seed.
+//! libFuzzer finds more (see the README); its findings are seeds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use meseta_fuzz::{ALL, mutate};
 
-/// Changing it draws other variations.
+/// The seed of the variations; changing it draws others.
 const SEED: u64 = 20_250_801;
 
 /// A test for each target, with the number of variations.
