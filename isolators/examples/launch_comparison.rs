@@ -198,7 +198,7 @@ impl Floor {
     }
 }
 
-/// A container engine, run again and again by a shell that has unmounted the v2 tree for itself.
+/// A container engine, run repeatedly by a shell that has unmounted the v2 tree for itself.
 struct Engine {
     name: &'static str,
     shell: Child,

@@ -76,7 +76,7 @@ fn compare(
         }
         Ok(thread_secs()? - began)
     };
-    // Once around, so that every container has its descriptors.
+    // One round in advance, so that every container has its descriptors.
     for _ in 0..SLOW_EVERY {
         sweep()?;
     }
@@ -112,7 +112,7 @@ fn compare(
     Ok(())
 }
 
-/// The control files that this process holds open of its own containers.
+/// The control files of its own containers that this process holds open.
 fn kept_files(root: &Path) -> Result<Vec<PathBuf>, AnyError> {
     let mut roots: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     let needle = format!("/{}/", root.display());

@@ -22,7 +22,7 @@ use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 /// Attempts of an open: a rename elsewhere at the same moment makes the kernel fail with EAGAIN.
 const TRIES: usize = 16;
 
-/// Folders are emptied in place down to this depth, with a descriptor for each level.
+/// The depth down to which folders are emptied in place, with a descriptor for each level.
 const DEPTH_MAX: usize = 32;
 
 /// The maximum number of repeated reads of folders of one tree that were not empty in the end. Some filesystems skip names
@@ -55,7 +55,7 @@ static FOLDER_CREATION: Mutex<()> = Mutex::new(());
 /// The owner of a new file: user and group.
 pub type Owner = Option<(u32, u32)>;
 
-/// A folder that everything stays in.
+/// A folder that no operation below it leaves.
 #[derive(Debug)]
 pub struct Folder {
     fd: OwnedFd,
@@ -76,7 +76,7 @@ pub enum RemovalProgress {
     Stopped(Option<io::Error>),
 }
 
-/// A file that output goes to.
+/// An open output file.
 #[derive(Debug)]
 pub struct OutputFile {
     /// The file, open for writing.
@@ -93,7 +93,7 @@ impl Folder {
         Ok(Self { fd })
     }
 
-    /// A folder beneath this one, at a relative path; an empty path is this one.
+    /// A folder beneath this one, at a relative path; an empty path means this folder.
     pub fn folder(&self, path: &Path) -> io::Result<Self> {
         let fd = self.open_at(path, NAMED)?;
         Ok(Self { fd })
@@ -103,7 +103,7 @@ impl Folder {
     pub fn open_at(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
         let path = or_itself(path);
         let mut flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        // Beside `O_PATH` the call takes hardly anything.
+        // Together with `O_PATH` the call accepts almost no other flag.
         if !flags.contains(OFlag::O_PATH) {
             flags |= OFlag::O_NOCTTY;
         }
@@ -143,7 +143,7 @@ impl Folder {
         Ok(at)
     }
 
-    /// A new folder in this one.
+    /// Makes a new subfolder of this folder.
     pub fn make_folder(&self, name: &OsStr, mode: u32, owner: Owner) -> io::Result<Self> {
         let _one_at_a_time = FOLDER_CREATION
             .lock()
@@ -175,7 +175,7 @@ impl Folder {
         }
     }
 
-    /// A new file in this folder, open for writing.
+    /// Makes a new file in this folder, open for writing.
     pub fn create(
         &self,
         name: &OsStr,
@@ -275,7 +275,7 @@ impl Folder {
         }
     }
 
-    /// Opens a folder in this one to remove its contents; one where something is mounted is refused.
+    /// Opens a subfolder to remove its contents; refuses a mount point.
     fn step_into(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         let how = OpenHow::new()
             .flags(LISTED | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
@@ -291,12 +291,12 @@ struct Removal<'a> {
     /// The question after each entry, and whether its answer was no.
     may_go_on: &'a dyn Fn() -> bool,
     is_stopped: bool,
-    /// Folders too deep are moved up to the top, under numbers from here on.
+    /// The numbers of folders that were moved to the top because they were too deep.
     first: u64,
     next: u64,
     /// The remaining number of repeated reads of folders that are not empty.
     further_passes: usize,
-    /// The clock that changes are dated by, and when the removal began by that.
+    /// The clock of change times, and the start of the removal by that clock.
     clock: fn() -> (i64, i64),
     began: (i64, i64),
     late: usize,

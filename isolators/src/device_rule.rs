@@ -26,7 +26,7 @@ pub struct DeviceRule {
     pub mknod: bool,
 }
 
-/// A text is no line of a device list.
+/// The text is not a line of a device list.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 #[error("{0:?} is no device rule: expected for example \"c 1:3 rwm\" or \"b 8:* r\"")]
 pub struct DeviceRuleError(String);

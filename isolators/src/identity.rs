@@ -16,7 +16,7 @@ use meseta_resources::NESTING;
 
 use crate::sys;
 
-/// Longest container name: a path component, with room for a suffix.
+/// The longest container name: a path component, with room for a suffix.
 pub const CONTAINER_NAME_BYTES_MAX: usize = 200;
 
 /// A container id that is safe as one path component of a cgroup tree. A nested container has the name `outer+inner`.
@@ -33,7 +33,7 @@ pub enum ContainerNameError {
     /// A leading dot is reserved for our own folders (and for `..`).
     #[error("a container name may not start with '.': {0:?}")]
     LeadingDot(String),
-    /// A byte outside `[A-Za-z0-9._:@=+-]`.
+    /// The name has a byte outside `[A-Za-z0-9._:@=+-]`.
     #[error("a container name holds letters, digits and ._:@=+- only: {0:?}")]
     Character(String),
 }
@@ -127,7 +127,7 @@ impl ProcessIdentity {
         )
     }
 
-    /// The inverse of [`ProcessIdentity::to_text`].
+    /// Parses the output of [`ProcessIdentity::to_text`].
     pub fn from_text(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
         let pid = words.next()?.parse().ok().filter(|pid| *pid > 0)?;

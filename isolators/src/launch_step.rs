@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// The step of a launch that failed, roughly in the order they happen; later additions are last. The number of a step
-/// is its code, which is stored.
+/// The failed step of a launch, roughly in order of execution; later additions are last. The number of a step is its code,
+/// which is stored.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum LaunchStep {
@@ -60,7 +60,7 @@ impl LaunchStep {
         Self::CgroupNamespace,
     ];
 
-    /// A number from 1 on. Async-signal-safe.
+    /// The code of the step, from 1 on. Async-signal-safe.
     pub(crate) fn code(self) -> u8 {
         self as u8
     }

@@ -29,7 +29,7 @@ impl LimitEvent {
                 nix::unistd::read(descriptor, &mut [0; 8])?;
             }
             Self::File(file) => {
-                // The kernel notes the read; the content is of no interest here.
+                // The kernel records the read; the content does not matter here.
                 file.read_at(&mut [0; 512], 0)?;
             }
         }

@@ -1,8 +1,7 @@
 //! The table of mounts of a process, `mountinfo` of proc(5).
 //!
-//! Entered through [`MountTable::read`]. Names are bytes: the kernel escapes white space and backslashes in them, and
-//! nothing else, so that a name need not be text. Invariant: a line that makes no sense costs that mount, and never the
-//! table.
+//! [`MountTable::read`] reads it. Names are bytes: the kernel escapes white space and backslashes in them, and nothing else,
+//! so that a name need not be text. Invariant: a malformed line loses its mount, and never the table.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,7 +14,7 @@ pub struct Mount {
     pub id: i32,
     /// The file system, as `major:minor`.
     pub device: String,
-    /// The folder of the file system that is mounted.
+    /// The mounted folder of the file system.
     pub root: PathBuf,
     /// The mount point, as the process sees it.
     pub point: PathBuf,
@@ -111,7 +110,7 @@ impl MountTable {
         self.iter().find(|mount| mount.id == id)
     }
 
-    /// Whether no mount is known.
+    /// Whether the table has no mounts.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

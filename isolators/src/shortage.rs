@@ -56,7 +56,7 @@ fn again_after<T>(
     look()
 }
 
-/// Counts a look that failed for a reason of our own and is made again.
+/// Counts a read that is repeated because of the agent's shortage or a failed device.
 pub fn note_repeated() {
     REPEATED.fetch_add(1, Ordering::Relaxed);
 }

@@ -51,7 +51,7 @@ impl ExitRecord {
         self.cause == ExitCause::Exited(0)
     }
 
-    /// The line that is stored.
+    /// The stored form of the record: a line.
     pub(crate) fn to_line(self) -> String {
         let (cause, value, step) = match self.cause {
             ExitCause::Exited(code) => ("exited", code, 0),
@@ -65,7 +65,7 @@ impl ExitRecord {
         format!("{body} {sum:08x}\n")
     }
 
-    /// The inverse of [`ExitRecord::to_line`].
+    /// Parses the output of [`ExitRecord::to_line`].
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         let (body, sum) = line.strip_suffix('\n')?.rsplit_once(' ')?;
         if sum.len() != 8 || u32::from_str_radix(sum, 16).ok()? != crc32fast::hash(body.as_bytes())
@@ -121,7 +121,7 @@ pub enum StatusError {
         #[source]
         source: io::Error,
     },
-    /// The file holds something else, or is of a version that we do not know.
+    /// The file holds other data, or a record of an unknown version.
     #[error("the exit status {path} is damaged or of an unknown version: {text:?}")]
     Damaged {
         path: PathBuf,
@@ -172,7 +172,7 @@ mod tests {
                 let mut bytes = line.clone().into_bytes();
                 bytes[at] ^= 1;
                 let spoilt = String::from_utf8_lossy(&bytes).into_owned();
-                // Letter case of the sum itself does not matter, so only that may read back.
+                // The letter case of the sum itself does not matter, so only that change may be accepted.
                 assert_eq!(ExitRecord::from_line(&spoilt), None, "{spoilt:?}");
                 assert_eq!(ExitRecord::from_line(&line[..at]), None, "cut at {at}");
             }

@@ -30,7 +30,7 @@ pub struct CpuUsage {
     /// CFS periods in which the container was throttled.
     pub nr_throttled: Option<u64>,
     pub throttled_secs: Option<f64>,
-    /// The quota in force, in CPUs; `None` without one.
+    /// The quota in force, in CPUs; `None` without a quota.
     pub limit_cpus: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ pub struct MemoryUsage {
     pub kernel_bytes: Option<u64>,
     /// The part of `kernel_bytes` in buffers of sockets.
     pub kernel_tcp_bytes: Option<u64>,
-    /// The most that was ever charged.
+    /// The highest charge so far.
     pub max_usage_bytes: Option<u64>,
     /// Processes of this container that the kernel killed because memory ran out.
     pub oom_kills: Option<u64>,
@@ -90,7 +90,7 @@ pub struct IoUsage {
 /// Total time in which some tasks of the container stalled, waiting for a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PressureUsage {
-    /// Waiting for a processor.
+    /// Total time in which some tasks waited for a processor.
     pub cpu_some_secs: Option<f64>,
     /// Total time in which all tasks waited for a processor, because of a quota or of others.
     pub cpu_full_secs: Option<f64>,
@@ -148,7 +148,7 @@ impl ContainerUsage {
         self.merge_local(other, |_, other| other, |_, other| other);
     }
 
-    /// Makes the local figures absent, but for threads, which not every isolator counts in each group alone.
+    /// Makes the local figures absent, except threads, which not every isolator counts in each group alone.
     pub(crate) fn clear_local(&mut self) {
         self.take_local(&Self::default());
         self.pids.processes = None;

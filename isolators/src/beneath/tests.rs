@@ -122,7 +122,7 @@ fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
     fs::create_dir_all(&tree).expect("made");
     symlink(&outside, tree.join("link")).expect("linked");
     fs::hard_link(outside.join("file"), tree.join("hard")).expect("linked");
-    // Deeper than paths, descriptors and a thread's stack go.
+    // Deeper than paths, descriptors and a thread's stack allow.
     let mut at = Folder::open(&tree).expect("opened");
     for level in 0..20_000 {
         if level % 1000 == 0 {
@@ -146,7 +146,7 @@ fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
         fs::read_to_string(outside.join("file")).expect("there"),
         "theirs"
     );
-    // A link is removed itself.
+    // A link itself is removed.
     symlink(&outside, inside.join("link")).expect("linked");
     folder.remove(Path::new("link")).expect("removed");
     assert!(!inside.join("link").exists() && outside.join("file").exists());
@@ -250,7 +250,8 @@ fn all_names_of_one_file_are_removed_at_once() {
     assert!(!tree.exists());
 }
 
-/// A machine that started with its clock a day ahead removed a few thousand entries of a tree at a time.
+/// Regression: on a machine that started with its clock a day ahead, one removal removed only a few thousand entries of a
+/// tree.
 #[test]
 fn what_is_dated_ahead_of_the_clock_is_removed_at_once() {
     let (_dir, inside, _) = place();

@@ -21,7 +21,7 @@ use super::{Controller, Groups, Version};
 use crate::identity::ProcessIdentity;
 use crate::sys::{KillPayload, send_kill_request, send_signal};
 
-/// First and longest pause between two looks.
+/// First and longest pause between two reads.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
@@ -44,7 +44,7 @@ pub(crate) enum Progress {
     Emptied,
     /// All groups of the container are gone.
     Done,
-    /// A deadline passed; this is left.
+    /// A deadline passed; describes the remaining processes or groups.
     Stuck(String),
 }
 
@@ -179,7 +179,7 @@ impl Destroy {
         let Some(freezer) = self.freezer() else {
             return self.enter(Stage::Kill, now);
         };
-        // Written on every look: a freeze that met a fork can stay FREEZING until asked again.
+        // Written at every step: a freeze that met a fork can stay FREEZING until the next write.
         let _ = fs::write(freezer.join("freezer.state"), "FROZEN");
         let state = read_text(&freezer, "freezer.state").unwrap_or_default();
         if state.trim() != "FREEZING" || now >= self.since.saturating_add(self.options.freeze) {
@@ -292,7 +292,7 @@ fn collect_pids(dir: &Path, pids: &mut Vec<i32>) {
     }
 }
 
-/// The folders in a group's folder.
+/// The subfolders of a group's folder.
 pub(crate) fn subgroups(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
@@ -430,7 +430,7 @@ mod tests {
         let mut now = Duration::ZERO;
         assert!(matches!(destroy.step(now), Progress::Wait(_)));
         assert_eq!(state(), "THAWED");
-        // A freezer that never gets there holds the kill up no longer than its deadline.
+        // A freezer that never finishes delays the kill no longer than its deadline.
         destroy.stage = Stage::Freeze;
         destroy.since = now;
         let (answer, after) = run(&mut destroy);
@@ -455,7 +455,7 @@ mod tests {
             fs::read_to_string(group.join("cgroup.kill")).expect("read"),
             "1"
         );
-        // The process goes; the fixture's files stay, as the kernel's would not.
+        // The process ends; unlike the kernel's, the fixture's files stay.
         fs::write(group.join("leaf/cgroup.procs"), "").expect("written");
         let (answer, _) = run(&mut destroy);
         assert!(matches!(answer, Progress::Stuck(left) if left.contains("leaf")));

@@ -8,7 +8,7 @@ use super::{Controller, KnobWrite, UNLIMITED_MIN_BYTES};
 /// Memory limits are rounded down to pages, of 64 KiB at most.
 const PAGE_MAX: u64 = 64 << 10;
 
-/// Cannot be read back as they were written.
+/// Files that the kernel does not show as they were written.
 const WRITE_ONLY: [&str; 3] = ["devices.allow", "devices.deny", "(device program)"];
 
 /// The files that an update never lowers under a running task, so a higher value may be from an earlier demand.

@@ -53,7 +53,7 @@ pub struct CgroupTree {
 pub struct Host {
     pub proc: PathBuf,
     pub mode: Mode,
-    /// v1 hierarchies with a controller that we know.
+    /// The v1 hierarchies with a known controller.
     pub v1: Vec<V1Hierarchy>,
     /// The cgroup v2 tree, if there is one.
     pub unified: Option<Unified>,
@@ -157,7 +157,7 @@ impl Host {
         v1.chain(v2).collect()
     }
 
-    /// Whether a controller can be used here, in whichever tree.
+    /// Whether a controller is usable here, in any tree.
     pub fn offers(&self, controller: Controller) -> bool {
         self.v1
             .iter()

@@ -17,7 +17,7 @@ pub struct KnobWrite {
     pub controller: Controller,
     pub file: &'static str,
     pub value: String,
-    /// Whether a kernel without this file may go without.
+    /// Whether the write is skipped if the kernel does not have this file.
     pub optional: bool,
 }
 
@@ -41,7 +41,7 @@ impl KnobWrite {
     }
 }
 
-/// A group could not be made or written.
+/// Errors of making a group or writing to it.
 #[derive(Debug, thiserror::Error)]
 pub enum KnobError {
     #[error("failed to create the cgroup {path}")]
@@ -76,12 +76,12 @@ pub enum KnobError {
     },
 }
 
-/// Carries one planned write out.
+/// Carries out a planned write.
 pub(super) fn write(dir: &Path, write: &KnobWrite) -> Result<(), KnobError> {
     write_file(&dir.join(write.file), &write.value, write.controller)
 }
 
-/// Writes one file, which the kernel must have.
+/// Writes to a file, which the kernel must have.
 pub(super) fn write_file(
     path: &Path,
     value: &str,
@@ -117,7 +117,7 @@ fn fact_of(read: io::Result<String>) -> io::Result<Option<String>> {
     match read {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_shortage(&error) || is_device_failure(&error) => Err(error),
-        // Not there, or its group is being removed.
+        // The file is missing, or its group is being removed.
         Err(_) => Ok(None),
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn flat_values<const N: usize>(text: &str, keys: [&str; N]) -> [Optio
     values
 }
 
-/// The processes in a group itself, without its children. A group that is gone has none.
+/// The processes in a group itself, without its children. A removed group has none.
 pub(crate) fn list_pids(dir: &Path) -> io::Result<Vec<i32>> {
     match fs::read_to_string(dir.join("cgroup.procs")) {
         // 0 stands for a process of a pid namespace that we cannot see. It must never be used in a kill, where it means our own

@@ -30,7 +30,7 @@ const NESTED_MAX: usize = 4096;
 /// Folder of a container's processes on v2.
 const LEAF: &str = "leaf";
 
-/// A layout cannot be made on this host.
+/// Errors of a layout that is impossible on this host.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     #[error("cgroups root {0:?} must be a relative path without '..'")]
@@ -118,7 +118,7 @@ impl Layout {
         })
     }
 
-    /// A layout without any group, for hosts or users that have none.
+    /// A layout without any group, for hosts or users without cgroups.
     pub fn none() -> Self {
         Self {
             trees: Vec::new(),
@@ -170,7 +170,7 @@ impl Layout {
             .collect()
     }
 
-    /// The folder in each tree that containers with revocable CPUs are in.
+    /// The parent of containers with revocable CPUs in each tree.
     pub fn revocable_dirs(&self) -> Vec<PathBuf> {
         let dirs = self.instance_dirs().into_iter();
         dirs.map(|dir| dir.join(REVOCABLE)).collect()
@@ -189,7 +189,7 @@ impl Layout {
             .collect()
     }
 
-    /// The v2 folder that each supervisor is cloned into.
+    /// The v2 folder into which each supervisor is cloned.
     pub fn supervisor_group(&self) -> Option<PathBuf> {
         let dirs = self.supervisor_dirs().into_iter().zip(&self.trees);
         dirs.filter(|(_, tree)| tree.version == Version::V2)
@@ -255,7 +255,7 @@ impl GroupDir {
 }
 
 impl Groups {
-    /// The folder that a controller's knobs are in, and its version.
+    /// The folder of a controller's knobs, and its version.
     pub fn of(&self, controller: Controller) -> Option<&GroupDir> {
         let controls = |group: &&GroupDir| group.controllers.contains(&controller);
         self.dirs
@@ -269,7 +269,7 @@ impl Groups {
         self.dirs.iter().find(|group| group.version == Version::V2)
     }
 
-    /// v1 folders, which a task writes itself into.
+    /// The v1 folders, into which a task writes itself.
     pub fn v1_dirs(&self) -> Vec<PathBuf> {
         let v1 = self
             .dirs
@@ -278,7 +278,7 @@ impl Groups {
         v1.map(|group| group.dir.to_path_buf()).collect()
     }
 
-    /// The v2 folder that a task is cloned into.
+    /// The v2 folder into which a task is cloned.
     pub fn leaf(&self) -> Option<PathBuf> {
         self.unified().map(|group| group.dir.join(LEAF))
     }
@@ -320,7 +320,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Every folder that processes of the container can be in.
+    /// Every folder that may hold processes of the container.
     pub fn process_dirs(&self) -> Vec<PathBuf> {
         let mut dirs = self.v1_dirs();
         dirs.extend(self.leaf());
@@ -351,7 +351,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Carries one planned write out.
+    /// Carries out a planned write.
     pub fn write(&self, write: &KnobWrite) -> Result<(), KnobError> {
         let KnobWrite {
             controller, file, ..
@@ -368,7 +368,7 @@ impl Groups {
 
 /// The names of the nested containers, from one folder of the outer container.
 fn nested_in(group: &GroupDir) -> io::Result<Vec<String>> {
-    // Most containers have none in them, and a listing would cost many times as much as this.
+    // Most containers have no nested ones, and a listing would cost many times as much as this check.
     let links_of_none = match group.version {
         Version::V1 => 2,
         Version::V2 => 3,
@@ -553,7 +553,7 @@ mod tests {
         }
         let write = KnobWrite::new(Controller::Pids, "pids.max", 9);
         let knob = dir.path().join("pids/meseta/i1/c/pids.max");
-        // A file that the kernel has not made is not made by a write.
+        // A write does not make a file that the kernel has not made.
         let missing = groups.write(&write);
         assert!(matches!(missing, Err(KnobError::NotEnabled { path, .. }) if path == knob));
         std::fs::write(&knob, "").expect("written");

@@ -59,7 +59,7 @@ pub enum Version {
     V2,
 }
 
-/// A cgroup controller, by the name both versions can be asked with.
+/// A cgroup controller, by a name for both versions.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub enum Controller {
     /// Shares or weight, and CFS quota.
@@ -68,7 +68,7 @@ pub enum Controller {
     Cpuacct,
     Memory,
     Pids,
-    /// Stopping all tasks of a group (v1; every v2 group can).
+    /// Stopping all tasks of a group (v1; every v2 group can do so).
     Freezer,
     /// The allowed processors and memory nodes.
     Cpuset,
@@ -77,7 +77,7 @@ pub enum Controller {
     /// The allowed device nodes (v1; on v2 a program attached to the group decides).
     Devices,
     Hugetlb,
-    /// Counting events per group (v1; every v2 group can be counted).
+    /// Counting events per group (v1; on v2 every group supports it).
     PerfEvent,
 }
 

@@ -18,11 +18,11 @@ use super::destroy::remove_tree;
 use super::host::{Host, Mode, available_controllers};
 use super::knob::list_pids;
 
-/// systemd is the first process of this machine if this is there (sd_booted(3)).
+/// systemd is the first process of this machine if this folder exists (sd_booted(3)).
 const BOOTED: &str = "/run/systemd/system";
 /// Leaf of the process that keeps the scope. No container's and no instance's name begins with a dot.
 const PAUSE: &str = ".pause";
-/// systemd moves the process in a few milliseconds; a machine that boots is slower.
+/// The longest wait for systemd, which moves the process in a few milliseconds; a booting machine is slower.
 const SCOPE_TIMEOUT: Duration = Duration::from_secs(30);
 const SCOPE_POLL: Duration = Duration::from_millis(5);
 
@@ -55,8 +55,7 @@ pub enum ScopeError {
     },
 }
 
-/// The scope for a cgroups root, as `slice` and `scope`; `None` for a root that cannot be a unit's name:
-/// dashes would nest slices.
+/// The slice and the scope for a cgroups root; `None` for a root that cannot be a unit's name: dashes would nest slices.
 fn units(root: &Path) -> Option<(String, String)> {
     let name = root.to_str()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -98,7 +97,7 @@ pub(crate) fn restore(mount: &Path, root: &Path) -> Result<(), ScopeError> {
     make(&slice, &scope, &mount.join(root))
 }
 
-/// The slice and the scope of which this is the folder.
+/// The slice and the scope with this folder.
 fn units_of(root: &Path) -> Option<(String, String)> {
     let slice = root.parent()?.to_str()?;
     let (slice, scope) = units(Path::new(slice.strip_suffix(".slice")?))?;
@@ -118,7 +117,7 @@ fn is_known(scope: &str) -> bool {
     output.status.success() || !is_not_loaded(&String::from_utf8_lossy(&output.stderr))
 }
 
-/// systemd's words for `org.freedesktop.systemd1.NoSuchUnit`.
+/// Whether systemd's message means `org.freedesktop.systemd1.NoSuchUnit`.
 fn is_not_loaded(said: &str) -> bool {
     said.contains(" not loaded")
 }
@@ -171,7 +170,7 @@ fn make(slice: &str, scope: &str, dir: &Path) -> Result<(), ScopeError> {
     }
     let pid = start_pause(scope)?;
     let made = if dir.is_dir() {
-        // Its keeper was killed while tasks ran.
+        // The keeper was killed while tasks ran.
         Ok(())
     } else {
         ask(slice, scope, pid, busctl).and_then(|()| arrival(dir, pid))
@@ -269,9 +268,9 @@ fn request(slice: &str, scope: &str, pid: i32) -> Vec<String> {
         &["MemoryAccounting", "b", "true"],
         &["IOAccounting", "b", "true"],
         &["TasksAccounting", "b", "true"],
-        // Without, all tasks together would share the share of one service.
+        // Without this, all tasks together would have the share of one service.
         &["TasksMax", "t", "18446744073709551615"],
-        // Ended in order when the machine goes down.
+        // systemd ends the scope in order at a shutdown of the machine.
         &["DefaultDependencies", "b", "true"],
         // Otherwise a scope that was stopped and failed would keep its name.
         &["CollectMode", "s", "inactive-or-failed"],
@@ -378,7 +377,7 @@ mod tests {
         ));
     }
 
-    /// A failed scope of an older version was loaded for ever, and each launch failed until the machine was booted.
+    /// Regression: a failed scope of an older version stayed loaded, and each launch failed until the machine was rebooted.
     #[test]
     fn a_scope_that_has_failed_is_reset_and_asked_for_again() {
         use std::cell::RefCell;

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::knob::{control_text, write_file};
 use super::{Controller, KnobError};
 
-/// Makes a group and its missing parents. A group that exists already is no error.
+/// Makes a group and its missing parents. An existing group is fine.
 pub(super) fn create_with_parents(dir: &Path) -> Result<(), KnobError> {
     let above = dir.ancestors().skip(1);
     let missing: Vec<_> = above.take_while(|above| !above.exists()).collect();
@@ -73,7 +73,7 @@ mod tests {
         }
         let outer = dir.path().join("outer");
         fs::write(outer.join("cpuset.mems"), "0\n").expect("written");
-        // Reading a process's memory at 0 is an EIO.
+        // Reading a process's memory at 0 fails with EIO.
         let pid = std::process::id();
         std::os::unix::fs::symlink(format!("/proc/{pid}/mem"), outer.join("cpuset.cpus"))
             .expect("linked");

@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with control files as the kernel would make them.
+    /// Makes a folder with control files, as the kernel would make them.
     fn group(dir: &Path, controllers: &str, enabled: &str) {
         fs::create_dir_all(dir).expect("made");
         fs::write(dir.join("cgroup.controllers"), controllers).expect("written");

@@ -13,9 +13,9 @@ use std::path::Path;
 
 use crate::usage::{ContainerUsage, LOCAL_COUNTS};
 
-/// File name in the runtime folder of the container around them.
+/// File name in the runtime folder of the outer container.
 const FILE: &str = "ended";
-/// Longest file that is read: some thousand lines.
+/// The longest readable file: some thousand lines.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The prefix of the line of removed containers; the line of another container begins with its folder's `+`.
 const GONE: &str = "gone";
@@ -23,7 +23,7 @@ const ENDING: char = '+';
 /// Placeholder of a missing figure.
 const NONE: &str = "-";
 
-/// The local figures of nested containers, as they are noted.
+/// The noted local figures of nested containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Ended {
     /// Counters of all containers whose groups are gone.
@@ -52,7 +52,7 @@ impl Ended {
         fs::rename(new, dir.join(FILE))
     }
 
-    /// Whether nothing is noted.
+    /// Whether there are no notes.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -82,7 +82,7 @@ impl Ended {
         text
     }
 
-    /// A line that makes no sense is left out.
+    /// Parses the notes; ignores malformed lines.
     fn from_text(text: &str) -> Self {
         let mut all = Self::default();
         for line in text.lines() {

@@ -52,7 +52,7 @@ impl Containers {
     }
 }
 
-/// `expected` has the folder of each group below its mount.
+/// Detects interference; `expected` has the folder of each group below its mount.
 fn find(
     proc: &Path,
     supervisor: &ProcessIdentity,
@@ -167,7 +167,7 @@ mod tests {
         (Groups { dirs }, expected)
     }
 
-    /// A supervisor in this state and its one child.
+    /// Writes a supervisor in this state and its one child.
     fn written(proc: &Path, state: &str, (task, cgroup): (&str, &str)) {
         let folder = |pid: i32| {
             let folder = proc.join(pid.to_string());

@@ -1,4 +1,4 @@
-//! Launching: groups made, limits written, the launcher asked; on failure nothing is left.
+//! Launching: makes groups, writes limits, calls the launcher; on failure nothing is left.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ impl Containers {
             })
         });
         if launched.is_err() {
-            // The supervisor may have got further than its report.
+            // The supervisor may have progressed beyond its report.
             let supervisor = self.recorded_supervisor(&spec.name).ok().flatten();
             let _ = self.destroy(&spec.name, supervisor.as_ref(), DestroyOptions::default());
             let _ = self.forget(&spec.name);

@@ -396,13 +396,13 @@ mod tests {
         let requested = [KnobWrite::new(Controller::Memory, file, 1)];
         let missing = compared(&groups, &requested).expect("compared");
         assert_eq!(missing.first().map(|drift| drift.file), Some(file));
-        // Its first byte cannot be read.
+        // Reading the first byte fails.
         std::os::unix::fs::symlink("/proc/self/mem", dir.path().join(file)).expect("made");
         let unread = compared(&groups, &requested);
         assert!(matches!(unread, Err(KnobError::Read { .. })), "{unread:?}");
     }
 
-    /// Launches while the scope was made again found its folder or the instance's half made, and failed.
+    /// Regression: launches during the restoration of the scope found its folder or the instance's half made, and failed.
     #[test]
     fn groups_are_made_when_what_they_are_in_is_whole() {
         let dir = tempfile::tempdir().expect("a temporary folder");

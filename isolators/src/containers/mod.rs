@@ -1,10 +1,9 @@
 //! Public API of the crate: operations on containers, each a blocking call.
 //!
-//! [`Containers::open`] prepares this instance's groups and starts the launcher; `launch`, `update`,
-//! `usage`, `kill`, `destroy` act on one container; `recover` and `sweep` are for the time after a
-//! restart. Every call may be made from any thread, for different containers at once; calls for one
-//! container are the caller's to order. Invariant: nothing is kept in memory that a restarted agent
-//! could not read back from the runtime folder and the kernel.
+//! [`Containers::open`] prepares this instance's groups and starts the launcher; `launch`, `update`, `usage`, `kill`,
+//! `destroy` act on one container; `recover` and `sweep` are for the time after a restart. Every call may be made from any
+//! thread, for different containers at once; the caller orders the calls for one container. Invariant: memory holds no state
+//! that a restarted agent could not read back from the runtime folder and the kernel.
 
 mod ended;
 mod interference;
@@ -183,7 +182,7 @@ impl Containers {
         self.launcher.pid()
     }
 
-    /// The container's groups, whether or not they exist. Where a container is, the kernel remembers.
+    /// The container's groups, whether or not they exist. The kernel knows the place of a running container.
     pub fn groups(&self, name: &ContainerName) -> Groups {
         if let Some((outer, inner)) = name.nesting() {
             return self.groups(&outer).nested(inner);
@@ -249,7 +248,7 @@ impl Containers {
         isolators.filter(move |isolator| !is_nested || limits_nested(*isolator))
     }
 
-    /// Asks the supervisor to end the container. Works for supervisors of earlier agents too.
+    /// Requests the supervisor to end the container. Works for supervisors of earlier agents too.
     pub fn kill(
         &self,
         supervisor: &ProcessIdentity,
@@ -422,7 +421,7 @@ fn limits_nested(isolator: &dyn Isolator) -> bool {
 
 /// Removes the runtime folder when it holds no container's state, and our own folder above it.
 fn remove_runtime(dir: &Path) {
-    // Fails on a folder in use, which is the point.
+    // Fails on a folder in use, as intended.
     if fs::remove_dir(dir.join(CONTAINERS_DIR)).is_ok() {
         let _ = fs::remove_file(dir.join("launcher.log"));
         let _ = fs::remove_file(dir.join("launcher.lock"));
@@ -441,7 +440,7 @@ fn remove_instance(layout: &Layout) {
         remove_soon(dir);
     }
     for dir in layout.instance_dirs().iter().chain(&layout.root_dirs()) {
-        // Not recursive: another agent may have its folder in the shared root.
+        // Not recursive: another agent may have a folder in the shared root.
         let _ = fs::remove_dir(dir);
     }
 }

@@ -145,7 +145,7 @@ impl Containers {
             // The missing part is unknown.
             Ok(Some(_)) | Err(_) => {
                 usage.clear_local();
-                // Else they are counted in the groups around too.
+                // Otherwise the outer groups count them too.
                 if source.groups.of(Controller::Pids).is_none() {
                     usage.pids.threads = None;
                 }
@@ -154,8 +154,7 @@ impl Containers {
         true
     }
 
-    /// The local figures of all that is nested in a container, or was; `None` if nothing is known to be. The caller
-    /// holds `ended`.
+    /// The local figures of all present and past nested containers; `None` if there are none. The caller holds `ended`.
     fn nested_usage(
         &self,
         name: &ContainerName,
@@ -183,7 +182,7 @@ impl Containers {
         Ok(Some(sum))
     }
 
-    /// The local figures of a nested container and of all within. The caller holds `ended`.
+    /// The local figures of a nested container and of all inside it. The caller holds `ended`.
     fn local_usage(&self, name: &ContainerName, groups: &Groups) -> io::Result<ContainerUsage> {
         let mut usage = ContainerUsage::default();
         // No file stays open: most nested containers end soon.
@@ -208,7 +207,7 @@ impl Containers {
         };
         let dir = self.runtime_dir(&outer);
         let note = || {
-            // Not held in the pauses: all others would wait too.
+            // The lock is released in the pauses: otherwise all others would wait too.
             let _alone = self.ended.write().unwrap_or_else(PoisonError::into_inner);
             let usage = self.local_usage(name, groups)?;
             if !usage.has_local() {
@@ -271,14 +270,14 @@ impl Containers {
         Ok(groups)
     }
 
-    /// Whether the supervisor lives that a container's folder names.
+    /// Whether the supervisor in a container's folder lives.
     fn is_kept(&self, name: &ContainerName) -> bool {
         let supervisor = self.recorded_supervisor(name).ok().flatten();
         supervisor.is_some_and(|supervisor| supervisor.is_known_to_live())
     }
 }
 
-/// The namespaces are there, and their mounts made.
+/// Makes the launch enter existing namespaces, whose mounts are ready.
 pub(super) fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
     isolation.pid_namespace = false;
     isolation.mount_namespace = false;

@@ -29,7 +29,7 @@ struct Folders {
     root: PathBuf,
     instance: PathBuf,
     revocable: PathBuf,
-    /// The slice around the shared root, where that is a scope of systemd's.
+    /// The slice around the shared root, if the root is a scope of systemd.
     slice: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ impl Protection {
         }
     }
 
-    /// A container is, or was changed.
+    /// Records a new or changed container.
     pub(super) fn note(&self, name: &ContainerName, groups: &Groups) {
         let group = groups.of(Controller::Memory);
         let group = group.filter(|group| group.version == Version::V2);
@@ -73,7 +73,7 @@ impl Protection {
         folders.write(&protected);
     }
 
-    /// A container is gone.
+    /// Removes a container that is gone.
     pub(super) fn forget(&self, name: &ContainerName) {
         let mut protected = self.protected();
         if let (Some(folders), Some(_)) = (&self.folders, protected.remove(name)) {

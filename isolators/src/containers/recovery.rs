@@ -128,13 +128,13 @@ impl Containers {
         Ok(true)
     }
 
-    /// The folders that containers are in.
+    /// The parent folders of containers.
     fn parents(&self) -> impl Iterator<Item = PathBuf> {
         let dirs = self.layout.instance_dirs().into_iter();
         dirs.chain(self.layout.revocable_dirs())
     }
 
-    /// The supervisor that a container's folder names. That the folder cannot be read now is an error.
+    /// The supervisor in the notes of a container's folder. An unreadable folder is an error.
     pub(super) fn recorded_supervisor(
         &self,
         name: &ContainerName,
@@ -177,8 +177,7 @@ impl Containers {
         Ok((!dirs.is_empty()).then_some(pids))
     }
 
-    /// Removes this instance's empty groups that no runtime folder knows; returns how many containers
-    /// they were of.
+    /// Removes this instance's empty groups without a runtime folder; returns the number of their containers.
     pub fn sweep(&self) -> usize {
         let mut swept = BTreeSet::new();
         for dir in self.parents() {
@@ -205,7 +204,7 @@ pub fn living_containers(runtime_dir: &Path) -> usize {
     outer.filter(lives).count()
 }
 
-/// The supervisor that a container's folder names.
+/// The supervisor in the notes of a folder.
 fn supervisor_in(dir: &Path) -> io::Result<Option<ProcessIdentity>> {
     let file = dir.join(SUPERVISOR_FILE);
     match again(|| fs::read_to_string(&file)) {

@@ -188,7 +188,7 @@ impl Containers {
         Ok(true)
     }
 
-    /// Whether the freezer holds a container; `None` where that cannot be known.
+    /// Whether a container is frozen; `None` if that is unknown.
     pub fn is_frozen(&self, name: &ContainerName) -> Option<bool> {
         let groups = self.groups(name);
         let group = groups.of(Controller::Freezer)?;
@@ -221,7 +221,7 @@ fn lower(dir: &Path, quota: u64) -> Result<(), KnobError> {
     for child in subgroups(dir) {
         lower(&child.path(), quota)?;
     }
-    // -1, which is no number of this kind, is no quota, and inherits.
+    // -1, which does not parse as such a number, means no quota, and inherits.
     let Some(own) = number(dir, QUOTA_FILE) else {
         return Ok(());
     };

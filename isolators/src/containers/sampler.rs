@@ -36,7 +36,7 @@ struct Watched {
     files: Files,
     /// Whether the container has or had nested containers: a complete reading adds their local figures up.
     has_nested: bool,
-    /// The sweep, modulo [`SLOW_EVERY`], in which all is read.
+    /// The sweep, modulo [`SLOW_EVERY`], of the complete reading.
     turn: u32,
     /// The last reading; `None` before the first reading and after a failure.
     last: Option<ContainerUsage>,
@@ -44,7 +44,7 @@ struct Watched {
 }
 
 impl Sampler {
-    /// Keeps at most this many descriptors open; files beyond are opened for each reading.
+    /// Keeps at most this many descriptors open; further files are opened for each reading.
     pub fn new(descriptors_max: usize) -> Self {
         Self {
             budget: Budget::new(descriptors_max),

@@ -28,7 +28,7 @@ pub struct Socket {
     pub cgroup: Option<u64>,
 }
 
-/// The most groups that are remembered: of tasks, and of operators' sessions.
+/// The maximum number of remembered groups: of tasks, and of operators' sessions.
 const KNOWN_GROUPS_MAX: usize = 1024;
 
 /// Groups of the version 2 tree by their numbers, for a process that may not ask the kernel for the path of a group
@@ -42,7 +42,7 @@ impl KnownGroups {
     fn find(&self, mount: &Path, number: u64) -> Option<PathBuf> {
         match sys::cgroup_path(mount, number) {
             Ok(found) => found,
-            // The kernel is too old to find a group by its number, or does not let us.
+            // The kernel is too old to find a group by its number, or does not permit it.
             Err(_) => self.find_by_walking(mount, number),
         }
     }
@@ -133,7 +133,7 @@ impl Containers {
     }
 }
 
-/// Whether a group of the version 2 tree is that of a container, or is no more.
+/// Whether a group of the version 2 tree belongs to a container, or is gone.
 fn is_in_container(root: &Path, group: Option<&Path>) -> bool {
     let Some(path) = group else {
         return true;
@@ -161,7 +161,7 @@ fn group_below(dir: &Path, number: u64) -> Option<PathBuf> {
     })
 }
 
-/// Whether processes hold the socket, and all that do are outside containers.
+/// Whether processes hold the socket, and all of these are outside containers.
 fn is_held_outside(proc: &Path, socket: Socket, is_inside: &dyn Fn(i32) -> bool) -> bool {
     let processes = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -275,7 +275,7 @@ mod tests {
         assert!(is_held(&|_| false));
         assert!(!is_held(&|pid| pid == own), "inside");
         drop(stream);
-        // Another test's child holds all that is open here between its clone and its exec.
+        // Another test's child holds all open descriptors between its clone and its exec.
         let began = std::time::Instant::now();
         while is_held(&|_| false) {
             assert!(began.elapsed().as_secs() < 30, "nobody holds it");

@@ -14,7 +14,7 @@ use crate::status::ExitRecord;
 /// Options of an agent's containers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Holds `containers/<name>/{supervisor,status}`; should be on tmpfs (`/run/meseta/agent`).
+    /// The folder with `containers/<name>/{supervisor,status}`; should be on tmpfs (`/run/meseta/agent`).
     pub runtime_dir: PathBuf,
     /// Path of our folder below each hierarchy, for example `meseta`.
     pub cgroups_root: PathBuf,
@@ -92,7 +92,7 @@ pub enum DestroyError {
     },
 }
 
-/// The instance could not be opened.
+/// Errors of opening the instance.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -120,7 +120,7 @@ impl OpenError {
     }
 }
 
-/// A container could not be resized or sampled.
+/// Errors of resizing or sampling a container.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContainerError {

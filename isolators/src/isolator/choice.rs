@@ -24,7 +24,7 @@ pub enum IsolationError {
     },
     #[error("isolator {0:?} is given twice")]
     Twice(String),
-    /// Two isolators for one resource.
+    /// Two isolators handle the same resource.
     #[error("isolators {0:?} and {1:?} exclude each other")]
     Conflict(&'static str, &'static str),
     /// The isolator has no effect without another isolator.
@@ -67,7 +67,7 @@ pub const NAMES: [&str; 25] = [
     "posix/rlimits",
 ];
 
-/// Isolators that are on by default, for root.
+/// The default isolators of root.
 const BY_DEFAULT: [&str; 9] = [
     "cgroups/cpu",
     "cgroups/mem",
@@ -207,12 +207,12 @@ impl Isolation {
         Self(chosen)
     }
 
-    /// Whether an isolator is on.
+    /// Whether an isolator is enabled.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains(name) || (self.0.contains("cgroups/all") && is_of_all(name))
     }
 
-    /// The names that are on, in order.
+    /// The names of the enabled isolators, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.0.iter().copied()
     }
@@ -236,7 +236,7 @@ impl Isolation {
         self.names().any(|name| name.starts_with("cgroups/"))
     }
 
-    /// The isolators, in the order in which they are applied; `trees` are this host's cgroup trees.
+    /// The isolators, in the order of their application; `trees` are this host's cgroup trees.
     pub fn isolators(
         &self,
         options: IsolatorOptions,
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn every_name_has_an_isolator_of_that_name() {
         let node = NodeOptions::default();
-        // An alias, replaced before anything is built.
+        // An alias, which is replaced before anything is built.
         for name in NAMES.into_iter().filter(|name| *name != "cgroups/all") {
             let built = build(name, IsolatorOptions::default(), &node, &[]).expect(name);
             assert_eq!(built.name(), name);

@@ -42,19 +42,20 @@ pub struct TaskIsolation {
     /// The system call filter of the task.
     pub seccomp: SeccompChoice,
     pub capabilities: CapabilityRequest,
-    /// Size of its `/dev/shm` in bytes.
+    /// The size of the container's `/dev/shm` in bytes.
     pub shm_bytes: Option<u64>,
     /// Whether the container shares the processes of the host (`namespaces/pid` leaves it alone). The caller decides whether a
     /// task may request this.
     pub share_pid_namespace: bool,
-    /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
+    /// Whether the container shares System V and POSIX objects and `/dev/shm` with the host. The caller decides whether a task
+    /// may request this.
     pub share_ipc_namespace: bool,
     /// The nested container's own limits of processor and memory, within those of the outer container. Without them it has only
     /// the outer limits. Ignored for other containers, which always have their own.
     pub own_limits: bool,
     /// Bounds of the file of standard output; without them it grows without end. Both streams or neither.
     pub stdout_log: Option<LogFile>,
-    /// Bounds of its standard error.
+    /// Bounds of the file of standard error.
     pub stderr_log: Option<LogFile>,
     /// Further mounts of the task, applied after everything that the isolators hide; needs `namespaces/mnt`.
     pub mounts: Vec<MountStep>,

@@ -26,7 +26,7 @@ pub(crate) const SHARES_MAX: u64 = 262_144;
 pub(crate) const WEIGHT_PER_CPU: u64 = 100;
 const WEIGHT_PER_CPU_REVOCABLE: u64 = 1;
 pub(crate) const WEIGHT_MIN: u64 = 1;
-/// The kernel refuses more.
+/// The kernel's upper limit on weights.
 pub(crate) const WEIGHT_MAX: u64 = 10_000;
 
 /// Ticks per second of `cpuacct.stat`, a constant of the kernel's interface.
@@ -39,7 +39,7 @@ pub(super) struct Cpu {
     options: IsolatorOptions,
     /// Whether revocable containers run only when nothing else needs the processor.
     revocable_idle: bool,
-    /// Whether processes and threads are counted here.
+    /// Whether this isolator counts processes and threads.
     counts: bool,
 }
 
@@ -91,7 +91,7 @@ impl Cpu {
         (per_cpu.saturating_mul(demand.cpus_millis) / 1000).clamp(min, max)
     }
 
-    /// The quota in microseconds per period; `None` for no ceiling.
+    /// The quota in microseconds per period; `None` without a ceiling.
     fn quota(&self, demand: &Demand) -> Option<u64> {
         let millis = match demand.cpus_limit {
             Some(Limit::Unlimited) => return None,
@@ -105,7 +105,7 @@ impl Cpu {
         Some((PERIOD_US.saturating_mul(millis) / 1000).clamp(QUOTA_MIN_US, QUOTA_MAX_US))
     }
 
-    /// Processes and threads in the group itself, where asked; `cgroups/pids`, which comes later, knows better.
+    /// Counts processes and threads in the group itself, if enabled; the later `cgroups/pids` is more accurate.
     fn count(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
         let group = source.groups.of(Controller::Cpu);
         let Some(group) = group.filter(|_| self.counts && source.all) else {
@@ -188,14 +188,14 @@ impl Isolator for Cpu {
         }
     }
 
-    /// Time is counted in the groups around too; throttling, of either version, where the quota is.
+    /// The throttling figures. The outer groups count time too, but each version counts throttling only at the quota.
     fn local_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
         throttling(source, source.groups.of(Controller::Cpu), usage);
         self.count(source, usage);
     }
 }
 
-/// User and system time.
+/// Reads user and system time.
 fn times(source: &UsageSource<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
     let read = |group: &GroupDir| match group.version {
         Version::V1 => source.read(group, "cpuacct.stat", |text| {
@@ -267,7 +267,7 @@ fn pressure(source: &UsageSource<'_>, group: &GroupDir) -> PressureUsage {
     }
 }
 
-/// Lines of `some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000`, in microseconds.
+/// Parses lines of `some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000`, in microseconds.
 fn pressure_totals(text: &str) -> [Option<f64>; 2] {
     let total = |who: &str| {
         let line = text
@@ -518,7 +518,7 @@ mod tests {
             assert_eq!(plan(true, false, true), [write(low), switch("1")]);
             assert_eq!(plan(true, true, true), []);
             assert_eq!(plan(true, true, false), [switch("0"), write(usual)]);
-            // The operator's mind changed between two runs of the agent.
+            // The operator changed the options between two runs of the agent.
             assert_eq!(plan(false, true, true), [switch("0"), write(low)]);
         }
     }

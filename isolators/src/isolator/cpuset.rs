@@ -36,7 +36,7 @@ impl Isolator for Cpuset {
         if groups.of(Controller::Cpuset).is_none() {
             return Vec::new();
         }
-        // Nodes first: processors without any are refused by v1.
+        // Memory nodes first: v1 refuses processors without them.
         [("cpuset.mems", &self.mems), ("cpuset.cpus", &self.cpus)]
             .into_iter()
             .filter_map(|(file, value)| {

@@ -19,7 +19,7 @@ use super::unlinked::{self, Unlinked, unless_gone};
 use super::{Breach, DiskArea, DiskUsage, Inspected, Inspection, Isolator};
 use crate::mount_table::MountTable;
 
-/// Folders that are open at once: the deepest nesting that is walked.
+/// The maximum number of open folders: the deepest nesting of a walk.
 const DEPTH_MAX: usize = 256;
 
 /// The limit on entries of one folder and all below it; about five seconds' work.
@@ -70,7 +70,7 @@ fn add_unlinked(measured: &mut [DiskUsage], files: Vec<Unlinked>) -> io::Result<
         Some((mounts.locate(&path)?, usage))
     });
     let mut located: Vec<_> = located.collect();
-    // The innermost first.
+    // The innermost areas come first.
     located.sort_by_key(|(location, _)| std::cmp::Reverse(location.path.components().count()));
     for file in files {
         let mut around = located.iter_mut();
@@ -98,7 +98,7 @@ fn breach(usage: &DiskUsage) -> Option<Breach> {
     })
 }
 
-/// Sums the blocks of everything in a folder, itself included.
+/// Sums the blocks of everything in a folder, including the folder.
 fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<DiskUsage> {
     let root = open(&area.path, OPEN, Mode::empty())?;
     let top = fstat(&root)?;
@@ -238,7 +238,7 @@ mod tests {
     fn every_entry_is_counted_once_whatever_comes_between() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let name = |number: usize| format!("{number:0>250}");
-        // More names than are listed at a time.
+        // More names than one read of the folder returns.
         for number in 0..2_000 {
             if number % 100 == 0 {
                 let below = dir.path().join(name(number)).join("a/b");

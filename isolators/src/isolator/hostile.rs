@@ -121,7 +121,7 @@ fn read(groups: &Groups, files: &Files) -> ContainerUsage {
     usage
 }
 
-/// `name: value` words, one for each figure.
+/// The figures as words of `name: value`.
 fn figures(usage: &ContainerUsage) -> Vec<String> {
     let text = format!("{usage:?}").replace([' ', '}'], "");
     text.split(',').map(str::to_owned).collect()
@@ -199,7 +199,7 @@ fn a_kernel_without_pressure_has_no_pressure() {
     assert_eq!(usage.pressure, crate::usage::PressureUsage::default());
     assert_eq!(usage.cpu.user_secs, Some(2.0));
     assert_eq!(usage.memory.rss_bytes, Some(111));
-    // Answered with an error, as by a kernel that was booted with psi=0.
+    // The read fails with an error, as on a kernel that was booted with psi=0.
     fs::create_dir(dir.path().join("cpu.pressure")).expect("made");
     let again = read(&group(Version::V2, dir.path()), &Files::passing());
     assert_eq!(again, usage);

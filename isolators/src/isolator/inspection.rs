@@ -46,7 +46,7 @@ pub struct Inspection<'a> {
     pub supervisor: Option<&'a ProcessIdentity>,
     pub proc: &'a Path,
     pub disk: &'a [DiskArea],
-    /// `None`: ports are not checked.
+    /// The inputs of the port check; `None` skips it.
     pub ports: Option<PortInspection<'a>>,
 }
 
@@ -63,10 +63,10 @@ pub struct PortInspection<'a> {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskUsage {
     pub path: PathBuf,
-    /// Blocks in use, in bytes; hard links counted once, other filesystems not at all.
+    /// Blocks in use, in bytes; hard links count once, and other filesystems do not count.
     pub used_bytes: u64,
     pub entries: u64,
-    /// Whether there was more than is walked: the true figure is higher.
+    /// Whether the walk stopped at a limit: the true figure is higher.
     pub truncated: bool,
     pub quota_bytes: Option<u64>,
 }
@@ -77,7 +77,7 @@ pub struct Inspected {
     pub disk: Vec<DiskUsage>,
     /// TCP ports that the container listens on in the host's network, in order.
     pub listening: Vec<u16>,
-    /// Limits that are broken; whether that ends the container is the agent's decision.
+    /// The broken limits; the agent decides whether they end the container.
     pub breaches: Vec<Breach>,
 }
 
@@ -85,7 +85,7 @@ pub struct Inspected {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Breach {
-    /// A folder holds too much (`REASON_CONTAINER_LIMITATION_DISK`).
+    /// A folder exceeds its quota (`REASON_CONTAINER_LIMITATION_DISK`).
     Disk {
         /// The folder and its usage.
         usage: DiskUsage,

@@ -66,7 +66,7 @@ pub use settings::{IsolatorOptions, NodeOptions};
 /// The facts about the container that an isolator needs besides the demand when it plans.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Observed {
-    /// Whether the groups have just been made, so that no task can suffer from a lower limit.
+    /// Whether the groups are new, so that a lower limit cannot harm a task.
     pub fresh: bool,
     pub memory_limit: Option<Limit>,
     pub cpu_quota: bool,

@@ -1,4 +1,4 @@
-//! cgroups/perf_event: a group by which the container's events can be counted. No limits, no figures.
+//! cgroups/perf_event: a group for counting the container's events. No limits, no figures.
 
 use super::Isolator;
 use crate::cgroup::Controller;

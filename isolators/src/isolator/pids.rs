@@ -8,7 +8,7 @@ use crate::cgroup::{Controller, GroupDir, Groups, KnobWrite, Version, flat_value
 use crate::demand::{Demand, Limit};
 use crate::usage::ContainerUsage;
 
-/// `pids.max` takes no more than the kernel's own highest pid count.
+/// The upper limit on `pids.max`: the kernel's own highest pid count.
 const LIMIT_MAX: u64 = 4 << 20;
 
 #[derive(Debug)]

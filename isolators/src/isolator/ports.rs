@@ -116,7 +116,7 @@ fn network_of(thread: &Path) -> Option<PathBuf> {
     std::fs::read_link(thread.join("ns/net")).ok()
 }
 
-/// The number of the socket that a descriptor's link names.
+/// The number of the socket in a descriptor's link.
 fn socket_inode(target: &Path) -> Option<u64> {
     let number = target.to_str()?.strip_prefix("socket:[")?;
     number.strip_suffix(']')?.parse().ok()

@@ -8,9 +8,9 @@ use crate::isolator::capabilities::CapabilitySet;
 use crate::launcher::{LaunchIsolation, Rlimit};
 use crate::sys;
 
-/// Real-time priorities begin above this.
+/// The value above which real-time priorities begin.
 const RTPRIO_NONE: u64 = 0;
-/// `RLIMIT_NICE` counts from 20 downwards: this is as nice as everybody.
+/// The usual niceness: `RLIMIT_NICE` counts from 20 downwards.
 const NICE_USUAL: u64 = 20;
 
 /// The name of the limit, if its value is a right that requires SYS_NICE.

@@ -26,12 +26,12 @@ pub struct NodeOptions {
     /// The capabilities at the start of every container of any user, unless its task requests others (`linux/capabilities`).
     /// Default: all of the above for root, none for others.
     pub granted_capabilities: Option<CapabilitySet>,
-    /// The filter of containers that bring none (`linux/seccomp`); `None`, the default, is
-    /// [`SeccompProfile::standard`] for the container's capabilities.
+    /// The filter of containers without their own (`linux/seccomp`); `None`, the default, is [`SeccompProfile::standard`] for the
+    /// container's capabilities.
     pub seccomp: Option<SeccompProfile>,
     /// Device nodes besides the usual ones (`cgroups/devices`). Default: none.
     pub devices: Vec<DeviceRule>,
-    /// Size of `/dev/shm` unless the task asks otherwise, in bytes (`filesystem/shm`). Default: 64 MiB.
+    /// The size of `/dev/shm` unless the task requests another, in bytes (`filesystem/shm`). Default: 64 MiB.
     pub shm_bytes: u64,
     /// Whether containers with revocable CPUs run only when nothing else needs the processor, where the kernel has `cpu.idle`
     /// (`cgroups/cpu`). Default: false.

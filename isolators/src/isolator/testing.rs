@@ -61,7 +61,7 @@ pub(super) const FRESH: Observed = Observed {
     cpu_ceiling_us: None,
 };
 
-/// A folder with these files.
+/// Makes a folder with these files.
 pub(super) fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary folder");
     for (file, text) in files {
@@ -70,7 +70,7 @@ pub(super) fn folder_of(files: &[(&str, &str)]) -> tempfile::TempDir {
     dir
 }
 
-/// A plan as `file=value` words.
+/// Formats a plan as words of `file=value`.
 pub(super) fn plan_text(
     isolator: &dyn Isolator,
     demand: &Demand,

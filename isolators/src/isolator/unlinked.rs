@@ -23,7 +23,7 @@ use crate::process_tree::descendants_of;
 /// The suffix that the kernel gives to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// A file without a name.
+/// A deleted file that is still open.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Unlinked {
     /// The place of its former name.
@@ -31,7 +31,7 @@ pub(super) struct Unlinked {
     pub(super) bytes: u64,
 }
 
-/// The files without a name that the processes of a container hold open.
+/// The deleted files that the processes of a container hold open.
 pub(super) fn held_by(inspection: &Inspection<'_>) -> io::Result<Vec<Unlinked>> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
@@ -64,7 +64,8 @@ fn add_processes(group: &Path, pids: &mut HashSet<i32>) {
     }
 }
 
-/// A process that ends, or a file that is closed, during the look holds nothing. A shortage of the agent is an error.
+/// Adds the files of a process. A process that ends, or a file that is closed, in the meantime holds nothing. A shortage of
+/// the agent is an error.
 fn add_held_by(
     process: &Path,
     seen: &mut HashSet<(u64, u64)>,

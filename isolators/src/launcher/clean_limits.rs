@@ -4,14 +4,14 @@
 //! hard limits are the agent's own, by which an operator bounds all tasks. Two kinds are rights, which no task inherits; core
 //! files are the agent's matter.
 
-/// The kernel's first soft limit on stacks.
+/// The kernel's initial soft limit on stacks.
 const STACK_BYTES: u64 = 8 << 20;
-/// The kernel's first limit on locked memory, since Linux 5.16.
+/// The kernel's initial limit on locked memory, since Linux 5.16.
 const LOCKED_BYTES: u64 = 8 << 20;
-/// Descriptors that every program copes with: `select` knows no more.
+/// The number of descriptors that every program supports: the limit of `select`.
 const FILES: u64 = 1_024;
-/// Signals that may be queued. The kernel counts them for all processes of a user together, so that a task with the
-/// agent's own limit could fill the queue of root's supervisors.
+/// The limit on queued signals. The kernel counts them for all processes of a user together, so that a task with the agent's
+/// own limit could fill the queue of root's supervisors.
 const SIGNALS_MAX: u64 = 4_096;
 
 enum Clean {
@@ -43,7 +43,7 @@ const CLEAN: [(u32, Clean); 15] = [
     (libc::RLIMIT_RTTIME, Clean::Hard),
 ];
 
-/// Resource, soft and hard limit of each kind, from the hard limit that this process has.
+/// The resource, soft and hard limit of each kind, from this process's hard limit.
 pub(super) fn clean_limits(
     hard_limit: impl Fn(u32) -> Option<u64>,
 ) -> impl Iterator<Item = [u64; 3]> {

@@ -246,7 +246,7 @@ impl Launcher {
         .map(Attempt::Launched)
     }
 
-    /// The task is about to exec: the next thing is either a failure or the end of the socket.
+    /// The task is about to exec: next comes either a failure or the end of the socket.
     fn running(
         &self,
         spec: &LaunchSpec<'_>,
@@ -298,7 +298,7 @@ impl Launcher {
         } else {
             None
         };
-        // A stored plan still begins inline: the launcher needs its first number.
+        // A stored plan also begins inline: the launcher needs its first number.
         let inline = if stored.is_some() { &bytes[..8] } else { bytes };
         let mut numbers = vec![theirs.as_raw_fd()];
         numbers.extend(stored.as_ref().map(AsRawFd::as_raw_fd));
@@ -325,7 +325,7 @@ impl Launcher {
 }
 
 impl State {
-    /// Waits for the first start, if that is still under way.
+    /// Waits for the first start, if it is still under way.
     fn settle(&mut self) -> Result<(), LaunchError> {
         let Some(starting) = self.starting.take() else {
             return Ok(());
@@ -471,7 +471,7 @@ impl Process {
     }
 }
 
-/// A moment so far ahead; an absurd distance is a year.
+/// The moment after this distance; an absurd distance becomes a year.
 fn deadline_after(distance: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
     Instant::now() + distance.min(YEAR)

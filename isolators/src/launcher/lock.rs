@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::identity::{BootId, ProcessIdentity, start_ticks_of_stat};
 use crate::sys;
 
-/// The file, in the runtime folder.
+/// The name of the file in the runtime folder.
 pub(crate) const LOCK_FILE: &str = "launcher.lock";
 
 /// The pause between two attempts to take a held lock.

@@ -41,7 +41,7 @@ const READY: u8 = b'R';
 /// A message without descriptors that a working launcher returns.
 const PING: u8 = b'P';
 
-/// Longest plan that travels in the request itself; below the default socket buffer of 208 KiB.
+/// The longest plan that travels in the request itself; below the default socket buffer of 208 KiB.
 const INLINE_BYTES_MAX: usize = 128 << 10;
 
 /// Turns this process into the sealed launcher if it was started as one.
@@ -130,7 +130,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// A file of this name in a folder that only the caller can move.
+    /// The destination of a file with this name in a folder that only the caller can move.
     pub fn file(folder: &Path, name: &str) -> Self {
         Self::File {
             beneath: folder.to_owned(),
@@ -147,7 +147,7 @@ impl Destination {
     }
 }
 
-/// The device that everything written to is lost in.
+/// The null device, which discards all output.
 const NULL: &str = "/dev/null";
 
 /// A resource limit of the task's processes.
@@ -184,7 +184,7 @@ pub struct LaunchSpec<'a> {
 /// The additions of isolators to a launch.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LaunchIsolation {
-    /// New pid namespace, the supervisor being its first process.
+    /// A new pid namespace; the supervisor is its first process.
     pub pid_namespace: bool,
     /// A new mount namespace; together with a new pid namespace it has its own `/proc`.
     pub mount_namespace: bool,
@@ -195,19 +195,19 @@ pub struct LaunchIsolation {
     /// A new host name namespace with this name (or the host's).
     pub uts_namespace: bool,
     pub hostname: Option<String>,
-    /// v1 groups that the task writes itself into, as group folders.
+    /// The v1 groups into which the task writes itself, as group folders.
     pub v1_groups: Vec<PathBuf>,
-    /// v2 group that the task is cloned into.
+    /// The v2 group into which the task is cloned.
     pub v2_group: Option<PathBuf>,
     pub rlimits: Vec<Rlimit>,
     pub no_new_privs: bool,
     /// The value for the task's `oom_score_adj`, if given.
     pub oom_score_adj: Option<i32>,
-    /// New network namespace, with the loopback interface up and nothing else.
+    /// A new network namespace, with only the loopback interface, which is up.
     pub network_namespace: bool,
     /// Changes to the mount table, in order; they need `mount_namespace`, or `join` to change the joined namespace.
     pub mounts: Vec<MountStep>,
-    /// Capabilities that are left; `None` leaves them as exec leaves them.
+    /// The remaining capabilities; `None` leaves them as exec does.
     pub capabilities: Option<CapabilitySets>,
     /// System call filters, each installed on top of the one before; they need `no_new_privs`.
     pub seccomp: Vec<SeccompProgram>,
@@ -228,7 +228,7 @@ pub struct LaunchIsolation {
 pub struct LogFile {
     /// The size at which a file is renamed, in bytes; at least a page.
     pub bytes: u64,
-    /// Older files that are kept.
+    /// The number of older files to keep.
     pub files: u32,
 }
 
@@ -263,7 +263,7 @@ pub enum MountAction {
     /// Anything else fails the launch.
     Bind {
         source: MountSource,
-        /// A folder that `path` is relative to, as in [`MountSource`]. Without, no part of `path` may be a link.
+        /// The folder that `path` is relative to, as in [`MountSource`]. Without it, no part of `path` may be a link.
         beneath: Option<PathBuf>,
         /// Whether the mount is writable here.
         writable: bool,
@@ -340,7 +340,7 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
-    /// The launcher died or fell silent; the container must be destroyed, and may be tried again.
+    /// The launcher died or fell silent; the caller must destroy the container, and may launch it again.
     #[error("the launcher was lost while launching {name}: {doing}")]
     Lost {
         name: ContainerName,

@@ -39,7 +39,7 @@ struct Stream {
     name: CString,
     limit: LogFile,
     owner: Owner,
-    /// `None` when no file could be opened; the output is lost then.
+    /// The open file; `None` when no file could be opened, which loses the output.
     file: Option<OwnedFd>,
     written: u64,
 }
@@ -95,12 +95,12 @@ impl Output {
         Ok(theirs)
     }
 
-    /// Whether some writer is left.
+    /// Whether a writer is left.
     pub(super) fn is_open(&self) -> bool {
         self.streams.iter().any(|stream| stream.pipe.is_some())
     }
 
-    /// The pipes that some writer is left of.
+    /// The pipes with a remaining writer.
     pub(super) fn pipes(&self) -> Vec<BorrowedFd<'_>> {
         let streams = self.streams.iter();
         let pipes = streams.filter_map(|stream| stream.pipe.as_ref());
@@ -139,7 +139,7 @@ impl Output {
         }
     }
 
-    /// Moves all that is left in the pipes, after the last writer's end.
+    /// Moves the rest of the pipes, after the last writer's end.
     pub(super) fn finish(&mut self) {
         for stream in &mut self.streams {
             // A pipe holds less than that; writers that still run do not delay the end.
@@ -153,7 +153,7 @@ impl Stream {
     /// Moves at most so many bytes; returns the rest of the budget.
     fn pump(&mut self, mut budget: u64) -> u64 {
         if self.file.is_none() {
-            // There may be room again.
+            // The disk may have room again.
             let _ = self.begin_file();
         }
         while budget > 0 {
@@ -195,7 +195,7 @@ impl Stream {
         }
     }
 
-    /// The full file becomes the first of the older ones, the oldest goes, and a new one begins.
+    /// Renames the full file to the first of the older ones, removes the oldest, and begins a new file.
     fn rotate(&mut self) {
         let older = |number: u32| match number {
             0 => self.name.clone(),
@@ -244,7 +244,7 @@ impl Stream {
     }
 }
 
-/// The folder that a file of output is in, and the file's name there.
+/// The folder of an output file, and the file's name there.
 pub(super) fn folder_of<'a>(beneath: &CStr, path: &'a CStr) -> io::Result<(Folder, &'a OsStr)> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -259,7 +259,7 @@ fn held_bytes(pipe: BorrowedFd<'_>) -> u64 {
     rustix::io::ioctl_fionread(pipe).unwrap_or(1)
 }
 
-/// Whether a pipe has neither writers nor bytes. The order matters: without writers no byte comes any more.
+/// Whether a pipe has neither writers nor bytes. The order matters: without writers no further byte can come.
 fn has_ended(pipe: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::from_borrowed_fd(pipe, PollFlags::IN)];
@@ -271,7 +271,7 @@ fn has_ended(pipe: BorrowedFd<'_>) -> bool {
 enum Moved {
     /// The bytes are in the file.
     Kept(usize),
-    /// The file could not take them.
+    /// The bytes did not fit into the file.
     Lost(usize),
 }
 
@@ -289,7 +289,7 @@ fn move_some(
     let mut at = i64::try_from(offset).unwrap_or(i64::MAX);
     let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
     match splice(pipe, None, file, Some(&mut at), bytes, flags) {
-        // A filesystem that cannot: by hand.
+        // The filesystem does not support splice: copy the bytes.
         Err(nix::Error::EINVAL) => copy(pipe, file, offset, bytes),
         Err(error @ (nix::Error::EAGAIN | nix::Error::EINTR)) => Err(error),
         Err(_) => throw_away(pipe, bytes),
@@ -310,7 +310,7 @@ fn copy(pipe: &OwnedFd, file: &OwnedFd, offset: u64, bytes: usize) -> nix::Resul
             }
             Err(nix::Error::EINTR) => {}
             Ok(_) | Err(_) if rest.len() == read => return Ok(Moved::Lost(read)),
-            // The rest is lost.
+            // The remaining bytes are lost.
             Ok(_) | Err(_) => break,
         }
     }

@@ -19,7 +19,7 @@ use crate::sys;
 /// The stack size of the thread: it keeps its buffers on the heap.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Pause before a thread that could not be started is tried again. The output waits in its pipe meanwhile.
+/// The pause before another attempt to start the thread. The output waits in its pipe in the meantime.
 const START_RETRY: Duration = Duration::from_millis(100);
 
 /// The longest wait for the last output, after the task's end. A slower disk loses the rest in the pipe, at most 64 KB for
@@ -61,7 +61,7 @@ impl OutputWriter {
         }
     }
 
-    /// Whether some writer is left.
+    /// Whether a writer is left.
     pub(super) fn is_open(&self) -> bool {
         match &self.state {
             State::Idle(output) => output.is_open(),

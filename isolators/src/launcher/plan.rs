@@ -22,7 +22,7 @@ use crate::sys::namespaces;
 /// Longest encoded plan. The kernel takes about 2 MiB of arguments and environment.
 pub(super) const PLAN_BYTES_MAX: usize = 4 << 20;
 
-/// Longest path that the kernel takes (`PATH_MAX` without its zero byte).
+/// The longest path of the kernel (`PATH_MAX` without its zero byte).
 const PATH_BYTES_MAX: usize = 4095;
 
 /// The cost of a string in an encoded plan beside its own bytes: its length.
@@ -44,7 +44,7 @@ pub(super) struct TaskPlan {
     /// The `tasks` files of the v1 groups.
     pub(super) v1_tasks: Vec<CString>,
     pub(super) v2_group: Option<CString>,
-    /// The text that is written to `oom_score_adj`.
+    /// The text for `oom_score_adj`.
     pub(super) oom_score_adj: Option<Vec<u8>>,
     /// Limits as resource, soft value, hard value.
     pub(super) rlimits: Vec<[u64; 3]>,
@@ -57,7 +57,7 @@ pub(super) struct TaskPlan {
     /// Uid, gid, supplementary groups.
     pub(super) credentials: Option<(u32, u32, Vec<u32>)>,
     pub(super) working_dir: CString,
-    /// Paths to try to execute, in order; none to execute nothing.
+    /// The candidate paths of the program, in order; empty to execute nothing.
     pub(super) programs: Vec<CString>,
     pub(super) args: Vec<CString>,
     pub(super) env: Vec<CString>,
@@ -73,7 +73,7 @@ pub(super) struct TaskPlan {
 pub(super) struct PlannedOutput {
     /// The folder that `path` is relative to, for a file.
     pub(super) beneath: Option<CString>,
-    /// The path; empty for none.
+    /// The path; empty for no output.
     pub(super) path: CString,
 }
 
@@ -132,7 +132,7 @@ pub(super) enum PlannedAction {
     Bind {
         beneath: Option<CString>,
         path: CString,
-        /// Opened with the rights of the task's user.
+        /// Whether the source is opened with the rights of the task's user.
         by_user: bool,
         writable: bool,
     },

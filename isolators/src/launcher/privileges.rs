@@ -68,7 +68,7 @@ impl Capabilities {
     }
 }
 
-/// The crate keeps the kernel's error only as text; nothing has been called since.
+/// Returns the last error of the kernel, which the crate keeps only as text; no other call has been made since.
 fn last_error(_: caps::errors::CapsError) -> io::Error {
     io::Error::last_os_error()
 }
@@ -87,7 +87,7 @@ pub(super) fn filter(program: &SeccompProgram) -> BpfProgram {
     program.0.iter().map(instruction).collect()
 }
 
-/// The inverse of [`filter`], for the way through the launcher's socket.
+/// Reverses [`filter`], for the way through the launcher's socket.
 pub(crate) fn pack(program: &[sock_filter]) -> SeccompProgram {
     let number = |one: &sock_filter| {
         let [c0, c1] = one.code.to_le_bytes();

@@ -25,7 +25,7 @@ pub(super) struct Report {
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
-    /// Sent by the task just before exec.
+    /// The task sends this just before exec.
     Running,
     /// A step failed. `index` is the position of its target among several.
     Failed {

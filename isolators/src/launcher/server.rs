@@ -32,7 +32,7 @@ const REPORT: RawFd = 3;
 /// Descriptor on which a supervisor keeps the launchers' lock until agents can find it without the lock.
 const LOCK: RawFd = 4;
 
-/// Becomes the launcher if this process was executed as one.
+/// Becomes the launcher if this process was executed as the launcher.
 pub(super) fn run_if_requested() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != LAUNCHER_ARGUMENT {
@@ -210,7 +210,7 @@ fn read_stored(file: &OwnedFd) -> io::Result<Vec<u8>> {
 /// log on 1 and 2; the report on 3, the lock on 4; and nothing else.
 fn arrange_descriptors(report: OwnedFd, lock: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let null = nix::fcntl::open(c"/dev/null", OFlag::O_RDWR, Mode::empty())?;
-    // Above all numbers that are about to be taken.
+    // Higher than all numbers to be assigned.
     let high = |fd: BorrowedFd<'_>| {
         let above = nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(LOCK + 1);
         nix::fcntl::fcntl(fd, above).map(sys::own_received)
@@ -219,7 +219,7 @@ fn arrange_descriptors(report: OwnedFd, lock: BorrowedFd<'_>) -> io::Result<(Own
     sys::duplicate_cloexec(null.as_fd(), SOCKET)?;
     sys::duplicate_cloexec(report_above.as_fd(), REPORT)?;
     sys::duplicate_cloexec(lock.as_fd(), LOCK)?;
-    // Their numbers are closed below, or are REPORT itself.
+    // The numbers are closed below, or are REPORT itself.
     std::mem::forget((null, report, report_above, lock));
     sys::close_from(5)?;
     Ok((sys::own_received(REPORT), sys::own_received(LOCK)))

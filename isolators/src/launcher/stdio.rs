@@ -69,7 +69,7 @@ fn open_output(to: &PlannedOutput, owner: Owner) -> io::Result<OwnedFd> {
     Ok(opened)
 }
 
-/// A pipe, a terminal or the null device, which the agent made or the machine has.
+/// Opens a pipe, a terminal or the null device, which the agent has made or the machine has.
 fn endpoint(path: &CStr, flags: OFlag) -> io::Result<OwnedFd> {
     // The open must not wait for the other end, which may be gone.
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_NONBLOCK;

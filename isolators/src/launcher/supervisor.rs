@@ -98,7 +98,7 @@ fn set_up(
     let _ = nix::sys::prctl::set_name(c"meseta-init");
     // The container must not read the supervisor's memory and descriptors.
     let _ = nix::sys::prctl::set_dumpable(false);
-    // Out of the launcher's session: its end must mean nothing here.
+    // Leaves the launcher's session, whose end must have no effect here.
     let _ = nix::unistd::setsid();
     let own_pid_namespace = plan.namespaces & sys::namespaces::PID != 0;
     if !own_pid_namespace {
@@ -202,10 +202,10 @@ fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io:
 
 /// The groups for the task to join, opened while their paths are reachable and writable.
 struct TaskGroups {
-    /// The v1 groups' `tasks`, for a task that is put into a container that runs.
+    /// The v1 groups' `tasks`, for a task that enters a running container.
     v1: Vec<OwnedFd>,
     v2: Option<OwnedFd>,
-    /// The cgroup namespace of that container.
+    /// The cgroup namespace of the running container.
     namespace: Option<OwnedFd>,
 }
 
@@ -233,7 +233,7 @@ fn cgroup_namespace_below(supervisor: u64) -> Option<OwnedFd> {
     let children = || crate::process_tree::children_of(supervisor);
     let open_of = |pid: i32| {
         let path = CString::new(format!("/proc/{pid}/ns/cgroup")).ok()?;
-        // A link of the kernel's, which is followed.
+        // The kernel's own link, which the open follows.
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let opened = nix::fcntl::open(path.as_c_str(), flags, Mode::empty()).ok()?;
         // Another process may have had the number by then.
@@ -245,15 +245,15 @@ fn cgroup_namespace_below(supervisor: u64) -> Option<OwnedFd> {
     children().into_iter().find_map(open_of)
 }
 
-/// Enters the namespaces of a container that runs; its processes are numbered so from our child on. Returns the pid
-/// namespace of before.
+/// Enters the namespaces of a running container, from our child on also its pid namespace. Returns the previous pid
+/// namespace.
 fn join_namespaces(plan: &TaskPlan) -> io::Result<Option<OwnedFd>> {
     use nix::sched::CloneFlags;
     let [pid, start_ticks] = plan.join;
     if pid == 0 {
         return Ok(None);
     }
-    // A link of the kernel's, which is followed.
+    // The kernel's own link, which the open follows.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let own_pids = nix::fcntl::open(c"/proc/self/ns/pid", flags, Mode::empty())?;
     let boot_id = String::from_utf8_lossy(&plan.boot_id);
@@ -409,7 +409,7 @@ impl Running {
         self.signals.next(Some(Duration::ZERO))
     }
 
-    /// Reaps everything that has ended; the task's end is the answer.
+    /// Reaps all ended processes; returns the end of the task, if it has ended.
     fn reap(&self) -> Option<ExitCause> {
         let mut ended = None;
         loop {
@@ -462,7 +462,7 @@ impl Running {
             return;
         };
         if self.own_pid_namespace {
-            // All in the namespace but its first process, which we are.
+            // All processes in the namespace except its first one, which is ours.
             let _ = nix::sys::signal::kill(Pid::from_raw(-1), known);
             return;
         }
@@ -483,7 +483,7 @@ impl Running {
     }
 
     fn kill_all(&mut self) {
-        // Not again on every turn: at the next second, should a fork have slipped through.
+        // Not on every turn: again after a second, in case a fork slipped through.
         self.deadline = Some(monotonic().saturating_add(Duration::from_secs(1)));
         self.forward(libc::SIGKILL);
         self.kill_leftovers();
@@ -509,7 +509,7 @@ impl Running {
                 // The folder was removed: no reader is left.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return,
                 Err(_) => {
-                    // Children keep being reaped meanwhile.
+                    // Children are still reaped in the meantime.
                     let _ = self.signals.next(Some(RECORD_RETRY));
                     self.reap();
                 }
@@ -538,8 +538,8 @@ impl Running {
     }
 }
 
-/// SIGKILL to every direct child. Their own children are reparented to us, a subreaper, and are
-/// direct children in the next round.
+/// Sends SIGKILL to every direct child. Their own children are reparented to us, a subreaper, and are direct children in the
+/// next round.
 fn kill_descendants() {
     for pid in crate::process_tree::children_of(nix::unistd::getpid().as_raw()) {
         let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);

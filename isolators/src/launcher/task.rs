@@ -46,8 +46,7 @@ pub(super) struct Prepared<'a> {
     pub(super) running: Report,
     /// Memory in which the supervisor reads a failure.
     pub(super) failure: &'a SharedPair,
-    /// Ask for SIGKILL when this process, our parent, dies: without a pid namespace nothing else
-    /// would end the task then.
+    /// The parent whose death sends SIGKILL to the task: without a pid namespace nothing else would end the task then.
     pub(super) die_with: Option<i32>,
 }
 
@@ -60,7 +59,7 @@ struct Failure {
     index: usize,
 }
 
-/// Becomes the task, or reports why not and exits.
+/// Becomes the task, or reports the failure and exits.
 pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
     let failure = match enter(prepared) {
         Ok(()) => execute(prepared),
@@ -78,7 +77,7 @@ pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
         outcome,
         ..prepared.running
     };
-    // The agent may be gone; the supervisor has the failure from the shared page anyway.
+    // The agent may be gone; the supervisor reads the failure from the shared page anyway.
     let _ = sys::write_once(prepared.report, &report.encode());
     sys::exit_now(NOT_EXECUTED)
 }
@@ -143,7 +142,7 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
         // Set after the change of user, which clears it. The kernel sends no signal if the parent died before.
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
         let seen = nix::unistd::getppid().as_raw();
-        // From inside another pid namespace a parent outside has no number.
+        // A parent outside the pid namespace has no number inside it.
         let is_outside = seen == 0 && plan.join != [0, 0];
         if seen != parent && !is_outside {
             sys::exit_now(NOT_EXECUTED);
@@ -169,7 +168,7 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Descriptors that a launch may have open at once.
+/// The maximum number of open descriptors of a launch.
 const LAUNCH_FILES: u64 = 1_024;
 
 /// The value of a limit before the change of user, which may be needed to raise it. A limit on descriptors that is too low
@@ -217,7 +216,7 @@ fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
         },
         PlannedAction::ReadOnlyPath => read_only_path(path),
         PlannedAction::CgroupTree { controllers } => match sys::mount_cgroup(path, controllers) {
-            // The hierarchy has controllers that we do not know.
+            // The hierarchy has unknown controllers.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
             other => other,
         },
@@ -240,7 +239,7 @@ fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
         PlannedAction::Unmount => {
             let unmounted = target(mount).and_then(|place| sys::unmount_folder(place.as_fd()));
             return match unmounted {
-                // No mount, or no folder.
+                // The folder is not a mount point, or is missing.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
                     Ok(())
                 }
@@ -285,9 +284,8 @@ fn read_only_path(path: &CStr) -> io::Result<()> {
     sys::mount_bind(path, path).and_then(|()| sys::read_only(path, true))
 }
 
-/// v1: this process has one thread and writes itself into `tasks`. The kernel then needs no lock on
-/// all thread groups, which after an idle gap costs an RCU grace period (8-12 ms, seen on 6.18) when
-/// a pid goes through `cgroup.procs`.
+/// Joins the groups. v1: this process has one thread and writes itself into `tasks`. The kernel then needs no lock on all
+/// thread groups, which after an idle gap costs an RCU grace period (8-12 ms, seen on 6.18) for a pid in `cgroup.procs`.
 fn join_groups(prepared: &Prepared<'_>) -> Result<(), Failure> {
     for (index, group) in prepared.groups.iter().enumerate() {
         sys::write_once(group.as_fd(), b"0")

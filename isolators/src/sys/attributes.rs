@@ -11,17 +11,17 @@ use super::write_file;
 
 /// A mask of more processors than any kernel supports, in words; the kernel takes those of the cpuset.
 const AFFINITY_WORDS: usize = 128;
-/// Nanoseconds that a timer may be late.
+/// The default slack of timers, in nanoseconds.
 const TIMER_SLACK: libc::c_ulong = 50_000;
-/// Mappings that a core file holds.
+/// The default mappings of a core file.
 const CORE_FILTER: &[u8] = b"0x33";
 const IOPRIO_WHO_PROCESS: libc::c_long = 1;
 const MPOL_DEFAULT: libc::c_long = 0;
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
-/// Merging of equal pages; newer than the libc crate's constants.
+/// The setting for merging of equal pages; newer than the libc crate's constants.
 const PR_SET_MEMORY_MERGE: libc::c_int = 67;
 
-/// Processors, scheduling class, niceness, priority at disks, lateness of timers, place of memory.
+/// Resets processors, scheduling class, niceness, disk priority, timer slack and memory placement.
 pub(crate) fn reset_scheduling() {
     let every = [u64::MAX; AFFINITY_WORDS];
     super::normal_scheduling();

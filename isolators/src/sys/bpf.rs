@@ -17,7 +17,7 @@ const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;
 const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const BPF_CGROUP_DEVICE: u32 = 6;
-/// A group above may have a program too; a node must pass both.
+/// Allows programs on groups above as well; a node must pass all of them.
 const BPF_F_ALLOW_MULTI: u32 = 2;
 
 const ACCESS_MKNOD: u32 = 1;
@@ -108,7 +108,7 @@ fn block(rule: &DeviceRule) -> Vec<u64> {
     code
 }
 
-/// The part of `union bpf_attr` that loading needs.
+/// The part of `union bpf_attr` for loading.
 #[repr(C)]
 #[derive(Default)]
 struct LoadAttributes {
@@ -123,7 +123,7 @@ struct LoadAttributes {
     flags: u32,
 }
 
-/// The part of `union bpf_attr` that attaching needs.
+/// The part of `union bpf_attr` for attaching.
 #[repr(C)]
 struct AttachAttributes {
     target: u32,

@@ -45,7 +45,7 @@ fn result(code: libc::c_long) -> io::Result<()> {
     }
 }
 
-/// The descriptor that a call has just made.
+/// The descriptor that a call has just returned.
 fn made(code: libc::c_long) -> io::Result<OwnedFd> {
     result(code.min(0))?;
     let Ok(fd) = RawFd::try_from(code) else {
@@ -58,7 +58,7 @@ fn made(code: libc::c_long) -> io::Result<OwnedFd> {
 /// `CLONE_INTO_CGROUP`. libc's constant of that name overflows to 0 and would silently be ignored.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// The namespaces asked of [`clone_process`], as clone flags.
+/// The namespaces for [`clone_process`], as clone flags.
 pub(crate) mod namespaces {
     pub(crate) const MOUNT: u64 = 0x0002_0000;
     pub(crate) const UTS: u64 = 0x0400_0000;
@@ -160,7 +160,7 @@ pub(crate) fn reap_any() -> Reaped {
                     signal: libc::WTERMSIG(status),
                 };
             }
-            // Stopped or continued: not asked for, and no end.
+            // A stopped or continued child has not ended.
             pid if pid > 0 => {}
             _ if last_errno() == libc::EINTR => {}
             _ => return Reaped::NoChildren,
@@ -240,7 +240,7 @@ impl<'a> FromIterator<&'a CStr> for ExecArray<'a> {
     }
 }
 
-/// Replaces this process; returns only if that failed, with the errno. Async-signal-safe.
+/// Replaces this process; returns the errno if that fails. Async-signal-safe.
 pub(crate) fn execve(program: &CStr, args: &ExecArray<'_>, env: &ExecArray<'_>) -> i32 {
     // SAFETY: all three are NUL-terminated and the arrays NULL-terminated, and live over the call.
     unsafe {
@@ -257,7 +257,7 @@ pub(crate) fn last_errno() -> i32 {
     nix::errno::Errno::last_raw()
 }
 
-/// Ends this process at once, running nothing. Async-signal-safe.
+/// Ends this process at once, without exit handlers. Async-signal-safe.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: does not return and touches no memory of ours.
     unsafe { libc::_exit(code) }

@@ -117,10 +117,9 @@ fn set_disposition(signal: i32, handler: libc::sighandler_t) {
     }
 }
 
-/// Default dispositions for all signals, and none blocked. Async-signal-safe.
+/// Resets all signals to their default dispositions and unblocks them. Async-signal-safe.
 ///
-/// By the raw call: the C library keeps 32 and 33 to itself, and an agent may have been started with
-/// them ignored.
+/// Makes the raw call: the C library reserves 32 and 33 for itself, and an agent may have been started with these ignored.
 pub(crate) fn reset_signals() {
     /// Bytes of the kernel's signal set.
     const SET_BYTES: usize = 8;
@@ -263,7 +262,7 @@ impl SignalQueue {
         })
     }
 
-    /// The descriptor, to be waited for beside others.
+    /// The descriptor, for polling together with others.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -110,7 +110,7 @@ fn signals_that_are_none_are_refused(test_node: &TestNode) -> Result<(), Failed>
         let refused = test_node.with(|containers| containers.kill(&launched.supervisor, request));
         check!(refused.is_err(), "signal {signal} was taken");
     }
-    // A grace beyond all measure is no error, and a shorter one still counts.
+    // An excessive grace is fine, and a shorter one still counts.
     kill(test_node, &launched, Duration::MAX)?;
     test_node.wait_cause(&spec, &launched, ExitCause::Signaled(15))
 }
@@ -185,7 +185,7 @@ fn a_double_forked_daemon_ends_with_its_task(test_node: &TestNode) -> Result<(),
     test_node.destroy(&spec, &launched)
 }
 
-/// A pidfd on a process, by way of its identity.
+/// Opens a pidfd of a process through its identity.
 fn open_process(pid: i32) -> Result<Option<std::os::fd::OwnedFd>, Failed> {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return Ok(None);
@@ -221,7 +221,7 @@ fn a_killed_supervisor_takes_its_task_along(test_node: &TestNode) -> Result<(), 
     test_node.destroy(&spec, &launched)
 }
 
-/// A task that never waits has children that have ended, and orphans.
+/// A task that never reaps has ended children, and orphans.
 fn children_that_nobody_waited_for_end_with_their_task(test_node: &TestNode) -> Result<(), Failed> {
     const CHILDREN: usize = 100;
     let command = format!(
@@ -258,7 +258,7 @@ fn children_of(parent: i32) -> Vec<Stat> {
     stats.filter(|stat| stat.ppid == parent).collect()
 }
 
-/// Children of a process that have ended and wait to be waited for.
+/// The ended children of a process that it has not reaped.
 fn zombies_of(parent: i32) -> usize {
     let children = children_of(parent);
     children.iter().filter(|child| child.state == 'Z').count()

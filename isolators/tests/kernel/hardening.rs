@@ -50,7 +50,7 @@ fn probed(
     let shared = tempfile::NamedTempFile::new_in("/dev/shm")?;
     let groups = test_node.groups(&spec.name);
     let dirs: Vec<_> = groups.process_dirs();
-    // As the host names them, and where a cgroup namespace shows them; nowhere else are those the host's.
+    // The trees' paths on the host, where a cgroup namespace shows the container's view; elsewhere those paths do not exist.
     let trees = test_node.host().trees().into_iter();
     let roots: Vec<_> = trees.filter(|_| hardened).map(|tree| tree.mount).collect();
     let dirs = dirs.iter().chain(&roots);
@@ -349,7 +349,7 @@ fn system_call_filters_are_per_task(test_node: &TestNode) -> Result<(), Failed> 
         test_node.run_with(&spec, &deadly)?.0.cause,
         ExitCause::Signaled(libc::SIGSYS),
     )?;
-    // A filter that lets not even the exec through is a failed launch, not a lost one.
+    // A filter that refuses even the exec causes a failed launch, not a lost one.
     let nothing = task(SeccompChoice::Profile(SeccompProfile::only([
         "write",
         "exit_group",

@@ -119,7 +119,7 @@ fn a_missing_controller_is_named(test_node: &TestNode) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The mounts of all trees that are used.
+/// The mounts of all trees in use.
 fn trees(test_node: &TestNode) -> Vec<PathBuf> {
     let groups = test_node.groups(&name("c"));
     let mounts = test_node.host().trees().into_iter().map(|tree| tree.mount);
@@ -178,7 +178,7 @@ impl Isolator for Unreasonable {
     }
 
     fn plan(&self, demand: &Demand, _groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
-        // Only of containers that are named so by their demand.
+        // Only for containers that this demand marks.
         let asked = demand.cpus_millis == 777;
         let write = KnobWrite::new(Controller::Pids, "pids.max", "-7");
         asked.then_some(write).into_iter().collect()
@@ -224,7 +224,7 @@ fn a_group_that_is_busy_is_removed_later(test_node: &TestNode) -> Result<(), Fai
     for part in ["c is not gone", &dir.to_string_lossy() as &str, "busy"] {
         check!(text.contains(part), "{text:?} lacks {part:?}");
     }
-    // Another container is not in the way of that.
+    // This does not affect another container.
     runs_well(test_node, &test_node.spec("other", "true"))?;
     drop(mounted);
     test_node.destroy(&spec, &launched)
@@ -330,7 +330,7 @@ fn a_full_disk_costs_no_exit_record(test_node: &TestNode) -> Result<(), Failed> 
     let full = fs::write(&filler, vec![0; 1 << 20]).is_err();
     check!(full, "the disk has room for ever");
     fs::write(&gate, "\n")?;
-    // Its room was taken when there was some.
+    // The room for the record was reserved in advance.
     test_node.wait_cause(&spec, &launched, ExitCause::Exited(7))?;
     fs::remove_file(&filler)?;
     test_node.destroy(&spec, &launched)?;

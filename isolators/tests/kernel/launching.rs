@@ -444,7 +444,7 @@ fn output_is_a_plain_file_of_the_tasks_user(test_node: &TestNode) -> Result<(), 
     test_node.prints(&spec, "before written\n")
 }
 
-/// A task has mounted a folder of its own over that which the output's path leads through.
+/// A task has mounted a folder of its own over a folder on the output's path.
 fn output_goes_where_the_agent_sees_it(test_node: &TestNode) -> Result<(), Failed> {
     let evil = test_node.sandbox().with_file_name("evil");
     fs::create_dir(&evil)?;
@@ -546,7 +546,7 @@ fn a_hundred_launches_leak_no_descriptor(test_node: &TestNode) -> Result<(), Fai
         test_node.with(|containers| containers.forget(&name(&format!("c{number}"))))?;
     }
     same(of_launcher()?, before)?;
-    // Other tests run in this process; they hold some, but not a hundred.
+    // Other tests in this process hold some descriptors, but not a hundred.
     check!(count()? < 100, "descriptors are left open");
     Ok(())
 }

@@ -115,7 +115,7 @@ fn a_fork_bomb_stays_in_its_container(test_node: &TestNode) -> Result<(), Failed
     let now = usage();
     same(now.limit, Some(32))?;
     check!(now.threads.is_some_and(|threads| threads <= 32), "{now:?}");
-    // The machine still forks.
+    // The machine can still fork.
     check!(
         std::process::Command::new("true").status()?.success(),
         "no fork"
@@ -133,7 +133,7 @@ fn cfs_quota_throttles(test_node: &TestNode) -> Result<(), Failed> {
         let usage = test_node.usage(&spec);
         usage.map(|usage| usage.cpu).unwrap_or_default()
     };
-    // Neighbours, or a machine that stands still, may take the processor away for as many periods as they like.
+    // Neighbours, or a machine that stands still, may take the processor away for any number of periods.
     let counted = |cpu: &CpuUsage| Some((cpu.nr_periods?, cpu.nr_throttled?));
     let since = Cell::new((0, 0));
     test_node.eventually("thirty periods, most of them throttled", || {

@@ -54,7 +54,7 @@ enum Trees {
     Unified,
 }
 
-/// Run with every kind of trees.
+/// The tests that run with every kind of trees.
 const ALL: &[&[(&str, Test)]] = &[
     nested::TESTS,
     nested_usage::TESTS,
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Every test that `docs/isolation.md` names is one: of this program, or a unit test of the crate.
+/// Every test in `docs/isolation.md` exists, in this program or as a unit test of the crate.
 fn documented_tests_exist(names: &[String]) -> Result<(), Failed> {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(crate_dir.join("../docs/isolation.md"))?;

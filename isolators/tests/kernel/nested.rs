@@ -182,7 +182,7 @@ fn killers_within_cost_no_launcher(test_node: &TestNode) -> Result<(), Failed> {
             break;
         }
     }
-    // How often the killer guesses right is the scheduler's doing.
+    // The scheduler decides how often the killer guesses right.
     check!(killed > 0, "none was killed before its exec");
     check!(test_node.launcher()? == launcher, "the launcher is another");
     test_node.prints(&test_node.spec("third", "echo well"), "well\n")?;

@@ -38,7 +38,7 @@ const OUTER: &str = "exec sleep 1000";
 const NOTE_WAIT: Duration = Duration::from_millis(400);
 const NOTED_ATTEMPTS: u32 = 20;
 
-/// Writes past the page cache, and has forks refused.
+/// The command writes past the page cache, and has forks refused.
 const WORK: &str = "dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; \
     (while :; do sleep 1000 & done) 2>/dev/null; echo worked; exec sleep 1000";
 
@@ -251,7 +251,7 @@ impl Isolator for Counting {
             usage.io.read_bytes = Some(7);
             return;
         }
-        // Its first byte cannot be read.
+        // Reading the first byte fails.
         let _ = source
             .files
             .number(&Arc::from(Path::new("/proc/self")), "mem");
@@ -288,8 +288,8 @@ fn what_cannot_be_read_for_a_moment_is_absent_and_noted_later(
     Err("a sample took as long as the end each time, or the machine stood still".into())
 }
 
-/// An agent that fell between the removal of groups and its note left the former container noted as ending: the larger of
-/// both counted, and not their sum.
+/// Regression: an agent that crashed between the removal of groups and its note left the former container noted as ending;
+/// the larger of both counts was used, and not their sum.
 fn reused_id_adds_to_what_a_crash_left_noted(test_node: &TestNode) -> Result<(), Failed> {
     let counting = Box::new(Counting(Arc::default()));
     let isolation = Isolation::default_for(test_node.host());

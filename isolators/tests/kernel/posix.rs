@@ -62,7 +62,7 @@ fn kill_reaches_daemons(test_node: &TestNode) -> Result<(), Failed> {
         began.elapsed()
     );
     Ok(())
-    // That the daemon is gone is checked when the site is left.
+    // The end of the test checks that the daemon is gone.
 }
 
 fn usage_is_of_the_process_tree(test_node: &TestNode) -> Result<(), Failed> {

@@ -225,7 +225,7 @@ fn groups_and_mounts() -> io::Result<()> {
     )
 }
 
-/// E82: nothing of the launcher's is open here.
+/// No descriptor of the launcher is open here (E82).
 fn descriptors() -> io::Result<()> {
     for number in 3..64 {
         let path = format!("/proc/self/fd/{number}");
@@ -240,7 +240,7 @@ fn descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// E88, the kernel's own interfaces. Arguments that no kernel takes tell whether they are open.
+/// Tries the kernel's own interfaces (E88). Arguments that no kernel accepts show whether the calls are allowed.
 fn kernel_calls() -> io::Result<()> {
     for (name, number) in [
         ("bpf", libc::SYS_bpf),

@@ -124,7 +124,7 @@ fn block_io_is_counted(test_node: &TestNode) -> Result<(), Failed> {
         return Err("the sandbox is on no block device".into());
     }
     if group.version == Version::V1 {
-        // Without a rule v1 counts nothing, and then there must be no figure.
+        // Without a rule v1 counts nothing, and then the figure must be absent.
         same(test_node.usage(&spec)?.io.write_bytes, None)?;
         let rule = format!("{major}:{minor} 1073741824");
         fs::write(group.dir.join("blkio.throttle.write_bps_device"), rule)?;

@@ -57,7 +57,7 @@ fn samples_are_the_kernels_figures(test_node: &TestNode) -> Result<(), Failed> {
     test_node.destroy(&spec, &launched)
 }
 
-/// A container reads more than fits below its limit, again and again.
+/// A container repeatedly reads more than fits below its limit.
 fn pressure_on_memory_is_counted_by_level(test_node: &TestNode) -> Result<(), Failed> {
     let command = "head -c 134217728 /dev/zero > big; while cat big >/dev/null; do :; done";
     let spec = test_node.spec("c", command);
@@ -170,7 +170,7 @@ fn a_container_that_ends_disturbs_no_other(test_node: &TestNode) -> Result<(), F
     same(kept(test_node)?, 0)
 }
 
-/// Descriptors of control files of this site's containers; other tests have others.
+/// The number of open control files of this test's containers; other tests have their own.
 fn kept(test_node: &TestNode) -> Result<usize, Failed> {
     let root = format!("/{}/", test_node.root().display());
     let is_ours = |entry: std::io::Result<fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! A place of its own for one test: folders, cgroups root, containers; and the check afterwards.
+//! An isolated place for one test: folders, cgroups root, containers; and the check afterwards.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -207,7 +207,7 @@ impl TestNode {
         Ok((spec, launched))
     }
 
-    /// A container that has printed this.
+    /// Launches a container and waits until it has printed this text.
     pub(crate) fn launch_until(
         &self,
         command: &str,
@@ -292,7 +292,7 @@ impl TestNode {
         Ok((record, self.output(spec)))
     }
 
-    /// Launches and waits for the end, which must have printed this.
+    /// Launches and waits for the end; checks the complete output.
     pub(crate) fn prints(&self, spec: &ContainerSpec, expected: &str) -> Result<(), Failed> {
         same(self.run(spec)?.1, expected)
     }
@@ -312,7 +312,7 @@ impl TestNode {
         limitation.ok().flatten()
     }
 
-    /// Whether its supervisor does.
+    /// Whether the container's supervisor lives.
     pub(crate) fn lives(&self, launched: &Launched) -> Result<bool, Failed> {
         let watched = self.with(|containers| containers.watch(&launched.supervisor))?;
         Ok(watched.is_some())
@@ -326,7 +326,7 @@ impl TestNode {
         self.with(|containers| containers.groups(name))
     }
 
-    /// Waits for its end, which must have this cause.
+    /// Waits for the end of the container; checks its cause.
     pub(crate) fn wait_cause(
         &self,
         spec: &ContainerSpec,
@@ -349,7 +349,7 @@ impl TestNode {
         record.ok_or_else(|| "the supervisor ended without an exit record".into())
     }
 
-    /// Waits until the task has printed this.
+    /// Waits until the task has printed this text.
     pub(crate) fn wait_output(&self, spec: &ContainerSpec, text: &str) -> Result<(), Failed> {
         self.eventually(text, || self.output(spec).contains(text))
     }
@@ -432,7 +432,7 @@ fn processes_naming(folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits for the end of a process.
+/// Waits until a limit event is ready.
 pub(crate) fn wait_event(event: &LimitEvent) -> Result<(), Failed> {
     let flags = match event.is_priority() {
         true => PollFlags::POLLPRI,
@@ -483,7 +483,7 @@ pub(crate) fn nobody() -> Credentials {
     }
 }
 
-/// Fails unless this was the step that failed.
+/// Fails unless the launch failed in this step.
 pub(crate) fn expect_step(failed: Option<LaunchError>, expected: LaunchStep) -> Result<(), Failed> {
     let told = matches!(&failed, Some(LaunchError::Step { step, .. }) if *step == expected);
     check!(told, "{failed:?}");

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-/// Open folders above many control files. To open a file from there spares the kernel the way from the
-/// root, of which each step inside a cgroup tree takes locks.
+/// Open folders above many control files. Opening a file from there spares the kernel the path from the root, each step of
+/// which takes locks inside a cgroup tree.
 #[derive(Debug, Default)]
 pub(crate) struct Anchors(Vec<(PathBuf, File)>);
 
@@ -62,7 +62,7 @@ mod tests {
         let files = Files::keeping(Budget::new(0), Arc::new(anchors));
         assert_eq!(files.number(&group, "pids.current"), Some(7));
         assert_eq!(files.number(&group, "pids.max"), None);
-        // The folder behind the anchor is gone, and another has its name.
+        // The folder behind the anchor is gone, and another folder has its name.
         fs::remove_dir_all(&dir).expect("removed");
         fs::create_dir_all(&group).expect("made");
         fs::write(group.join("pids.current"), "8\n").expect("written");

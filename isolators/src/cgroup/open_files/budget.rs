@@ -24,7 +24,7 @@ struct Counts {
 /// The frequency of reads of a file.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum Pace {
-    /// Measured in every sweep.
+    /// The file is read in every sweep.
     Often,
     /// Read only in a complete sample.
     #[default]
@@ -62,7 +62,7 @@ impl Budget {
         match (pace, taken) {
             (Pace::Often, true) => {
                 let less = |promised: usize| promised.checked_sub(1);
-                // Nothing was promised, as a rule.
+                // Usually nothing was promised.
                 let _ = self.0.promised.fetch_update(relaxed, relaxed, less);
             }
             (Pace::Often, false) => {
@@ -104,7 +104,7 @@ mod tests {
         let sweep = |turn: usize| {
             budget.shift(containers.iter());
             for (number, files) in containers.iter().enumerate() {
-                // All of everything at first, then of one container in turn.
+                // All files at first, then those of one container in turn.
                 let all = turn == 0 || turn % CONTAINERS == number;
                 files.begin(all, Vec::new());
                 let names = ["often", "a", "b", "c"];

@@ -24,7 +24,7 @@ use budget::Pace;
 
 use crate::shortage::{is_device_failure, is_shortage};
 
-/// Longest control file that is read; `io.stat` of a machine with hundreds of disks fits.
+/// The longest readable control file; `io.stat` of a machine with hundreds of disks fits.
 const FILE_BYTES_MAX: usize = 256 << 10;
 /// The initial size of a buffer, which grows when it is too small.
 const BUFFER_BYTES: usize = 8 << 10;
@@ -37,7 +37,7 @@ pub struct Files {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// `None` opens and closes for each read.
+    /// The budget; with `None` each read opens and closes its file.
     budget: Option<Budget>,
     anchors: Arc<Anchors>,
     kept: Vec<OpenFile>,
@@ -46,7 +46,7 @@ struct Inner {
     buffer: Vec<u8>,
     /// The pace of the current reads.
     pace: Pace,
-    /// Whether anything could be read since [`Files::begin`].
+    /// Whether any file was readable since [`Files::begin`].
     any: bool,
     /// A read since then that failed because the agent was short of resources or a device failed: the state of the file is
     /// unknown.
@@ -66,7 +66,7 @@ enum State {
     Open(File, Pace),
     /// The kernel does not have this file here.
     Absent,
-    /// Counts events of a kind, so far.
+    /// A counter of events of a kind, and the events so far.
     Events(EventFd, u64),
 }
 
@@ -207,7 +207,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// The file into the buffer; its length.
+    /// Reads the file into the buffer; returns its length.
     fn fill(&mut self, dir: &Arc<Path>, file: &'static str) -> Option<usize> {
         let Some(position) = self.find(dir, file) else {
             return self.fill_anew(dir, file);
@@ -222,7 +222,7 @@ impl Inner {
             Ok(length) => Some(length),
             Err(error) => {
                 self.note(error);
-                // The group is gone, as a rule.
+                // Usually the group is gone.
                 self.kept.swap_remove(position);
                 if let Some(budget) = &self.budget {
                     budget.give_back();
@@ -249,7 +249,7 @@ impl Inner {
         let open = match opened {
             Ok(open) => open,
             Err(error) => {
-                // A group that is not there may yet come; a file that a group lacks will not.
+                // A missing group may still be made; a file that a group lacks will not appear.
                 if keeps && error.kind() == io::ErrorKind::NotFound && dir.exists() {
                     self.keep(dir, file, State::Absent);
                 }
@@ -275,7 +275,7 @@ impl Inner {
     fn keep(&mut self, dir: &Arc<Path>, file: &'static str, state: State) {
         let same = self.kept.iter().find(|kept| kept.is_in(dir));
         let dir = same.map_or(dir, |kept| &kept.dir).clone();
-        // A container's files are soon all known: room for more would be wasted a thousand times.
+        // A container's files are soon all known: spare room would be wasted a thousand times.
         self.kept.reserve_exact(1);
         self.kept.push(OpenFile { dir, file, state });
     }

@@ -40,7 +40,7 @@ pub struct UnknownCapability(String);
 impl CapabilitySet {
     pub const EMPTY: Self = Self(0);
 
-    /// The operator's set unless configured.
+    /// The default of the operator's set.
     pub fn standard() -> Self {
         Self(STANDARD.iter().fold(0, |all, one| all | one.bitmask()))
     }
@@ -127,7 +127,7 @@ impl fmt::Display for CapabilitySet {
 /// the capabilities that affect the task alone or were granted.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct CapabilityRequest {
-    /// The most that any of its programs may get.
+    /// The upper limit for every program of the task.
     pub bounding: Option<CapabilitySet>,
     /// The set at the start of the task.
     pub effective: Option<CapabilitySet>,
@@ -196,7 +196,7 @@ impl Isolator for Capabilities {
     }
 
     fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) -> Result<(), String> {
-        // Only root has this isolator, so a container without a user of its own is root's.
+        // Only root uses this isolator, so a container without a user of its own is root's.
         let root = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
         launch.capabilities = Some(self.sets(root, spec.isolation.capabilities)?);
         Ok(())

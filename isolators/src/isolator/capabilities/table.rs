@@ -4,13 +4,13 @@
 //! that affect only the task ([`Reach::Task`]). A capability that is not in the table, because the kernel is newer, counts as
 //! one that affects the node. `docs/isolation.md` shows the table.
 
-/// Whom a capability reaches, in a container that sees the host's files and, unless isolated, its network.
+/// The users whom a capability affects, in a container that sees the host's files and, unless isolated, its network.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Reach {
     Task,
-    /// Files, processes, messages or sessions of other users, root among them.
+    /// Affects files, processes, messages or sessions of other users, root among them.
     Users,
-    /// The node: its kernel, devices, clock, memory, processors or network.
+    /// Affects the node: its kernel, devices, clock, memory, processors or network.
     Node,
 }
 

@@ -13,7 +13,7 @@ use crate::launcher::{LaunchIsolation, MountAction, MountStep};
 
 const SYS: &str = "/sys";
 
-/// Writable to root without any capability.
+/// Paths that root can write without any capability.
 const READ_ONLY: [&str; 5] = [
     "/proc/sys",
     "/proc/sysrq-trigger",
@@ -38,7 +38,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Cgroup trees may lie outside `/sys`.
+    /// The isolator for these trees, which may lie outside `/sys`.
     pub(crate) fn new(trees: &[CgroupTree]) -> Self {
         let step = |path: &Path, action| MountStep {
             path: path.to_owned(),

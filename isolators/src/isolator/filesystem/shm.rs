@@ -1,4 +1,4 @@
-//! filesystem/shm: its own `/dev/shm`, so that containers share no memory by name, and with a size.
+//! filesystem/shm: a private `/dev/shm` with a size limit, so that containers share no memory by name.
 
 use crate::isolator::{ContainerSpec, Isolator};
 use crate::launcher::{LaunchIsolation, MountAction, MountStep};

@@ -13,7 +13,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// `trees` are where they are mounted, with their controllers if they are of v1.
+    /// The isolator for these mounted trees, with their controllers if they are of v1.
     pub(crate) fn new(trees: &[CgroupTree]) -> Self {
         let step = |tree: &CgroupTree| MountStep {
             path: tree.mount.clone(),

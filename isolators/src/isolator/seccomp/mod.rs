@@ -31,7 +31,7 @@ const TERMINAL_CALLS_REFUSED: [u64; 2] = [0x5412, 0x541c];
 /// Execution domains that are plain Linux, with or without a 32-bit layout; the last value queries the present one.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Calls that a capability would be useless without.
+/// Calls without which a capability would be useless.
 const WITH_CAPABILITY: [(&str, &[&str]); 7] = [
     ("SYS_CHROOT", &["chroot"]),
     (
@@ -93,7 +93,7 @@ pub enum SeccompError {
 pub struct SeccompProfile {
     /// The allowed calls by number, with their permitted arguments.
     allowed: BTreeMap<i64, Arguments>,
-    /// Calls with an action of their own, stricter than that of the calls which are allowed.
+    /// Calls with an action of their own, stricter than that of allowed calls.
     exceptions: Vec<(i64, Arguments, SeccompAction)>,
     /// Rules that apply to containers with certain capabilities only.
     conditional: Vec<ConditionalRule>,
@@ -143,7 +143,7 @@ pub enum SeccompComparison {
     LessOrEqual,
     Greater,
     GreaterOrEqual,
-    /// Equal in the bits of this mask.
+    /// The argument is equal in the bits of this mask.
     Masked(u64),
 }
 
@@ -217,7 +217,7 @@ impl SeccompProfile {
         } else {
             Arguments::When(vec![conditions.to_vec()])
         };
-        // An exception is let through by the list to the filter that knows better.
+        // The list lets an exception through to the filter with its rule.
         if action == SeccompAction::Allow || self.otherwise != SeccompAction::Allow {
             let both = match (self.allowed.remove(&number), arguments.clone()) {
                 (Some(Arguments::When(mut one)), Arguments::When(other)) => {
@@ -274,7 +274,7 @@ impl SeccompProfile {
         Ok(self)
     }
 
-    /// The profile without this system call.
+    /// Removes this system call from the profile.
     pub fn refuse(mut self, name: &str) -> Result<Self, SeccompError> {
         self.allowed.remove(&number_of(name)?);
         Ok(self)
@@ -285,7 +285,7 @@ impl SeccompProfile {
         Self { otherwise, ..self }
     }
 
-    /// Whether a call is allowed, with some arguments at least.
+    /// Whether a call is allowed, at least with some arguments.
     pub fn allows(&self, name: &str) -> bool {
         let refused = |number: i64| {
             let mut exceptions = self.exceptions.iter();
@@ -362,7 +362,7 @@ impl SeccompProfile {
             let rules = arguments.rules()?;
             let whole = &mut filters[at].1;
             match whole.get_mut(number) {
-                // No rule means no condition, which no further one can widen.
+                // Without a rule the call has no condition, which no further rule can widen.
                 Some(known) if rules.is_empty() => known.clear(),
                 Some(known) if known.is_empty() => {}
                 Some(known) => known.extend(rules),
@@ -404,7 +404,7 @@ impl SeccompArgument {
     }
 }
 
-/// The longest filter that the kernel takes (`BPF_MAXINSNS`).
+/// The kernel's limit on the length of a filter (`BPF_MAXINSNS`).
 const INSTRUCTIONS_MAX: usize = 4096;
 
 const EPERM: u16 = 1;

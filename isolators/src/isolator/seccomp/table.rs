@@ -3,7 +3,7 @@
 //! Numbers come from the C library's headers as the libc crate has them, so that none is typed here;
 //! the names are ours. Calls that only x86_64 has are absent elsewhere, where newer ones do their work.
 
-/// Name and number of each.
+/// Pairs each name with its number.
 macro_rules! calls {
     ($($name:ident = $number:ident),* $(,)?) => {
         &[$((stringify!($name), libc::$number)),*]

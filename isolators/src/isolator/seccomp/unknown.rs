@@ -30,7 +30,7 @@ const PER_GAP: usize = 3;
 /// The number of gaps over which one jump (at most 255 instructions) reaches.
 const GAPS_MAX: usize = 84;
 
-/// Returns the numbers that are not known, as ranges in ascending order.
+/// Returns the unknown numbers as ranges in ascending order.
 ///
 /// If a filter has no room for all ranges, the lowest ones are left out: new calls have the highest numbers.
 pub(super) fn gaps(known: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {

@@ -21,7 +21,7 @@ impl TaskPlan {
         u64::read(&mut bytes)
     }
 
-    /// The inverse of [`TaskPlan::encode`].
+    /// Decodes the output of [`TaskPlan::encode`].
     pub(in crate::launcher) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let plan = Self::read(&mut bytes)?;
         bytes.is_empty().then_some(plan)
@@ -35,7 +35,7 @@ trait Field: Sized {
     fn read(from: &mut &[u8]) -> Option<Self>;
 }
 
-/// A structure: its fields in this order.
+/// Implements [`Field`] for a structure: its fields in this order.
 macro_rules! fields {
     ($name:ident { $($field:ident),+ $(,)? }) => {
         impl Field for $name {
@@ -89,7 +89,7 @@ fields!(CapabilitySets {
 });
 fields!(LogFile { bytes, files });
 
-/// An enumeration: the number of the variant, then its fields.
+/// Implements [`Field`] for an enumeration: the number of the variant, then its fields.
 macro_rules! variants {
     ($name:ident { $($number:literal => $variant:ident { $($field:ident),* }),+ $(,)? }) => {
         impl Field for $name {

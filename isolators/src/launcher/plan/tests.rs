@@ -183,7 +183,7 @@ fn programs_of(path: String, program: String) -> Result<Vec<CString>, LaunchErro
     resolve(&spec).map(|plan| plan.programs)
 }
 
-/// Half a megabyte of PATH times half a megabyte of program took 137 GB of the agent's memory.
+/// Regression: half a megabyte of PATH times half a megabyte of program took 137 GB of the agent's memory.
 #[test]
 fn a_path_times_a_program_is_refused_before_it_takes_memory() {
     let refused = |path: String, program: String| match programs_of(path, program) {
@@ -192,7 +192,7 @@ fn a_path_times_a_program_is_refused_before_it_takes_memory() {
     };
     let many = "a:".repeat(50_000);
     assert!(refused(many.clone(), "x".repeat(50_000)).contains("50000 bytes, more than 4095"));
-    // 200 MB of paths that the kernel would take.
+    // 200 MB of paths that the kernel would accept.
     assert!(refused(many.clone(), "x".repeat(4_000)).contains("more than 4194304 bytes of paths"));
     assert!(refused("/a".into(), "x".repeat(4_093)).contains("longer than 4095 bytes in each"));
     assert_eq!(refused("::".into(), "x".into()), "the task's PATH is empty");
