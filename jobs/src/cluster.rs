@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time that the master may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The longest answer that is read: some 10,000 agents.
+/// The longest accepted response: about 10,000 agents.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// The reason why the master gave no list.
@@ -54,7 +54,7 @@ enum Untold {
 /// Asks the master for the agents of the cluster.
 pub(crate) struct Cluster {
     pub(crate) identity: ClientIdentity,
-    /// The masters that the operator named.
+    /// The masters configured by the operator.
     pub(crate) masters: Vec<String>,
     /// The URL of the master, once there was one.
     pub(crate) leader: watch::Receiver<Option<String>>,
@@ -122,7 +122,7 @@ impl Cluster {
             let (status, body) = (reply.status, reply.text());
             return Err(client::Error::Refused { url, status, body }.into());
         }
-        // Of very many agents that takes long.
+        // Decoding the agents of a very large cluster takes long.
         let read = background::spawn(move || {
             let response = master::Response::decode(reply.body)?;
             Ok::<_, prost::DecodeError>(agents_in(response))

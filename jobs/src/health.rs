@@ -1,13 +1,13 @@
-//! Whether the scheduler is well, for the process around it: a service manager's status and watchdog.
+//! The health of the scheduler for its surroundings: a service manager's status and watchdog.
 
 use std::time::Duration;
 
 use crate::service::Handle;
 
-/// The core answers at once unless the machine is in trouble.
+/// The core responds at once unless the machine is in trouble.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks the running scheduler how it is. Cheap to clone.
+/// Requests the health of the running scheduler. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health {
     pub(crate) handle: Handle,

@@ -28,7 +28,7 @@ pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);
 /// The reason why a scheduler that shares its jobs with others ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
-    /// The service manager starts it again, and then it follows.
+    /// The service manager restarts the scheduler, which then follows.
     #[error("this scheduler leads no more: {0}")]
     Lost(String),
     #[error("this scheduler leads no more: its core has not ended a step for {0:?}")]
@@ -64,7 +64,7 @@ pub(crate) struct Acting {
 }
 
 impl Acting {
-    /// The state that these records are of.
+    /// Returns the state of these records.
     pub(crate) fn restore(&self, records: Records) -> Result<State, RestoreError> {
         State::restore(self.options.clone(), self.clock.now(), records)
     }
@@ -143,7 +143,7 @@ async fn unless_panicked<T>(thread: JoinHandle<T>) -> T {
     }
 }
 
-/// A scheduler among others.
+/// The candidacy of a scheduler among others.
 pub(crate) struct Candidacy {
     pub(crate) candidate: Candidate,
     pub(crate) keys: Keys,
@@ -153,7 +153,7 @@ pub(crate) struct Candidacy {
 }
 
 impl Candidacy {
-    /// Follows until this scheduler is elected, then leads until `stop` or until it leads no more.
+    /// Follows until this scheduler is elected, then leads until `stop` or until it loses the lead.
     pub(crate) async fn run(
         self,
         mut acting: Acting,
@@ -222,7 +222,7 @@ mod tests {
     use crate::link::Registration;
     use crate::service::{Ends, tests::options};
 
-    /// Far longer than a renewal takes.
+    /// A time far longer than a renewal takes.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     /// Returns a scheduler on its own etcd, and the handle to it.
@@ -289,7 +289,7 @@ mod tests {
             read.await
         });
         is_reading.await.expect("it reads");
-        // Only a renewal opens it again.
+        // Only a renewal opens the fence again.
         for _ in 0..3 {
             fence.close();
             let opened = tokio::time::timeout(PATIENCE, fence.opened()).await;
@@ -305,7 +305,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn a_core_that_stands_still_leaves_the_lead_to_another_scheduler() {
         let etcd = FakeEtcd::start();
-        // Far longer than the test: it does not end by itself.
+        // A lease far longer than the test, so that it does not end by itself.
         let ttl = Duration::from_secs(3_600);
         let (mut first, acting, handle) = candidacy(&etcd, ttl);
         first.step_max = Duration::from_millis(100);

@@ -27,7 +27,7 @@ pub(crate) struct Measures {
 }
 
 impl Measures {
-    /// Looks at some of the jobs at a time.
+    /// Measures the jobs, some of them at a time.
     pub(crate) async fn of(handle: &Handle) -> Result<Self, Unavailable> {
         let role = handle.standing.now();
         let (mut tally, mut last) = (Tally::default(), None);
@@ -76,7 +76,7 @@ impl Process {
     }
 }
 
-/// The text exposition format.
+/// Encodes the measures in the text exposition format.
 pub(crate) fn text(measures: &Measures, process: Process) -> Result<Vec<u8>, prometheus::Error> {
     let mut text = Vec::new();
     let families = families(measures, process);
@@ -311,7 +311,7 @@ fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> Met
     family
 }
 
-/// Counts as floating point; exact up to 2^53.
+/// Prometheus counts in floating point, which is exact up to 2^53.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts beyond 2^53 do not occur"

@@ -47,7 +47,7 @@ use crate::store::embedded::StoreError;
 /// The time that an ending scheduler may keep the store from the next one: the kernel closes the files of a killed process
 /// after its end is reported.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
-/// The file in `--work_dir` that holds all that is durable.
+/// The file in `--work_dir` that holds the durable state.
 const STORE: &str = "jobs.redb";
 
 /// The environment of the daemon that its process provides.
@@ -59,7 +59,7 @@ pub struct RunEnv {
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Receives the health handle once the scheduler has started.
     pub started: Option<oneshot::Sender<Health>>,
-    /// Cancelled when the scheduler is to end.
+    /// The token that ends the scheduler.
     pub shutdown: CancellationToken,
 }
 
@@ -173,7 +173,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let disk_silence = store.silence();
     let driving = store.drive(acting, me, (role, schedulers), stop.clone());
     let driving = tokio::spawn(driving.await?);
-    // Both end with the token.
+    // The token ends both tasks.
     if let Some(served) = certificate.clone() {
         tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
     }
@@ -217,7 +217,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     wait_for_end(&env.shutdown, driving, serving, &stop, &flags.work_dir).await
 }
 
-/// The standing of a scheduler that sends clients to a leader which proves by its certificate that it is a scheduler.
+/// Returns the standing of a scheduler that redirects clients to a leader with a scheduler's certificate.
 fn standing(
     flags: &Flags,
     role: watch::Receiver<Role>,
@@ -290,7 +290,7 @@ enum StoreOf {
     /// The records are in a file that no other scheduler writes.
     One {
         path: PathBuf,
-        /// The time for which its disk has not answered.
+        /// The time for which the scheduler's disk has not answered.
         silence: DiskSilence,
     },
     /// The records are in etcd, which elects one of several schedulers.
@@ -329,7 +329,7 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
     }
 }
 
-/// A scheduler from its state to its end.
+/// The run of a scheduler, from its loaded state to its end.
 type Driving = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send>>;
 
 impl StoreOf {
@@ -421,7 +421,7 @@ fn options(flags: &Flags, principal: Option<String>) -> Options {
     }
 }
 
-/// The entry of this scheduler that other schedulers read.
+/// Returns this scheduler's entry, which other schedulers read.
 fn candidate(hostname: String, authority: &str, version: &str) -> Leader {
     Leader {
         id: uuid::Uuid::new_v4().to_string(),
@@ -444,7 +444,7 @@ fn user(flags: &Flags) -> Result<String, RunError> {
     given.or_else(user::name).ok_or(RunError::User)
 }
 
-/// Owner only: job files may hold secrets in their environment.
+/// Creates the directory for its owner only: job files may hold secrets in their environment.
 fn make_work_dir(path: &Path) -> Result<(), RunError> {
     work_dir::prepare(path, &store::embedded::FILES)
         .map_err(|source| failed("prepare", path, source))
@@ -466,7 +466,7 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
     listening.map_err(|source| RunError::Listen { address, source })
 }
 
-/// The next time of a schedule, both since 1970.
+/// Returns the next time of a schedule. Both times are since 1970.
 fn next_time(cron: &Cron, after: Duration) -> Option<Duration> {
     let schedule = Schedule::parse(&cron.schedule, &cron.time_zone).ok()?;
     let next = schedule.next_after(i64::try_from(after.as_secs()).ok()?)?;

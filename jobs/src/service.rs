@@ -19,7 +19,7 @@ use crate::link::{CallQueue, Outgoing, Registration, calls};
 use crate::store::Store;
 use meseta_daemon::clock::Clock;
 
-/// Questions and requests of clients that may wait.
+/// Waiting questions and requests of clients.
 const QUEUE_MAX: usize = 256;
 /// Changes that are held while calls wait for room.
 const HELD_MAX: usize = 256;
@@ -31,7 +31,7 @@ const BATCH_MAX: usize = 1_024;
 const TICK: Duration = Duration::from_millis(100);
 /// The pause between two checks whether the core is still in the same step.
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
-/// Events that a reader of the stream may be behind.
+/// Events by which a reader of the stream may be behind.
 const EVENTS_MAX: usize = 4_096;
 
 /// The messages from the link to the core.
@@ -45,10 +45,10 @@ pub(crate) enum FromLink {
         calls: CallQueue,
     },
     Input(Input),
-    /// The answer to a call, which means nothing once its stream has ended.
+    /// The response to a call, which has no meaning once its stream has ended.
     Answer {
         input: Input,
-        /// Cancelled with the stream.
+        /// The token that is cancelled with the stream.
         broken: CancellationToken,
     },
 }
@@ -88,7 +88,7 @@ pub(crate) enum Unavailable {
 }
 
 impl Handle {
-    /// Asks for a change; answered once it is durable.
+    /// Requests a change, and returns its result once the change is durable.
     pub(crate) async fn request(&self, request: Request) -> Answer {
         if let Some(reason) = self.standing.suspended() {
             return Err(Unavailable::Suspended(reason));
@@ -110,7 +110,7 @@ impl Handle {
         sent.map_err(|_| Unavailable::Ending)
     }
 
-    /// Looks at the state between two steps.
+    /// Reads the state between two steps.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&State) -> T + Send + 'static,
@@ -124,7 +124,7 @@ impl Handle {
         answer.await.map_err(|_| Unavailable::Ending)
     }
 
-    /// Events from now on.
+    /// Returns a receiver of events from now on.
     pub(crate) fn events(&self) -> broadcast::Receiver<Arc<Event>> {
         self.events.subscribe()
     }
@@ -159,14 +159,14 @@ impl Busy {
     }
 }
 
-/// The loop around the core, with all that it owns.
+/// The loop around the core, with everything that the loop owns.
 pub(crate) struct Service {
     state: State,
     store: Store,
     clock: Clock,
     inbox: Inbox,
     outgoing: Outgoing,
-    /// The store had no room when that was looked at last.
+    /// Whether the store had no room at the last check.
     is_store_full: bool,
     /// Requests that came while calls or writes wait for room.
     held: Vec<(Request, oneshot::Sender<Answer>)>,
@@ -335,7 +335,7 @@ impl Service {
         }
     }
 
-    /// Holds a change until calls and writes have left, or refuses it where as many are held for clients that still wait.
+    /// Holds a change until calls and writes are sent, or refuses it if too many waiting clients' changes are held.
     fn hold(&mut self, request: Request, reply: oneshot::Sender<Answer>) {
         if self.held.len() >= HELD_MAX {
             self.held.retain(|(_, reply)| !reply.is_closed());
@@ -386,7 +386,7 @@ impl Service {
             }
             Effect::Event(event) => {
                 tracing::debug!(job = %event.job, task_id = event.task_id.as_deref(), text = %event.text, "event");
-                // Nobody may be following.
+                // The events may have no subscriber.
                 let _ = self.inbox.events.send(Arc::new(event));
             }
             Effect::Accept(accept) => {
@@ -441,7 +441,7 @@ pub(crate) mod tests {
     use crate::placement::Offer;
     use crate::store;
 
-    /// A scheduler without jobs.
+    /// Returns the state of a scheduler without jobs.
     pub(crate) fn empty_state(clock: Clock) -> State {
         State::restore(options(), clock.now(), []).expect("nothing to restore")
     }
@@ -510,7 +510,7 @@ pub(crate) mod tests {
         let mut state = empty_state(clock);
         let mut step = |input: Input| {
             let mut effects = state.step(clock.now(), input);
-            // All that it writes is durable at once.
+            // Every write is durable at once.
             while let Some(id) = effects.iter().find_map(|effect| match effect {
                 Effect::Store { id, .. } => Some(*id),
                 _ => None,
@@ -615,7 +615,7 @@ pub(crate) mod tests {
     async fn the_core_answers_while_the_master_takes_no_kills() {
         while_nothing_is_taken(6_000, 0, async |handle, _, waiting| {
             stop(handle).await;
-            // Beside the kills there is room for others.
+            // The kills leave room for other calls.
             while waiting.len() < 500 {
                 assert!(handle.read(|_| ()).await.is_ok());
             }
@@ -703,7 +703,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn questions_are_answered_while_more_changes_wait_than_are_held() {
         while_nothing_is_taken(1, 0, async |handle, link, waiting| {
-            // Twice in a row: the first time it may be the machine that stands still.
+            // Two failures in a row are needed: the first may come from a suspended machine.
             let mut untaken = 0;
             for number in 0..6_000 {
                 let told = FromLink::Input(Input::UnreadableOffers(vec![format!("o{number}")]));
@@ -802,14 +802,14 @@ pub(crate) mod tests {
         let service = Service::new(empty_state(clock), store, clock, ends.inbox);
         let stop = stop.clone();
         tokio::spawn(async move {
-            // It is the leader for as long as it runs.
+            // The scheduler leads for as long as it runs.
             let _role = _role;
             service.run(stop).await;
         });
         (ends.handle, ends.link, told)
     }
 
-    /// Seen on a stalled etcd: after 1,024 writes, nothing was answered, `/health` included.
+    /// Regression: on a stalled etcd, after 1,024 writes, no question was answered, not even `/health`.
     #[tokio::test]
     async fn full_store_leaves_questions_answered() {
         const WRITES_MAX: usize = 1_024;

@@ -21,9 +21,9 @@ pub const ATTEMPT_LABEL: &str = "meseta.attempt";
 /// The identity of a task within its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Unique in the framework.
+    /// The task's id, unique in the framework.
     pub task_id: String,
-    /// Version of the job's file, from 1.
+    /// The version of the job's file, from 1.
     pub version: u64,
     /// The index from 0 to `count` - 1, and beyond during an update.
     pub index: u32,
@@ -151,7 +151,7 @@ fn environment(
     }
 }
 
-/// `PORT_ADMIN_UI` for the port `admin-ui`.
+/// Returns a variable's name, such as `PORT_ADMIN_UI` for the port `admin-ui`.
 #[must_use]
 pub fn port_variable(port: &str) -> String {
     format!("PORT_{}", port.to_ascii_uppercase().replace('-', "_"))

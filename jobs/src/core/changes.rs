@@ -6,7 +6,7 @@ use super::records::Size;
 use crate::placement;
 use crate::spec::{JobSpec, Kind, Update};
 
-/// Whether two differ in nothing that a running instance has.
+/// Whether two specifications differ in nothing that a running instance depends on.
 pub(super) fn same_but_size(present: &JobSpec, spec: &JobSpec) -> bool {
     Size::of(spec).applied(present) == *spec
 }
@@ -19,8 +19,8 @@ pub(super) fn update_of(spec: &JobSpec) -> Option<Update> {
 }
 
 impl Job {
-    /// Whether a service differs from another specification in nothing that a running instance has: in size, in how it is
-    /// updated and restarted, and in constraints that its instances meet.
+    /// Whether a new specification of a service leaves running instances as they are: it differs only in size, in update
+    /// and restart settings, and in constraints that the instances meet.
     pub(super) fn concerns_no_task(&self, spec: &JobSpec) -> bool {
         let Some(present) = self.spec() else {
             return false;

@@ -60,12 +60,12 @@ impl Clock {
         absence.unwrap_or_default().min(ABSENCE_MAX)
     }
 
-    /// The time since 1970 of a moment on the time line, as far as that is known.
+    /// Returns the time since 1970 of a time on the time line, as far as that is known.
     pub(super) fn unix_of(&self, at: Duration) -> Duration {
         self.unix.saturating_add(at).saturating_sub(self.at)
     }
 
-    /// The moment on the time line of a time since 1970.
+    /// Returns the time on the time line of a time since 1970.
     pub(super) fn at_of(&self, unix: Duration) -> Duration {
         self.at.saturating_add(unix).saturating_sub(self.unix)
     }

@@ -63,7 +63,7 @@ impl State {
         Ok(self.accepted(&name))
     }
 
-    /// A job as a client that has changed it sees it.
+    /// Returns the job as the client sees it after its change.
     fn accepted(&self, key: &str) -> Accepted {
         let job = self.jobs.get(key);
         Accepted {
@@ -169,7 +169,7 @@ impl State {
         self.check_count(name, spec)
     }
 
-    /// The first of these jobs, with their keys, that would be refused, and why.
+    /// Returns the first of these jobs that would be refused, by its key, and the reason.
     #[must_use]
     pub fn first_refusal(&self, specs: &[(String, JobSpec)]) -> Option<(String, Refusal)> {
         specs.iter().find_map(|(key, spec)| {
@@ -389,7 +389,7 @@ impl State {
         self.make_room(name, &spec)?;
         if let Some(job) = self.jobs.get_mut(name).filter(|_| is_running) {
             job.cancel_runs();
-            // The run that starts now is in its place.
+            // The run that starts now replaces the postponed run.
             job.put_off = None;
         }
         self.replace(name, spec, submitter);
@@ -448,7 +448,7 @@ impl State {
         }
     }
 
-    /// Starts a run of a batch; nothing for other kinds.
+    /// Starts a run of a batch; does nothing for jobs of other kinds.
     fn start_batch(&mut self, name: &str) {
         let job = self.jobs.get(name);
         let kind = job.and_then(|job| job.spec()).map(|spec| &spec.kind);
@@ -489,7 +489,7 @@ impl State {
         let Some(job) = self.jobs.remove(name) else {
             return;
         };
-        // A job that takes the name begins with version 1, and its tasks have ids of their own.
+        // A later job of the same name begins with version 1; the new generation keeps its task ids distinct.
         self.meta.begin_generation(self.clock.unix);
         self.save_meta();
         for (number, run) in &job.runs {
@@ -574,7 +574,7 @@ fn with_count(spec: &JobSpec, count: u32) -> JobSpec {
     }
 }
 
-/// Forgets the oldest versions that nothing runs or may go back to.
+/// Removes the oldest versions that no task runs and to which the job may not go back.
 fn forget_versions(job: &mut Job) {
     let kept = kept_versions(job, VERSIONS_MAX);
     let versions = &mut job.record.versions;

@@ -54,7 +54,7 @@ impl Dealt {
         let at = self.0.partition_point(|span| span.after < added.after);
         self.0.insert(at, added);
         if self.0.len() > SPANS_MAX {
-            // The earliest: no clock is set back that far so soon.
+            // Drops the earliest span: no clock is set back that far so soon.
             self.0.remove(0);
         }
     }

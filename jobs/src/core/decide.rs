@@ -114,13 +114,13 @@ impl State {
             Some(Rollout {
                 halted: Some(_), ..
             }) => None,
-            // All versions after the first that was healthy come by an update.
+            // Every version after the first healthy version comes by an update.
             None if job.record.stable.is_some() || job.record.failed.is_some() => None,
             _ if job.progress.failures >= ILL_MAX => Some(format!(
                 "its instances have ended {} times without one becoming healthy",
                 job.progress.failures
             )),
-            // Without a master nothing can become healthy.
+            // No instance can become healthy without a master.
             _ if self.is_connected
                 && at.saturating_sub(job.progress.at) > update.progress_deadline =>
             {
@@ -179,7 +179,7 @@ impl State {
         if let Err(refusal) = self.check_name(name, &record.spec.role) {
             return Some(refusal.to_string());
         }
-        // Nobody asks for it: it runs by the rights that its submitter has now.
+        // No client requests the rollback: the job goes back with the present rights of its submitter.
         let (submitter, may_run) = record.submitter.as_ref().zip(self.may_run.as_ref())?;
         let authority = Authority::of(&record.spec);
         (!may_run.allows(submitter, &authority)).then(|| {
@@ -194,7 +194,7 @@ impl State {
         let target = job.record.target;
         let reverts = update_of(job).is_some_and(|update| update.auto_revert);
         let stable = job.record.stable.filter(|stable| *stable != target);
-        // Where the last good version itself fails there is nothing to go back to.
+        // No rollback is possible where the last good version itself fails.
         let back = stable.filter(|_| reverts);
         let prevented = back.and_then(|back| self.may_not_return(name, back));
         let back = back.filter(|_| prevented.is_none());
@@ -225,7 +225,7 @@ impl State {
         self.save(name);
     }
 
-    /// Whether all that a job starts after is there.
+    /// Whether all jobs that a job starts after are ready.
     pub(super) fn may_start(&self, name: &str) -> bool {
         let Some(spec) = self.jobs.get(name).and_then(Job::spec) else {
             return true;
@@ -243,7 +243,7 @@ impl State {
         for (name, job) in &self.jobs {
             let is_short = job.is_service() || job.record.stop.is_some();
             for (id, task) in &job.tasks {
-                // The outcome of a task that is being killed is worth nothing, and the job waits for its end.
+                // The outcome of a task that is being killed does not matter, and the job waits for its end.
                 let patience = match is_short || task.killing.is_some() {
                     true => self.options.service_unreachable,
                     false => self.options.batch_unreachable,

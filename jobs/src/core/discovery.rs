@@ -87,7 +87,7 @@ impl State {
 }
 
 impl State {
-    /// The jobs that a job starts after, as far as there are such.
+    /// Returns the jobs that a job starts after, as far as they exist.
     fn jobs_before<'a>(&'a self, spec: &'a JobSpec) -> impl Iterator<Item = &'a Job> {
         let names = spec.after.iter();
         names.filter_map(|name| self.job_before(spec, name))
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-/// `ADDRESSES_WEB_HTTP` for the port `http` of the job `web`.
+/// Returns a variable's name, such as `ADDRESSES_WEB_HTTP` for the port `http` of the job `web`.
 fn addresses_variable(job: &str, port: &str) -> String {
     let name = format!("{job}_{port}").to_ascii_uppercase();
     format!("ADDRESSES_{}", name.replace(['-', '.'], "_"))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The longest line, in characters.
 const LINE_CHARS_MAX: usize = 300;
 
-/// The last failure of the version that is to run, and how many there were.
+/// The last failure of the target version, and the number of its failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failure {
     pub(super) task_id: String,

@@ -22,27 +22,27 @@ pub enum Input {
         id: u64,
         request: Request,
     },
-    /// A new stream, opened with these roles.
+    /// A new stream that was opened with these roles.
     Subscribed {
         framework_id: String,
         roles: RoleSet,
     },
-    /// The id of the cluster that the scheduler subscribes to: before the first subscription to it.
+    /// The id of the scheduler's cluster, before the first subscription to the cluster.
     Cluster(String),
     /// The region of the subscribed master, if it has one; comes before the master's first offers.
     MasterRegion(Option<String>),
     /// The master accepts no subscription with the requested roles.
     SubscriptionRefused,
-    /// The answer to [`Effect::Roles`]; the reason, where the master refuses.
+    /// The master's response to [`Effect::Roles`], with the reason of a refusal.
     RolesAnswered {
         refused: Option<String>,
     },
-    /// The stream has ended, and all offers with it.
+    /// The end of the stream, and with it of all offers.
     Disconnected,
-    /// The master has ended the framework: its id is not taken again, its tasks are gone.
+    /// The removal of the framework by the master: the framework's id is no longer accepted, and its tasks are gone.
     FrameworkRemoved,
     Offers(Vec<Offer>),
-    /// The ids of offers that make no sense here.
+    /// The ids of offers that the scheduler could not decode.
     UnreadableOffers(Vec<String>),
     /// The id of an offer that is gone.
     Rescinded(String),
@@ -73,7 +73,7 @@ pub struct RefusedAccept {
     pub why: String,
 }
 
-/// A change that a client wants. `name` is the key of a job: see [`State::key_for`](super::State::key_for).
+/// A change that a client requests. `name` is the key of a job: see [`State::key_for`](super::State::key_for).
 #[derive(Clone, Debug)]
 pub enum Request {
     /// Submits a job. Outside [`Self::Permitted`], the key of the job is its name; inside, [`Self::Permitted`] names the
@@ -122,15 +122,15 @@ pub enum Request {
     /// changed.
     Permitted {
         name: String,
-        /// `None` where there was no such job.
+        /// `None` if the job did not exist.
         seen: Option<Authorities>,
-        /// The principal of the client, if it has a name: the submitter of a version that the request makes.
+        /// The principal of the client, if the client has a name: the submitter of a version that the request makes.
         principal: Option<String>,
         request: Box<Self>,
     },
 }
 
-/// The job as it is after a request.
+/// A job after a client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accepted {
     pub name: String,
@@ -157,7 +157,7 @@ pub struct Record {
     pub value: Option<Vec<u8>>,
 }
 
-/// A task to launch, as the core has decided it.
+/// A task that the core has decided to launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub task_id: String,
@@ -168,7 +168,7 @@ pub struct Launch {
     pub attempt: u32,
     /// The resources and ports of the launch, which follows the operations.
     pub placement: Placement,
-    /// The addresses of the jobs that it starts after, by the variables that name them.
+    /// The addresses of the jobs that the task's job starts after, by environment variable.
     pub addresses: BTreeMap<String, String>,
     /// The operations before the launch, in order, for an instance with a volume.
     pub operations: Vec<NamedOperation>,

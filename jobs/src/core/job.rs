@@ -1,4 +1,4 @@
-//! A job as the core has it in memory: its records, the slots of its runs, and its tasks that have not ended.
+//! A job in the core's memory: its records, the slots of its runs, and its tasks that have not ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -46,9 +46,9 @@ pub(super) struct Job {
     pub(super) volumes: BTreeMap<u32, Volume>,
     /// The instances to launch as soon as an offer fits.
     pub(super) wanted: Vec<Wanted>,
-    /// Instances of a service that are wanted beside them.
+    /// The number of wanted instances of a service that `wanted` does not list.
     pub(super) wanted_beyond: usize,
-    /// A batch that waits for the jobs that it starts after.
+    /// Whether a batch waits for the jobs that it starts after.
     pub(super) is_held: bool,
     /// For a schedule: the version and the last time dealt with, and the following time, if any.
     pub(super) next_due: Option<((u64, Duration), Option<Duration>)>,
@@ -86,7 +86,7 @@ impl Wanted {
     }
 }
 
-/// A time of a schedule that is put off until it is known whether the run before has ended.
+/// A scheduled time that is postponed until the end of the previous run is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PutOff {
     pub(super) time: Duration,
@@ -99,12 +99,12 @@ pub(super) struct PutOff {
 pub(super) struct Progress {
     pub(super) at: Duration,
     pub(super) healthy: usize,
-    /// Failures of new instances since then.
+    /// Failures of new instances since that progress.
     pub(super) failures: u32,
 }
 
 impl Progress {
-    /// A healthy new instance is away or lost by no fault of its own: to replace it is progress again.
+    /// Notes that a healthy new instance is away, or was lost by no fault of its own: its replacement is progress again.
     fn lost_one(&mut self) {
         self.healthy = self.healthy.saturating_sub(1);
     }
@@ -204,7 +204,7 @@ impl Run {
 pub(super) enum Phase {
     /// The record of the launch is being written.
     Intended,
-    /// ACCEPT has left, or may have left before a restart.
+    /// ACCEPT was sent, or may have been sent before a restart.
     Launched,
     /// The master or the agent has reported this state.
     Known(TaskState),
@@ -236,7 +236,7 @@ pub(super) struct Killing {
     /// The time of the next kill, and the pause after that kill.
     pub(super) next: Duration,
     pub(super) pause: Duration,
-    /// The reason is: no kill leaves before.
+    /// Whether the reason is durable: no kill is sent before.
     pub(super) is_durable: bool,
 }
 
@@ -344,7 +344,7 @@ impl Job {
         self.spec_of(self.record.target)
     }
 
-    /// The role that its tasks are to run in.
+    /// Returns the role in which the job's tasks run.
     pub(super) fn role(&self) -> &str {
         self.spec().map(|spec| &*spec.role).unwrap_or_default()
     }
@@ -354,7 +354,7 @@ impl Job {
             .is_some_and(|spec| matches!(spec.kind, Kind::Service(_)))
     }
 
-    /// The longest that an index pauses after failures.
+    /// Returns the longest pause of an index after failures.
     pub(super) fn longest_pause(&self) -> Duration {
         let pause = |kind: &Kind| match kind {
             Kind::Service(service) => service.restart.longest,

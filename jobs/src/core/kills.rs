@@ -19,12 +19,12 @@ use super::task_name::TaskName;
 
 /// Kills that may wait for the master, beside other calls: it processes them one by one, in a millisecond or two each.
 pub(super) const KILLS_MAX: usize = 500;
-/// The longest pause before a kill that was not answered is repeated.
+/// The longest pause before an unanswered kill is repeated.
 const KILL_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Unknown tasks to be killed that the scheduler remembers. It asks the master for the others once these kills have left.
 const STRAYS_MAX: usize = 100_000;
 
-/// Tasks that run and that nothing here knows, of a job that is gone or given up: to be killed.
+/// Running tasks of a job that is gone or given up: the scheduler does not know them and kills them.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     /// The waiting kills by task id, with their agents.
@@ -44,7 +44,7 @@ impl Strays {
         self.waiting.insert(id.to_owned(), agent_id);
     }
 
-    /// A task has ended, and need not be killed.
+    /// Removes a task that has ended and needs no kill.
     pub(super) fn remove(&mut self, id: &str) {
         self.waiting.remove(id);
     }
@@ -53,7 +53,7 @@ impl Strays {
 /// A job with kills that are due.
 #[derive(Clone, Debug)]
 struct Due {
-    /// The role at the top of its tree. None of the tasks that nothing here knows: they have a share as a role has.
+    /// The role at the top of its tree. `None` for stray tasks, which have a share as a role has.
     role: Option<String>,
     job: String,
     kills: usize,
@@ -62,7 +62,7 @@ struct Due {
 }
 
 impl State {
-    /// Begins to kill a task, unless that has begun; it leaves at the end of a step.
+    /// Begins to kill a task, unless that has begun; the kill is sent at the end of a step.
     pub(super) fn ask_kill(&mut self, id: &str, reason: KillReason) {
         let at = self.clock.at;
         let Some(task) = self.task_mut(id) else {
@@ -126,7 +126,7 @@ impl State {
         }
     }
 
-    /// The reason of a kill is durable: it leaves.
+    /// Sends a kill whose reason is durable.
     pub(super) fn release_kill(&mut self, id: &str) {
         let at = self.clock.at;
         let job = id.parse::<TaskName>().ok().map(|name| name.job);
@@ -142,7 +142,7 @@ impl State {
                 break;
             };
             let name = task_id.parse::<TaskName>().ok();
-            // A job that has taken the name since has nothing to do with it.
+            // A later job of the same name has nothing to do with the task.
             let is_its_own = |name: &TaskName| {
                 let job = self.jobs.get(&name.job);
                 job.is_none_or(|job| job.record.born <= name.generation)
@@ -165,7 +165,7 @@ impl State {
 #[derive(Debug)]
 enum Press {
     Send(Effect),
-    /// The core writes the reason of the kill first.
+    /// The write of the kill's reason, which comes before the kill.
     Write(Record, Deferred),
 }
 

@@ -26,7 +26,8 @@ use crate::task_info::{Instance, task_info};
 /// The length of an agent id as a master creates it, and of a DNS name at most.
 const AGENT_ID_BYTES: usize = 64;
 const HOSTNAME_BYTES: usize = 255;
-/// Offers of agents for which something in the role waits come again after this long, others not before the role is revived.
+/// The time after which an agent's offers return if work in the role waits for the agent. Other offers return when the role
+/// is revived.
 pub(super) const REFUSE_SHORT: Duration = Duration::from_secs(5);
 const REFUSE_LONG: Duration = Duration::from_secs(3600);
 /// Offers that a gang held in vain go to others at once.
@@ -34,7 +35,7 @@ const REFUSE_HELD: Duration = Duration::from_millis(100);
 
 /// The longest time for which a gang keeps offers, whatever its file says.
 const HOLD_MAX: Duration = Duration::from_secs(600);
-/// The longest pause of a gang that holds offers in vain again and again.
+/// The longest pause of a gang that repeatedly holds offers in vain.
 const REST_MAX: Duration = Duration::from_secs(3600);
 
 /// The work that each role may do in a step, however many roles have offers.
@@ -56,7 +57,7 @@ impl State {
             let offers = by_role.entry(held.offer.role.clone()).or_default();
             offers.push(held.offer.clone());
         }
-        // No role takes the time of others, also not by many roles below it.
+        // No role takes the time of others, even with many roles below it.
         let mut trees: BTreeMap<String, usize> = BTreeMap::new();
         for role in by_role.keys() {
             *trees.entry(top_of(role).to_owned()).or_default() += 1;
@@ -69,7 +70,7 @@ impl State {
         self.end_spread_waits();
     }
 
-    /// Whether a gang has held offers in vain, and does not yet again.
+    /// Whether a gang has held offers in vain and still pauses.
     fn rests(&self, name: &str) -> bool {
         let rest = self.resting.get(name);
         rest.is_some_and(|rest| self.clock.at < rest.until)
@@ -434,7 +435,7 @@ impl State {
         }
     }
 
-    /// Notes a task before it is launched; nothing leaves before that is durable.
+    /// Notes a task before its launch; no ACCEPT is sent before the note is durable.
     pub(super) fn intend(
         &mut self,
         launchable: &Launchable<'_>,
@@ -503,7 +504,7 @@ impl State {
 /// Returns the maximum bytes of one task of a job in an ACCEPT, for any agent and without its resources: with the longest
 /// possible numbers.
 pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
-    /// A range of its own among the resources.
+    /// A port is a separate range among the resources.
     const PORT_BYTES: usize = 32;
     let instance = Instance {
         task_id: name_of(name, one, (u32::MAX, u32::MAX)).to_string(),

@@ -14,7 +14,7 @@ use super::job::Job;
 use super::state::State;
 use crate::spec::JobSpec;
 
-/// Stands between the name and the role in a key.
+/// Separates the name from the role in a key.
 const ROLE_MARK: char = '@';
 /// The mark before the number that distinguishes a key from the key of another job.
 const NUMBER_MARK: char = '~';
@@ -67,7 +67,7 @@ pub(super) fn plain(key: &str) -> &str {
     end.map_or(key, |end| &key[..end])
 }
 
-/// The key of a new job.
+/// Returns the key of a new job.
 fn key_of(role: &str, name: &str) -> Result<String, Refusal> {
     if role == DEFAULT_ROLE {
         return Ok(name.to_owned());
@@ -92,10 +92,10 @@ fn key_of(role: &str, name: &str) -> Result<String, Refusal> {
 }
 
 impl State {
-    /// The jobs that have this name, each in a role of its own.
+    /// Returns the jobs of this name, each in its own role.
     fn of_name<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, &'a Job)> {
         let marked = |mark: char| {
-            // Behind all keys that begin with the name and the mark.
+            // The end lies behind all keys that begin with the name and the mark.
             let end = char::from_u32(u32::from(mark) + 1).unwrap_or(char::MAX);
             self.jobs
                 .range(format!("{name}{mark}")..format!("{name}{end}"))
@@ -116,7 +116,7 @@ impl State {
         named.collect()
     }
 
-    /// The key of the job with this name in a role.
+    /// Returns the key of the job of this name in a role.
     #[must_use]
     pub fn key_in(&self, role: &str, name: &str) -> Option<&str> {
         let mut named = self.of_name(name);
@@ -188,7 +188,7 @@ impl State {
         }
     }
 
-    /// A name in `after` with its role, where the only job of the name is in another role.
+    /// Returns a name in `after` with its role, if the only job of the name is in another role.
     fn qualified(&self, spec: &JobSpec, after: &str) -> String {
         let mut named = self.of_name(after);
         match (named.next(), named.next()) {

@@ -11,10 +11,10 @@ const AGENTS_MAX: usize = 20_000;
 pub(super) struct NextPorts(BTreeMap<String, u16>);
 
 impl NextPorts {
-    /// A task has these ports.
+    /// Notes the ports that a task has.
     pub(super) fn used(&mut self, agent_id: &str, ports: &BTreeMap<String, u16>) {
         let from = self.of(agent_id);
-        // The last in turn, where the highest is followed by the lowest.
+        // The last port in turn: the lowest port follows the highest.
         let last = ports.values().max_by_key(|port| port.wrapping_sub(from));
         let Some(last) = last else {
             return;

@@ -14,7 +14,7 @@ pub(super) enum Deferred {
     Effect(Effect),
     /// The first kill of a task.
     Kill(String),
-    /// The tasks of these offers; of a gang all or none.
+    /// The launch of the tasks of these offers: all or none of a gang.
     Launch {
         accepts: Vec<Accept>,
         is_gang: bool,

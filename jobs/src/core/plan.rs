@@ -50,7 +50,7 @@ pub struct PlaceView {
 }
 
 impl State {
-    /// Plans a job, by its key, without changing anything, where these quotas are known.
+    /// Plans a job, by its key, with known quotas; changes nothing.
     #[must_use]
     pub fn plan(&self, name: &str, spec: &JobSpec, quotas: &Quotas) -> PlanView {
         match self.check_submission(name, spec) {
@@ -394,7 +394,7 @@ fn compare(
         return;
     }
     if let Some(variable) = path.strip_prefix(ENVIRONMENT) {
-        // Its value may be a secret.
+        // The variable's value may be a secret.
         let change = match (before, after) {
             (Value::Null, _) => "is added",
             (_, Value::Null) => "is removed",

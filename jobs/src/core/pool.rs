@@ -27,7 +27,7 @@ pub(super) const FRAMING_BYTES: usize = 8;
 
 /// The maximum number of halvings of the limits: then an ACCEPT carries one task.
 const HALVINGS_MAX: u32 = 14;
-/// ACCEPTs that are refused for as long after the limits were halved had left before: they are as large as the first.
+/// The time after a halving in which refused ACCEPTs count no further: they were sent before it, as large as the first.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 /// The time without a refusal after which the limits double again.
 const RECOVERY: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 pub(super) struct AcceptLimit {
     tasks: usize,
     bytes: usize,
-    /// Named by its operations.
+    /// Resources that the operations of an ACCEPT name.
     resources: usize,
 }
 
@@ -134,7 +134,7 @@ impl Work {
 
 /// The offers of one role that this step can use. A placement reduces its offer.
 pub(super) struct Pool {
-    /// The open ones, then those used or kept back by a gang, so not for others.
+    /// The open offers, followed by those that were used, or that a gang keeps from other jobs.
     pub(super) offers: Vec<Offer>,
     pub(super) launches: Vec<Vec<Launch>>,
     charged: Vec<Charged>,
@@ -153,7 +153,7 @@ struct Charged {
     bytes: usize,
     /// The maximum bytes of a task's resources: a task has at most as many pieces as the offer.
     resource_bytes: usize,
-    /// Resources that its operations name.
+    /// Resources that the operations of the ACCEPT name.
     resources: usize,
 }
 
@@ -175,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// The role of its offers.
+    /// Returns the role of the pool's offers.
     pub(super) fn role(&self) -> &str {
         let first = self.offers.first();
         first.map(|offer| &*offer.role).unwrap_or_default()
@@ -230,7 +230,7 @@ impl Pool {
         room.unwrap_or(PLACED_MAX).min(most.unwrap_or(PLACED_MAX))
     }
 
-    /// Keeps open offers from others; gives where they stand then.
+    /// Keeps open offers from other jobs, and returns their new range.
     pub(super) fn close(&mut self, indexes: &BTreeSet<usize>) -> std::ops::Range<usize> {
         let until = self.open;
         // The loop goes backwards, so that no swap moves a later index.
@@ -334,7 +334,7 @@ mod tests {
             limits.refused(at(seconds), 500);
         }
         assert_eq!(limits.at(at(9)).tasks, ACCEPT_TASKS_MAX / 4);
-        // A task that no master takes keeps nobody from recovering.
+        // A task that no master accepts does not prevent a recovery of the limits.
         for seconds in 10..200 {
             limits.refused(at(seconds), 1);
         }

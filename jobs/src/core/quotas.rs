@@ -37,7 +37,7 @@ pub(super) struct Limited {
 /// The change of a role's consumption before the launch of the task in question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Change {
-    /// Tasks of the job that are launched before it.
+    /// Tasks of the job that are launched before the task in question.
     pub(super) more: usize,
     /// The resources of tasks that end before.
     pub(super) freed: ResourceQuantities,
@@ -146,7 +146,7 @@ impl Limited {
     }
 }
 
-/// A role and those above it.
+/// Returns a role and the roles above it.
 fn roles_of(role: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(role), |role| Some(role.rsplit_once('/')?.0))
 }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(text(&quotas, &spec, &change), None);
         change.more = 2;
         assert_eq!(text(&quotas, &spec, &change).as_deref(), Some(told));
-        // Another role's is in nobody's way.
+        // The quota of another role does not matter.
         let mut other = spec;
         other.role = "eng".to_owned();
         assert_eq!(text(&quotas, &other, &none), None);

@@ -25,12 +25,12 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) framework_id: Option<String>,
-    /// The id of the cluster that the framework is of.
+    /// The id of the framework's cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cluster_id: Option<String>,
     /// Formerly the first version of a new job; kept for earlier releases, which read it.
     pub(super) first_version: u64,
-    /// Grows with each start of a scheduler on this store, and is part of the ids of its tasks.
+    /// A number that grows with each start of a scheduler on this store, and is part of the ids of its tasks.
     #[serde(default)]
     pub(super) generation: u32,
     /// The owner id that distinguishes the volumes of this scheduler from others; set with the first volume.
@@ -52,7 +52,7 @@ impl Meta {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct JobRecord {
-    /// The version that is to run.
+    /// The version that the job should run.
     pub(super) target: u64,
     /// The versions; the stored record contains only the small ones: see [`super::versions`].
     pub(super) versions: BTreeMap<u64, VersionRecord>,
@@ -65,7 +65,7 @@ pub(super) struct JobRecord {
     /// The reason why the first version of a service, which was never healthy, has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<String>,
-    /// The update that the service went back from by itself.
+    /// The update that the service undid by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failed_update: Option<FailedUpdate>,
     /// The last failure of the target version.
@@ -87,17 +87,18 @@ pub(super) struct JobRecord {
     /// The number of the next run.
     pub(super) next_run: u64,
     pub(super) runs: BTreeMap<u64, RunRecord>,
-    /// Runs that are over, the oldest first.
+    /// Runs that have ended, the oldest first.
     pub(super) over: Vec<RunSummary>,
     /// The last time of a cron schedule that was dealt with, since the Unix epoch; later times are searched from here.
     pub(super) last_due: Duration,
     /// All times that were dealt with, including those ahead of a clock that was set back.
     #[serde(default, skip_serializing_if = "Dealt::is_empty")]
     pub(super) dealt: Dealt,
-    /// Names in `after` without a role are of its own role. Before, names were unique in the scheduler.
+    /// Whether names in `after` without a role mean the job's own role. In older records, names were unique in the
+    /// scheduler.
     #[serde(default)]
     pub(super) is_named_in_role: bool,
-    /// The generation of the store when the job was submitted: tasks of earlier ones were of another job.
+    /// The generation of the store at the job's submission: tasks of earlier generations belong to another job.
     #[serde(default)]
     pub(super) born: u32,
 }
@@ -112,7 +113,7 @@ pub(super) struct VersionRecord {
     #[serde(with = "shared")]
     pub(super) spec: Arc<JobSpec>,
     pub(super) at: Duration,
-    /// The principal that submitted it, if it had a name.
+    /// The principal that submitted the version, if the principal has a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) submitter: Option<String>,
 }
@@ -132,7 +133,7 @@ impl Size {
         }
     }
 
-    /// A specification in this size.
+    /// Returns a specification with this size.
     pub(super) fn applied(self, spec: &JobSpec) -> JobSpec {
         JobSpec {
             count: self.count,
@@ -211,11 +212,11 @@ pub(super) struct RunSummary {
 /// The remembered state of one index of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Slot {
-    /// The last attempt, 0 before the first.
+    /// The number of the last attempt, 0 before the first.
     pub(super) attempt: u32,
-    /// Failures in a row; of a service also ends with 0, after which it pauses as well.
+    /// Consecutive failures. Ends of a service with 0 count as well, because it pauses after them too.
     pub(super) failures: u32,
-    /// The last of them was an end with 0.
+    /// Whether the last of them was an end with 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) has_finished: bool,
     /// The earliest start of the next attempt.
@@ -245,7 +246,7 @@ pub(super) struct TaskRecord {
     /// The machine's time when the task started to run, or before that when it was launched; for readers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shown_since: Option<Duration>,
-    /// The id of the volume that it runs on.
+    /// The id of the task's volume.
     #[serde(default)]
     pub(super) volume: Option<String>,
     /// The reason for the kill, durable before the first kill leaves.
@@ -316,7 +317,7 @@ impl Key {
         }
     }
 
-    /// The record that sets this key's value.
+    /// Returns the record that sets this key's value.
     pub(super) fn put<T: Serialize>(&self, value: &T) -> Record {
         let versioned = Versioned {
             format: FORMAT,
@@ -330,7 +331,7 @@ impl Key {
         }
     }
 
-    /// The record that ends this key.
+    /// Returns the record that deletes this key.
     pub(super) fn delete(&self) -> Record {
         Record {
             key: self.text(),

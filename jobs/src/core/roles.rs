@@ -36,19 +36,19 @@ pub(super) struct Roles {
     by_name: BTreeMap<String, Role>,
     /// The time when the present, or the last, collecting gang started to keep offers.
     collecting_since: Duration,
-    /// The last time at which a gang kept offers back, by top role; gangs of the roles below count too.
+    /// The last time at which a gang of a role's tree kept offers back, by the tree's top role.
     collected: BTreeMap<String, Duration>,
     /// The next time to check which roles may be forgotten.
     forget_at: Duration,
-    /// The update that is under way.
+    /// The update that is in progress.
     asked: Option<Asked>,
     /// The doubt after the master refused an update for one role.
     doubt: Option<Doubt>,
-    /// Several at once were refused, so that it is not known which.
+    /// Whether roles are sent one by one: the master refused several at once, and the refused role is unknown.
     is_one_by_one: bool,
 }
 
-/// The roles of an update, and in which of them no offers are wanted: the whole view of the core.
+/// The roles of an update, and the suppressed ones among them: the whole view of the core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoleSet {
     pub roles: BTreeSet<String>,
@@ -113,7 +113,7 @@ enum Standing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Offers {
     is_suppressed: bool,
-    /// Something is to be launched that was not when offers were last asked for.
+    /// Whether new work has come since offers were last requested.
     is_revive_due: bool,
     revived: Duration,
     demand: Demand,
@@ -142,7 +142,7 @@ impl Roles {
         taken.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The suppressed ones of these roles.
+    /// Returns the suppressed roles among the accepted roles.
     pub(super) fn idle(&self) -> BTreeSet<String> {
         let taken = self.by_name.iter().filter(|(_, role)| role.is_taken());
         let idle = taken.filter(|(_, role)| role.is_idle);
@@ -164,13 +164,13 @@ impl Roles {
         }
     }
 
-    /// Whether no offers come in a role.
+    /// Whether a role receives no offers.
     pub(super) fn is_suppressed(&self, name: &str) -> bool {
         let role = self.by_name.get(name);
         role.is_some_and(|role| role.offers.is_suppressed)
     }
 
-    /// A new stream, which begins with these roles.
+    /// Notes a new stream that begins with these roles.
     pub(super) fn subscribed(&mut self, with: &RoleSet) {
         self.disconnected();
         for (name, role) in &mut self.by_name {
@@ -213,20 +213,20 @@ impl Roles {
         !others.any(|(other, role)| self.order(other, role) < own)
     }
 
-    /// The order in which gangs keep offers back: since when the tree of a role has waited, and the role itself.
+    /// Returns a role's rank among roles whose gangs keep offers back: its tree's last time, then its own, then its name.
     fn order<'a>(&self, name: &'a str, role: &Role) -> (Duration, Duration, &'a str) {
         let of_tree = self.collected.get(top_of(name)).copied();
         (of_tree.unwrap_or(role.collected), role.collected, name)
     }
 
-    /// A gang of a role could have begun to keep offers back, and was refused that.
+    /// Notes that a gang of a role was refused to keep offers back.
     pub(super) fn refused_to_collect(&mut self, at: Duration, name: &str) {
         if let Some(role) = self.by_name.get_mut(name) {
             role.claims_until = at.saturating_add(CLAIM);
         }
     }
 
-    /// A gang of a role has begun to keep offers back.
+    /// Notes that a gang of a role has begun to keep offers back.
     pub(super) fn began_to_collect(&mut self, at: Duration, name: &str) {
         self.collecting_since = at;
         self.collected(at, name);
@@ -313,7 +313,7 @@ impl Roles {
         Some(Question::More(wanted.into_iter().collect()))
     }
 
-    /// The answer to an update, with the reason of a refusal. Gives the role that is refused and was not before.
+    /// Handles the master's response to an update, with the reason of a refusal. Returns a newly refused role.
     pub(super) fn answered(&mut self, at: Duration, refused: Option<String>) -> Option<String> {
         let Asked {
             question,
@@ -369,7 +369,7 @@ impl Roles {
         }
     }
 
-    /// Notes that the master refuses a role. Gives it unless that was known.
+    /// Notes that the master refuses a role. Returns the role unless the refusal was known.
     fn refuse(&mut self, at: Duration, name: &str, why: String) -> Option<String> {
         let role = self.by_name.get_mut(name)?;
         let last = match &role.standing {
@@ -385,7 +385,7 @@ impl Roles {
         last.is_none().then(|| name.to_owned())
     }
 
-    /// The roles in which offers are not wanted any more, and those in which they are wanted again.
+    /// Returns the roles in which offers are no longer wanted, and those in which they are wanted again.
     fn offer_calls(
         &mut self,
         at: Duration,
@@ -405,7 +405,7 @@ impl Roles {
     }
 }
 
-/// The role at the top of the tree that a role is in.
+/// Returns the role at the top of a role's tree.
 pub(super) fn top_of(role: &str) -> &str {
     role.split_once('/').map_or(role, |(top, _)| top)
 }
@@ -440,7 +440,7 @@ impl Offers {
 }
 
 impl State {
-    /// The roles of jobs that the master has taken, with which the framework subscribes.
+    /// Returns the roles of jobs that the master has accepted, with which the framework subscribes.
     #[must_use]
     pub fn roles(&self) -> BTreeSet<String> {
         self.roles.taken()
@@ -531,7 +531,7 @@ impl State {
             return;
         }
         self.roles.forget_at = at.saturating_add(FORGET_INTERVAL);
-        // Tasks of an earlier version may be in another role than the job is in.
+        // Tasks of an earlier version may be in another role than their job.
         let with_tasks = self.jobs.values().filter(|job| !job.tasks.is_empty());
         let versions = with_tasks.flat_map(|job| job.record.versions.values());
         let of_tasks: BTreeSet<&str> = versions.map(|version| &*version.spec.role).collect();
@@ -542,7 +542,7 @@ impl State {
         self.roles.collected.retain(|top, _| trees.contains(&**top));
     }
 
-    /// The master has answered an update of the roles.
+    /// Handles the master's response to an update of the roles.
     pub(super) fn roles_answered(&mut self, refused: Option<String>) {
         let Some(role) = self.roles.answered(self.clock.at, refused) else {
             return;
@@ -632,7 +632,7 @@ mod tests {
             }
         }
         assert_eq!(times, [10, 30, 70, 150, 310, 630, 1230, 1830]);
-        // It is taken at last.
+        // The master accepts `b` at last.
         assert_eq!(settle(&mut roles, at(3_000), &[]), [set(&["a", "b", "c"])]);
         assert_eq!(roles.refusal("b"), None);
     }
@@ -661,7 +661,7 @@ mod tests {
         for name in ["a/x", "a/y", "b"] {
             roles.refused_to_collect(at(3), name);
         }
-        // Of the tree that has waited longest, the role that has.
+        // In the tree that has waited longest, the role that has waited longest comes next.
         let next = |roles: &Roles| {
             let may = ["a/x", "a/y", "b"].into_iter();
             may.filter(|name| roles.may_collect(at(4), name))
@@ -727,7 +727,7 @@ mod tests {
         for name in ["b", "c"] {
             assert_eq!(roles.refusal(name), Some(&*format!("no {name}")));
         }
-        // The master gives them back.
+        // The master accepts the refused roles again.
         settle(&mut roles, at(100), &[]);
         assert_eq!(roles.taken(), set(&["a", "b", "c", "d", "x"]));
     }

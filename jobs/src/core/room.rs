@@ -11,7 +11,7 @@ use super::roles::top_of;
 use super::state::State;
 use crate::spec::{JobSpec, Kind};
 
-/// A batch that has been complete for as long is forgotten where room is needed.
+/// The age at which a complete batch is forgotten if room is needed.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// The excess of a role over its limit, including the new job.
@@ -106,8 +106,8 @@ impl State {
         (beyond > 0).then(|| (beyond, why()))
     }
 
-    /// The other batches of a job's role that have been complete for a while, that for longest first, and that neither it
-    /// nor another job starts after.
+    /// Returns the role's other batches that completed some time ago, oldest first, and that neither the job nor another
+    /// job starts after.
     fn oldest_complete(&self, name: &str, new: &JobSpec) -> impl Iterator<Item = &Job> {
         let specs = self.jobs.values().filter_map(Job::spec).map(|spec| &**spec);
         let specs = specs.chain([new]);

@@ -12,9 +12,9 @@ use super::sizes::Sizes;
 use super::state::State;
 use crate::spec::{Cron, GANG_MAX, JobSpec, Kind, Overlap};
 
-/// Runs of a job at once, where they may overlap.
+/// Concurrent runs of a job whose runs may overlap.
 const RUNS_MAX: usize = 16;
-/// Runs that are over and remembered.
+/// Ended runs that a job remembers.
 const OVER_MAX: usize = 20;
 /// A last time of a schedule that is this far in the future shows that the clock was set back since. After a smaller step
 /// back, the schedule does not repeat its times.
@@ -26,8 +26,8 @@ pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 pub(super) const TIMES_MAX: usize = 10_000;
 /// Missed times of a schedule that are counted.
 const MISSED_MAX: u32 = 100;
-/// Missed times before the last by less than this do not come again where the clock is set back. Of others it is not known
-/// whether they were missed, or the clock was ahead.
+/// Missed times within this span before the last do not come again if the clock is set back. For earlier times it is
+/// unknown whether they were missed, or the clock was ahead.
 const MISSED_SPAN: Duration = Duration::from_secs(3 * 3600);
 
 impl Job {
@@ -49,7 +49,7 @@ impl Job {
         let is_cron = self.is_cron();
         let is_same = schedule(before) == schedule(self.record.target);
         if is_same && !was_stopped && self.put_off_time(now).is_some() {
-            // That time has not been had, and is still waited for.
+            // The postponed time is not dealt with, and the job still waits for it.
             return;
         }
         let record = &mut self.record;
@@ -65,7 +65,7 @@ impl Job {
         self.begin_dealt();
     }
 
-    /// The time of a schedule that is put off.
+    /// Returns the postponed time of a schedule, if any.
     pub(super) fn put_off_time(&self, now: Duration) -> Option<Duration> {
         let is_due = |time: &Duration| self.record.last_due < *time && *time <= now;
         let put_off = self.put_off.map(|put_off| put_off.time).filter(is_due);
@@ -236,8 +236,8 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// Starts the run of a schedule that is due, unless those before it have used up the step, or it is not known whether
-    /// the run before has ended.
+    /// Starts the due run of a schedule, unless earlier runs have used up the step, or the end of the previous run is
+    /// unknown.
     pub(super) fn fire(&mut self, name: &str, firing: &mut Firing) {
         let now = self.clock.unix;
         let Some(first) = self.next_due(name).filter(|next| *next <= now) else {
@@ -298,7 +298,7 @@ impl State {
         }
     }
 
-    /// Notes the times of a schedule up to the last that is due as had.
+    /// Notes the times of a schedule up to the last due time as dealt with.
     fn deal_with(&mut self, name: &str, first: Duration, due: &Due) {
         let now = self.clock.unix;
         if let Some(job) = self.jobs.get_mut(name) {
@@ -383,7 +383,7 @@ impl State {
         }
     }
 
-    /// The next time of a schedule that is not stopped, found once for each time and version.
+    /// Returns the next time of a schedule that is not stopped, computed once for each time and version.
     fn next_due(&mut self, name: &str) -> Option<Duration> {
         let next_time = self.options.next_time;
         let job = self.jobs.get_mut(name)?;
@@ -474,7 +474,7 @@ pub(super) fn is_gang_too_large(run: &Run) -> bool {
 pub(super) struct Firing {
     /// The tasks of all jobs, counted once.
     sizes: Option<Sizes>,
-    /// Times that may be looked at.
+    /// The number of times that may still be examined.
     times: usize,
 }
 
@@ -487,7 +487,7 @@ impl Default for Firing {
     }
 }
 
-/// The runs of a job that are not over, as the scheduler knows it.
+/// The runs of a job that are not over, as far as the scheduler knows.
 #[derive(Clone, Copy, Debug, Default)]
 struct UnderWay {
     /// The runs that have tasks or tasks to launch.

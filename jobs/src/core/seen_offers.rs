@@ -63,7 +63,7 @@ impl SeenOffers {
         }
     }
 
-    /// The rest of an offer that was accepted.
+    /// Notes the rest of an accepted offer.
     pub(super) fn left(&mut self, offer: &Offer) {
         let key = self.by_offer.get(&offer.id);
         if let Some((_, seen)) = key.and_then(|key| self.by_key.get_mut(key)) {
@@ -84,7 +84,7 @@ impl SeenOffers {
         offers.filter(move |offer| offer.role == role)
     }
 
-    /// The number of the last offer of all.
+    /// Returns the number of the last offer of all.
     pub(super) fn last(&self) -> u64 {
         self.last
     }

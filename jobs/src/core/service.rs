@@ -61,7 +61,7 @@ struct Planner<'a> {
     most: usize,
     /// The indexes with tasks, in order.
     indexes: Vec<(u32, Index<'a>)>,
-    /// Tasks that may still be launched without exceeding the most that may exist.
+    /// The number of tasks that may be launched before the limit on existing tasks is reached.
     room: usize,
     /// The number of new instances that the update may still start; 0 without an update.
     allowed: usize,
@@ -183,7 +183,7 @@ impl<'a> Planner<'a> {
         if !is_changed {
             return;
         }
-        // To the last good version it goes back without any limit but the minimum: the other version is known to be worse.
+        // A rollback to the last good version respects no limit but the minimum: the other version is known to be worse.
         let is_known_good = self.job.record.stable == Some(self.job.record.target);
         if is_known_good && rollout.is_some_and(|rollout| rollout.reverting) {
             return;

@@ -9,7 +9,7 @@ use super::names::plain;
 use super::roles::top_of;
 use super::state::State;
 
-/// Tasks of all jobs together: each takes memory from when its run starts, also where nothing fits.
+/// Tasks of all jobs together: each takes memory from the start of its run, even if no offer fits.
 const TASKS_MAX: u64 = 2_000_000;
 
 /// The sizes of the existing jobs in tasks, in all and by role.
@@ -25,7 +25,7 @@ impl Sizes {
         self.by_role.get(top_of(role)).copied().unwrap_or_default()
     }
 
-    /// A job of a role has another size now.
+    /// Notes the new size of a job of a role.
     pub(super) fn change(&mut self, role: &str, before: u64, after: u64) {
         let of_role = self.by_role.entry(top_of(role).to_owned()).or_default();
         *of_role = (*of_role + after).saturating_sub(before);
@@ -34,7 +34,7 @@ impl Sizes {
 }
 
 impl State {
-    /// Looks at all jobs.
+    /// Counts the tasks of all jobs.
     pub(super) fn sizes(&self) -> Sizes {
         let mut sizes = Sizes::default();
         for job in self.jobs.values() {

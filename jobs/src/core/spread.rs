@@ -29,7 +29,7 @@ pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(12);
 const AGENTS_MAX: usize = 50_000;
 /// Values for which a job remembers the start of its wait.
 const VALUES_MAX: usize = 1_000;
-/// Values that are named where tasks are uneven.
+/// Values that an obstacle names where tasks are spread unevenly.
 const NAMED_MAX: usize = 10;
 
 /// The agents that a spread job waits for.
@@ -85,7 +85,7 @@ impl State {
         regions.is_some_and(|(theirs, ours)| theirs != ours)
     }
 
-    /// The values of agents that are not among the offers, have room, and for which a job still waits.
+    /// Returns the values of agents that are not among the offers and have room, and for which a job still waits.
     pub(super) fn unoffered(
         &mut self,
         name: &str,
@@ -129,7 +129,7 @@ impl State {
         values.filter(|values| !is_given_up(values)).collect()
     }
 
-    /// Notes for which values a job waits from now on, and whether it has placed tasks.
+    /// Notes the values for which a job waits from now on, and whether the job has placed tasks.
     pub(super) fn note_spread(
         &mut self,
         (name, role): (&str, &str),
@@ -227,8 +227,7 @@ impl State {
         ))
     }
 
-    /// Begins to move instances from values with more of them to values with fewer, as far as the agents that are known have
-    /// room.
+    /// Begins to move instances from fuller values to emptier ones, as far as known agents have room.
     pub(super) fn rebalance(&mut self, name: &str) -> Result<String, Refusal> {
         let at = self.clock.at;
         let unknown = || Refusal::NotFound(plain(name).to_owned());
@@ -262,7 +261,7 @@ impl State {
         spec.is_some_and(|spec| never_moves(spec).is_none())
     }
 
-    /// The tasks whose move makes a job more even.
+    /// Returns the tasks whose move spreads a job more evenly.
     fn to_move(&self, job: &Job, spec: &JobSpec) -> BTreeSet<String> {
         let attributes = spec.constraints.iter();
         let mut attributes = attributes.filter(|one| one.rule == Rule::Spread);

@@ -32,7 +32,7 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(5);
 /// The time after such a pause during which no schedule starts a run: the core reads the waiting input first.
 pub(super) const CATCHING_UP: Duration = Duration::from_millis(500);
 
-/// The rules that hold for all jobs.
+/// The options that apply to all jobs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The time that the agent of a service's task may be away before the core replaces the task.
@@ -42,7 +42,7 @@ pub struct Options {
     /// Returns the first time of a schedule after another time, both since the Unix epoch, if any.
     pub next_time: fn(&Cron, Duration) -> Option<Duration>,
     pub reconcile: ReconcileIntervals,
-    /// Whom the master knows the framework as: reservations and volumes are in its name.
+    /// The principal of the framework at the master, in whose name reservations and volumes are made.
     pub principal: Option<String>,
     /// The owner id for volumes of a scheduler that has none yet; drawn at each start.
     pub owner: u32,
@@ -58,11 +58,11 @@ pub struct State {
     pub(super) jobs: BTreeMap<String, Job>,
     /// Volumes that are to be released when they are offered, by id.
     pub(super) releasing: BTreeMap<String, Volume>,
-    /// Jobs that may have something to do.
+    /// Jobs that may need a decision.
     pub(super) dirty: BTreeSet<String>,
     /// The jobs that may have due kills.
     pub(super) pressing: BTreeSet<String>,
-    /// Kills that may leave until time has passed.
+    /// The number of kills that may be sent before time passes.
     pub(super) kills_left: usize,
     pub(super) strays: Strays,
     pub(super) is_connected: bool,
@@ -82,14 +82,14 @@ pub struct State {
     pub(super) seen: SeenOffers,
     /// The roles for which plans are made, and the time until which the framework requests their offers.
     pub(super) looked_for: BTreeMap<String, Duration>,
-    /// The port from which an agent's next ones are taken: a port that has become free is not in use again at once, while
-    /// others have its address.
+    /// The port from which an agent's next ports are taken: a freed port is not reused at once, while other programs still
+    /// have its address.
     pub(super) next_ports: NextPorts,
     pub(super) roles: Roles,
-    /// The agents of the cluster, and which of them jobs that are spread wait for.
+    /// The agents of the cluster, and those that spread jobs wait for.
     pub(super) agents: Agents,
     pub(super) spread_waits: BTreeMap<String, Waits>,
-    /// Jobs that there may be.
+    /// The number of jobs that may exist.
     pub(super) jobs_max: usize,
     /// The limit on the bytes of all specifications.
     pub(super) spec_bytes_max: usize,
@@ -114,7 +114,7 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub(super) struct HeldOffer {
     pub(super) offer: Offer,
-    /// Tasks for it are being made durable.
+    /// Whether tasks for the offer are being made durable.
     pub(super) is_committed: bool,
 }
 
@@ -202,7 +202,7 @@ impl State {
         };
         state.take_over(stored)?;
         if !is_new {
-            // Durable before anything is launched, as all that waits for a write is.
+            // The record is durable before any launch, because everything that waits for a write waits for it as well.
             state.outbox.write(Key::Meta.put(&state.meta));
         }
         Ok(state)
@@ -293,7 +293,7 @@ impl State {
         Ok(())
     }
 
-    /// The id that the framework has, once it has subscribed.
+    /// Returns the framework's id, once the framework has subscribed.
     #[must_use]
     pub fn framework_id(&self) -> Option<&str> {
         self.meta.framework_id.as_deref()
@@ -442,7 +442,7 @@ impl State {
             self.effects.push(all);
         }
         self.ask_for_volumes_anew();
-        // The calls of the stream before are gone.
+        // The calls of the previous stream are gone.
         self.allow_kills(0);
         self.dirty.extend(self.jobs.keys().cloned());
         self.pressing.extend(self.jobs.keys().cloned());
@@ -528,7 +528,7 @@ impl State {
         }
     }
 
-    /// Whether its offer is still there to be accepted.
+    /// Whether the offer of an ACCEPT is still open.
     fn is_open(&self, accept: &Accept) -> bool {
         let held = self.offers.get(&accept.offer.id);
         self.is_connected && held.is_some_and(|held| held.is_committed)

@@ -8,17 +8,17 @@ use std::time::Duration;
 pub struct Totals {
     /// The number of tasks whose ACCEPT has left.
     pub launched: u64,
-    /// Tasks that came to run.
+    /// Tasks that reached RUNNING.
     pub started: u64,
     pub succeeded: u64,
     /// The number of tasks that failed by themselves, or because their run took too long.
     pub failed: u64,
     pub lost: u64,
-    /// Tasks that ended or were lost unasked, and that are started again.
+    /// Tasks that ended or were lost without a request, and that are started again.
     pub restarts: u64,
-    /// Tasks that were killed because nothing here knew them.
+    /// Tasks that were killed because the scheduler did not know them.
     pub strays_killed: u64,
-    /// Offers that were given back because they could not be read.
+    /// Offers that were declined because they could not be decoded.
     pub unreadable_offers: u64,
     /// The waiting times of launched tasks.
     pub queue: Queue,
@@ -26,7 +26,7 @@ pub struct Totals {
 
 /// Jobs whose failures are counted separately: names of jobs come from clients.
 const FAILED_JOBS_MAX: usize = 1_000;
-/// Stands for all jobs beyond.
+/// The name that stands for all further jobs.
 const OTHER_JOBS: &str = "";
 
 /// Numbers of failed tasks by job and role.
@@ -34,7 +34,7 @@ const OTHER_JOBS: &str = "";
 pub struct JobFailures(BTreeMap<(String, String), u64>);
 
 impl JobFailures {
-    /// Counts a task of a job that has failed; under `OTHER_JOBS` if too many jobs are known.
+    /// Counts a failed task of a job, under `OTHER_JOBS` if too many jobs are known.
     pub fn add(&mut self, job: &str, role: &str) {
         let job = (job.to_owned(), role.to_owned());
         let has_room = self.0.len() < FAILED_JOBS_MAX || self.0.contains_key(&job);
@@ -43,14 +43,14 @@ impl JobFailures {
         *self.0.entry(job).or_default() += 1;
     }
 
-    /// The names of the jobs, their roles, and how many tasks of each have failed.
+    /// Iterates over the jobs' names, their roles, and the number of failed tasks of each.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
         let all = self.0.iter();
         all.map(|((job, role), count)| (job.as_str(), role.as_str(), *count))
     }
 }
 
-/// The upper bounds of queue times that are counted apart.
+/// The upper bounds of the buckets of queue times.
 pub const QUEUE_BOUNDS: [Duration; 10] = [
     Duration::from_millis(100),
     Duration::from_millis(500),
@@ -64,7 +64,7 @@ pub const QUEUE_BOUNDS: [Duration; 10] = [
     Duration::from_secs(7_200),
 ];
 
-/// Queue times, by how long they were.
+/// A histogram of queue times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     /// The number of waiting times up to each of [`QUEUE_BOUNDS`] and above the bound before.

@@ -83,8 +83,8 @@ impl State {
         }
     }
 
-    /// Whether an update of a job's task is worth a decision by itself. To plan a service, or to stop a job, takes as long
-    /// as it has tasks; a run of a batch only counts.
+    /// Whether an update of a job's task deserves a decision of its own. Planning a service or stopping a job takes time in
+    /// proportion to its tasks; a batch's run only counts.
     fn is_prompt(&self, job: &str) -> bool {
         let job = self.jobs.get(job);
         job.is_some_and(|job| {
@@ -179,7 +179,7 @@ impl State {
                 task.checked = status.healthy.or(task.checked);
                 let is_well = task.checked.unwrap_or(!has_check);
                 task.healthy_since = match is_well {
-                    // Found in good health after a start of the scheduler, it has been since it ran.
+                    // A task that is healthy after a start of the scheduler has been healthy since it ran.
                     true if was_unheard && !was_away => Some(since),
                     true => task.healthy_since.or(Some(at)),
                     false => None,
@@ -189,7 +189,7 @@ impl State {
                 task.record.unreachable.get_or_insert(at);
                 task.healthy_since = None;
             }
-            // Its agent is there, also of a task that does not run yet.
+            // The task's agent is back, even if the task does not run yet.
             _ => {
                 task.record.unreachable = None;
                 task.healthy_since = None;
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// A task that is given up, or that the framework's removal has ended.
+    /// Handles the loss of a task that is given up, or that the framework's removal has ended.
     pub(super) fn task_lost(&mut self, job: &str, id: &str, why: &str) {
         let Some(task) = self.task_mut(id) else {
             return;
@@ -229,13 +229,13 @@ impl State {
             state: TaskState::TaskLost.into(),
             ..TaskStatus::default()
         };
-        // It is not asked for any more; should it come back, it is killed.
+        // The scheduler no longer asks for the task, and kills it if it comes back.
         self.reconciler.observe(self.moment, &lost);
         self.dirty.insert(job.to_owned());
         self.ended(&name, End::Lost);
     }
 
-    /// Takes back a launch that has not left.
+    /// Undoes a launch that was not sent.
     pub(super) fn abandon(&mut self, id: &str) {
         let Some(name) = self.task(id).map(|task| task.name.clone()) else {
             return;
@@ -399,7 +399,7 @@ impl Rules {
             Some(Kind::Service(service)) => (service.restart, None),
             Some(Kind::Batch(batch)) => (batch.backoff, Some(batch.retries)),
             Some(Kind::Cron(cron)) => (cron.batch.backoff, Some(cron.batch.retries)),
-            // A job without any version is not made.
+            // A job always has a version.
             None => (
                 Backoff {
                     first: LOST_PAUSE,
@@ -416,7 +416,7 @@ impl Rules {
         }
     }
 
-    /// Whether the end of a task ends its gang. A success ends a task of a batch as it should; a service has no such end. A
+    /// Whether the end of a task ends its gang. A success is the proper end of a batch's task; a service has no such end. A
     /// kill that concerns all tasks, or an update, leaves the gang as it is.
     fn breaks_gang(&self, end: End, killed: Option<KillReason>) -> bool {
         let is_success = end == End::Succeeded && self.retries.is_some();
@@ -449,7 +449,7 @@ impl Rules {
     }
 }
 
-/// The other tasks of the same run.
+/// Returns the other tasks of the same run.
 fn others_of(job: &Job, name: &TaskName) -> Vec<String> {
     let of_run = job
         .tasks
@@ -569,7 +569,7 @@ mod tests {
         assert_eq!(end(Some(Reason::AgentDraining)), Some(End::Lost));
         assert_eq!(end(Some(Reason::ContainerPreempted)), Some(End::Lost));
         assert_eq!(end(Some(Reason::AgentRestarted)), Some(End::Lost));
-        // A task that brings down its machine is not repeated for ever without a pause.
+        // A task that crashes its machine is not repeated forever without a pause.
         let ran = end_of_task(Some(Reason::AgentRestarted), true);
         assert_eq!(ran, Some(End::Failed));
         let drained = end_of_task(Some(Reason::AgentDraining), true);

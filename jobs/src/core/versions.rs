@@ -36,7 +36,7 @@ impl Written {
 }
 
 impl Job {
-    /// Takes in a version that was found under a key of its own.
+    /// Adds a version that was stored under its own key.
     pub(super) fn restore_version(&mut self, number: u64, mut version: VersionRecord) {
         let apart = Arc::clone(&version.spec);
         if let Some(size) = self.record.sizes.remove(&number) {
@@ -51,7 +51,7 @@ impl Job {
         self.record.versions.insert(number, version);
     }
 
-    /// Measures the versions that were found in the record of the job.
+    /// Measures the versions that were stored in the job's own record.
     pub(super) fn restore_inline(&mut self) {
         for (number, version) in &self.record.versions {
             let written = Written {
@@ -63,7 +63,7 @@ impl Job {
         }
     }
 
-    /// The records that make it durable as it is now.
+    /// Returns the records that make the job's present state durable.
     pub(super) fn records(&mut self) -> Vec<Record> {
         let before = std::mem::take(&mut self.written);
         let (mut records, mut inline) = (Vec::new(), BTreeMap::new());
@@ -104,7 +104,7 @@ impl Job {
         records
     }
 
-    /// The records that end it.
+    /// Returns the records that delete the job.
     pub(super) fn deletions(&self) -> Vec<Record> {
         let apart = self.written.iter().filter(|(_, one)| one.apart.is_some());
         let apart = apart.map(|(number, _)| self.version_key(*number).delete());
@@ -118,7 +118,7 @@ impl Job {
         }
     }
 
-    /// The bytes of its specifications as they are stored.
+    /// Returns the stored bytes of the job's specifications.
     pub(super) fn spec_bytes(&self) -> usize {
         self.written.values().map(Written::charged).sum()
     }

@@ -20,13 +20,13 @@ use crate::spec::{JobSpec, Kind};
 /// The largest number of tasks for which a brief view names obstacles: the cost grows with the tasks, and followers ask often.
 const BRIEF_TASKS_MAX: usize = 1_000;
 
-/// A job, as lists show it.
+/// A job as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobView {
     /// The key of the job in the core.
     #[serde(skip)]
     pub key: String,
-    /// Unique in its role.
+    /// The name, unique in the job's role.
     pub name: String,
     pub kind: &'static str,
     pub role: String,
@@ -48,7 +48,7 @@ pub struct JobView {
     /// The version that the service reverted automatically, until a client requests another version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_update: Option<FailedUpdateView>,
-    /// The last failure of the version that is to run.
+    /// The last failure of the target version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<FailureView>,
     /// The next run of the schedule, in seconds since the Unix epoch.
@@ -61,7 +61,7 @@ pub struct JobView {
     pub volumes: Vec<VolumeView>,
 }
 
-/// A task that has failed, and when the next attempt is.
+/// A failed task, with the time of its next attempt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailureView {
     pub task_id: String,
@@ -78,16 +78,16 @@ pub struct FailureView {
     pub next_attempt: Option<u64>,
 }
 
-/// An update under way.
+/// An update that is in progress.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UpdateView {
     pub from: u64,
     pub to: u64,
-    /// `rolling`, `canary`, `reverting` or `halted`.
+    /// The state: `rolling`, `canary`, `reverting` or `halted`.
     pub state: &'static str,
 }
 
-/// A version that could not be updated to.
+/// A version whose update failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailedUpdateView {
     pub version: u64,
@@ -95,7 +95,7 @@ pub struct FailedUpdateView {
     pub why: String,
 }
 
-/// A volume, kept for an instance or to be released.
+/// A volume that is kept for an instance or waits for its release.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VolumeView {
     pub volume_id: String,
@@ -109,7 +109,7 @@ pub struct VolumeView {
     pub hostname: String,
     pub size_mb: f64,
     pub path: String,
-    /// `creating`, `used`, `kept` while no task runs on it, or `releasing`.
+    /// The state: `creating`, `used`, `kept` while no task runs on it, or `releasing`.
     pub state: &'static str,
 }
 
@@ -126,7 +126,7 @@ pub struct TaskView {
     pub agent_id: String,
     pub hostname: String,
     pub ports: BTreeMap<String, u16>,
-    /// Seconds since 1970: when it came to run, or else was launched.
+    /// The seconds since 1970 at which the task started to run, or else was launched.
     pub since: u64,
     pub reason: String,
     pub message: String,
@@ -192,17 +192,17 @@ impl fmt::Debug for MayRun {
     }
 }
 
-/// The authorities that a change of a job can start tasks with.
+/// The authorities with which a change of a job can start tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authorities {
     /// The authority of the present version.
     pub present: Authority,
-    /// The authority of the last healthy version, which an update that fails goes back to by itself.
+    /// The authority of the last healthy version, to which a failed update goes back by itself.
     pub rollback: Option<Authority>,
 }
 
 impl State {
-    /// Asks these rules before a job goes back by itself to a version.
+    /// Sets the rules that are evaluated before a job goes back to a version by itself.
     pub fn ask_rules(&mut self, may_run: MayRun) {
         self.may_run = Some(may_run);
     }
@@ -365,7 +365,7 @@ impl State {
         self.totals
     }
 
-    /// Failures by job since the scheduler started.
+    /// Returns the number of failures by job since the scheduler started.
     #[must_use]
     pub fn job_failures(&self) -> JobFailures {
         self.job_failures.clone()
@@ -467,7 +467,7 @@ impl State {
         }
     }
 
-    /// The next time of a schedule that is not stopped.
+    /// Returns the next time of a schedule that is not stopped.
     fn next_run_of(&self, job: &Job) -> Option<u64> {
         let spec = job.spec().filter(|_| job.record.stop.is_none())?;
         let Kind::Cron(cron) = &spec.kind else {
@@ -529,7 +529,7 @@ fn volumes_of(job: &Job) -> Vec<VolumeView> {
     views.collect()
 }
 
-/// The state of a volume of an instance, in a word.
+/// Returns the state of an instance's volume, in one word.
 pub(super) fn volume_state(job: &Job, volume: &Volume) -> &'static str {
     let mut tasks = job.tasks.of_index(&job.name, 0, volume.record.index);
     let is_used = tasks.any(|task| task.record.volume.as_ref() == Some(&volume.id));

@@ -16,7 +16,8 @@ use super::task_name::{NotOurs, TaskName};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VolumeId {
     pub(super) task: TaskName,
-    /// [`Meta::owner`](super::records::Meta::owner): another scheduler may have a job of the same name in the same role.
+    /// The store's [`Meta::owner`](super::records::Meta::owner): another scheduler may have a job of the same name in the
+    /// same role.
     pub(super) owner: String,
 }
 
@@ -66,7 +67,7 @@ impl Step {
     }
 }
 
-/// The id of an operation: `VOLUME:STEP`, with a number behind where a step is done more than once.
+/// Returns the id of an operation: `VOLUME:STEP`, followed by a number for repeated steps.
 pub(super) fn operation_id(volume: &str, step: Step, number: Option<u64>) -> String {
     let step = step.text();
     match number {
@@ -75,7 +76,7 @@ pub(super) fn operation_id(volume: &str, step: Step, number: Option<u64>) -> Str
     }
 }
 
-/// The volume and the step of an operation of ours.
+/// Returns the volume and the step of an operation that this scheduler has named.
 pub(super) fn parse_operation_id(id: &str) -> Option<(&str, Step)> {
     let mut parts = id.split(':');
     let (volume, text) = (parts.next()?, parts.next()?);
@@ -91,7 +92,7 @@ pub(super) enum Outcome {
     NotDone,
     /// The operation is unknown: it did not arrive, unless it is under way.
     Unknown,
-    /// The agent will not come back, by an operator's word.
+    /// The agent will not come back, by an operator's decision.
     Gone,
 }
 
@@ -113,7 +114,7 @@ impl Outcome {
     }
 }
 
-/// Whether something is on the agent.
+/// The known presence of a resource on its agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Presence {
@@ -206,7 +207,7 @@ impl VolumeRecord {
     }
 }
 
-/// A volume as the core has it in memory.
+/// A volume in the core's memory.
 #[derive(Clone, Debug)]
 pub(super) struct Volume {
     pub(super) id: String,
@@ -282,7 +283,7 @@ mod tests {
                 Outcome::Unknown,
                 (Absent, Unknown),
             ),
-            // Its end was acknowledged, so that the master has forgotten it.
+            // The operation's end was acknowledged, so that the master has forgotten it.
             (
                 (Present, Present),
                 Step::Create,
@@ -325,7 +326,7 @@ mod tests {
                 Outcome::Gone,
                 (Absent, Absent),
             ),
-            // A disk that the agent itself reserves.
+            // A disk that is reserved by the agent itself.
             (
                 (Absent, Unknown),
                 Step::Create,

@@ -41,7 +41,7 @@ pub(super) fn reservation_of(
 pub(super) struct Prepared {
     pub(super) resources: Resources,
     pub(super) operations: Vec<NamedOperation>,
-    /// Whether something is reserved that was not before.
+    /// Whether the operations reserve further resources.
     pub(super) reserves: bool,
 }
 

@@ -28,11 +28,11 @@ const ASK_SOON: Duration = Duration::from_secs(5);
 const ASK_LATER: Duration = Duration::from_secs(60);
 /// Volumes that one query names.
 const ASKED_MAX: usize = 1_000;
-/// The longest pause before a release that failed is tried again.
+/// The longest pause before a failed release is retried.
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
 impl State {
-    /// Lets go of the volumes of these indexes: their data is destroyed where and when they are offered.
+    /// Gives up the volumes of these indexes: their data is destroyed where and when they are offered.
     pub(super) fn release_volumes_of(&mut self, name: &str, indexes: &BTreeSet<u32>) {
         for index in indexes {
             let volume = self
@@ -79,7 +79,7 @@ impl State {
             }
             used.insert(index);
             self.offers.remove(&offer.id);
-            // Not before the word to release it is durable.
+            // The ACCEPT waits until the decision to release the volume is durable.
             let accept = Effect::Accept(Accept {
                 offer,
                 operations,
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// A task runs on its volume: both are there.
+    /// Notes that a task runs on its volume: both exist.
     pub(super) fn volume_runs(&mut self, id: &str) {
         self.change_volume(id, VolumeRecord::seen);
     }
@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// An operation of an ACCEPT that the master has refused as a whole.
+    /// Handles the failure of an operation whose whole ACCEPT the master has refused.
     pub(super) fn operation_refused(&mut self, id: String, why: &str) {
         self.take_operation_update(&OperationStatus {
             operation_id: Some(OperationId { value: id }),

@@ -23,7 +23,7 @@ thread_local! {
 }
 
 impl State {
-    /// Places instances, each on its volume.
+    /// Places instances on their volumes.
     pub(super) fn place_on_volumes(
         &mut self,
         name: &str,
@@ -77,7 +77,8 @@ impl State {
         }
     }
 
-    /// Places an instance on its volume, which is in its own offers if in any; where it has none, in any of the pool.
+    /// Places an instance on its volume, if the volume is among the instance's offers. An instance without a volume may
+    /// take any offer of the pool.
     fn place_instance(
         &mut self,
         name: &str,
@@ -132,7 +133,7 @@ impl State {
         None
     }
 
-    /// Takes over the offered volumes of indexes that have none by the records.
+    /// Adopts the offered volumes of indexes that have no recorded volume.
     fn adopt_offered(&mut self, name: &str, wanted: &[Wanted], offers: &[Offer]) {
         let of_job = |id: &String| {
             let id = self.own_volume(id)?;
@@ -197,7 +198,7 @@ impl State {
         self.event(name, None, text);
     }
 
-    /// The id of a volume that this scheduler has made.
+    /// Parses the id of a volume that this scheduler has made.
     pub(super) fn own_volume(&self, id: &str) -> Option<VolumeId> {
         let id: VolumeId = id.parse().ok()?;
         (self.meta.owner.as_ref() == Some(&id.owner)).then_some(id)
@@ -316,7 +317,7 @@ impl State {
         }
     }
 
-    /// The agents of volumes of a role that instances wait for, or that are to be released.
+    /// Returns the agents of a role's volumes that wait for release, or for which instances wait.
     pub(super) fn agents_waited_for(&self, role: &str) -> BTreeSet<&str> {
         // All volumes of a job are in one role.
         let is_of_role = |job: &&Job| {
@@ -406,7 +407,8 @@ fn by_agent(offers: &[Offer]) -> HashMap<String, Vec<usize>> {
     found
 }
 
-/// Whether the ACCEPT of its offer can carry an instance with its operations; if not, it comes with the next offer.
+/// Whether the ACCEPT of an offer has room for an instance with its operations; if not, the instance comes with the next
+/// offer.
 fn fits(placement: &Placement, bytes: usize, pool: &Pool) -> bool {
     let index = placement.offer;
     pool.room(index, bytes) > 0 && pool.takes_operations(index, named_at_most(placement))

@@ -79,7 +79,7 @@ impl Waiting {
             self.others.remove(one);
             return;
         }
-        // Mostly it is the first, and none is passed over.
+        // The index is mostly the first, and then no task is passed over.
         let passed_over = self.fresh.start..index;
         let passed_over = passed_over.map(|index| (Duration::ZERO, index));
         self.others.extend(passed_over);

@@ -10,7 +10,7 @@ use super::view::FailureView;
 use crate::spec::{GANG_MAX, Kind};
 
 impl State {
-    /// The obstacles, in the words of an operator.
+    /// Returns the obstacles, in an operator's words.
     pub(super) fn why(&self, job: &Job, quotas: &Quotas) -> String {
         if let Some(why) = job
             .record
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// The obstacles beside a failure.
+    /// Returns the obstacles in addition to a failure.
     fn why_waiting(&self, job: &Job, quotas: &Quotas) -> String {
         let at = self.clock.at;
         let spec = job.spec().filter(|_| job.is_before_its_start());

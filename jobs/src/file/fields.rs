@@ -39,9 +39,9 @@ pub(super) enum Form {
     /// Accepts one of these texts.
     OneOf(&'static [&'static str]),
     Texts,
-    /// A table from names to texts.
+    /// A table of texts by name.
     TextMap,
-    /// A table from names to amounts.
+    /// A table of amounts by name.
     AmountMap,
     Flag,
     Integer {
@@ -86,7 +86,7 @@ pub(super) const RULES: [&str; 7] = [
 /// The fields of a health check, of which a file sets exactly one.
 pub(super) const PROBES: [&str; 3] = ["command", "http", "tcp"];
 
-/// Words of other schedulers, and the field that is meant.
+/// Field names of other schedulers, and the intended field.
 pub(super) const SYNONYMS: [(&str, &str); 14] = [
     ("cmd", "command"),
     ("args", "argv"),

@@ -24,7 +24,7 @@ pub(super) fn from_json(text: &str) -> Result<Node, (usize, String)> {
     walk.wrong.map_or(Ok(tree), Err)
 }
 
-/// The byte of a line from 1 and a column, which `serde_json` counts in bytes from 1.
+/// Converts a line from 1 and a column, which `serde_json` counts in bytes from 1, to a byte.
 fn byte_of(text: &str, line: usize, column: usize) -> usize {
     let lines = text.split_inclusive('\n').take(line.saturating_sub(1));
     // The parser reports a word before a line break as column 0 of the next line.
@@ -106,7 +106,7 @@ impl Walk<'_> {
         })
     }
 
-    /// A number, `true`, `false` or `null`.
+    /// Reads a number, `true`, `false` or `null`.
     fn word(&mut self) -> Value {
         let rest = &self.text[self.at..];
         let is_end = |c: char| c.is_ascii_whitespace() || matches!(c, ',' | ']' | '}');
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(tree.entries().len(), 4);
     }
 
-    /// Regression: the reader took such a text for an empty one and reported it as missing.
+    /// Regression: the reader treated such a text as empty and reported it as missing.
     #[test]
     fn half_a_character_is_told_with_its_place() {
         let text = "{\n \"a\": \"x\\ud800y\" }";

@@ -103,7 +103,7 @@ impl Collector {
         self.found.is_empty()
     }
 
-    /// The mistakes with their positions in `text`, in order.
+    /// Returns the mistakes with their positions in `text`, in order.
     pub(super) fn finish(mut self, text: &str) -> Mistakes {
         self.found.sort_by_key(|(at, ..)| *at);
         let located = self.found.into_iter().map(|(at, message, cure)| {
@@ -121,7 +121,7 @@ impl Collector {
     }
 }
 
-/// Line and column of a byte, both from 1; the end of the text for a byte beyond it.
+/// Returns the line and the column of a byte, both from 1; for a byte beyond the end, those of the end.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {

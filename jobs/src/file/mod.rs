@@ -44,7 +44,7 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 const NOT_TOML: &str = "this is not TOML";
 const NOT_JSON: &str = "this is not JSON";
-/// The list of the jobs of a file of several.
+/// The name of the list in a file of several jobs.
 const LIST: &str = "jobs";
 
 /// Reads a job file.
@@ -153,8 +153,7 @@ pub fn submission(text: &str) -> Result<Submission, Mistakes> {
 
 type Parse = fn(&str) -> Result<Node, (usize, String)>;
 
-/// A text as editors of other systems write it, without the mark of its encoding and with lines that end as a shell reads
-/// them.
+/// Returns a text of another system's editor without its byte order mark, and with the line ends that a shell reads.
 fn plain(text: &str) -> Cow<'_, str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match text.contains("\r\n") {

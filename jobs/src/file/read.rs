@@ -53,7 +53,7 @@ pub(super) fn job(node: &Node, mistakes: &mut Collector) -> JobSpec {
     spec
 }
 
-/// The environment has a bound of its own.
+/// Checks the bytes of a job without its environment, which has a separate bound.
 fn check_bytes(spec: &mut JobSpec, file: &View<'_>, mistakes: &mut Collector) {
     let env = std::mem::take(&mut spec.task.env);
     let bytes = spec.stored_bytes();
@@ -161,7 +161,7 @@ fn is_within(
     found <= most
 }
 
-/// Whether a path leads to something below the sandbox.
+/// Whether a path leads below the sandbox.
 fn is_below_sandbox(path: &str) -> bool {
     let is_below = |part: &str| !part.is_empty() && part != "." && part != "..";
     path.split('/').all(is_below) && !path.contains('\0')

@@ -1,4 +1,4 @@
-//! The declaration of the fields as tables of Markdown, for `docs/jobs.md`, and the published files held to it.
+//! The declaration of the fields as tables of Markdown, for `docs/jobs.md`, with checks of the published files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -27,7 +27,7 @@ pub fn schema() -> Value {
     })
 }
 
-/// The JSON Schema of one job.
+/// Returns the JSON Schema of one job.
 #[must_use]
 pub fn job_schema() -> Value {
     let mut schema = section(&JOB);
@@ -144,7 +144,7 @@ fn plain(node: &Node) -> Value {
 mod tests {
     use super::*;
 
-    /// Whether a file has the fields that a schema names, and no others: the values are held to their forms elsewhere.
+    /// Whether a file has exactly the fields that a schema names; other tests check the forms of the values.
     fn has_fields(schema: &Value, file: &Value) -> bool {
         if let Some(place) = schema["$ref"].as_str() {
             let place = place.trim_start_matches('#');

@@ -46,13 +46,13 @@ impl Node {
         }
     }
 
-    /// The value under `name`, when this is a table that has it.
+    /// Returns the value under `name` if this is a table that has it.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         let entry = self.entries().iter().find(|entry| entry.name == name)?;
         Some(&entry.node)
     }
 
-    /// The entries of a table; none of anything else.
+    /// Returns the entries of a table, or an empty slice for other values.
     pub(super) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Table(entries) => entries,
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// The items of a list; none of anything else.
+    /// Returns the items of a list, or an empty slice for other values.
     pub(super) fn items(&self) -> &[Self] {
         match &self.value {
             Value::Array(items) => items,

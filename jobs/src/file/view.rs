@@ -29,7 +29,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The table below `name`.
+    /// Returns the table below `name`.
     pub(super) fn section(&self, name: &str) -> Self {
         let node = self.written(name);
         Self {
@@ -42,7 +42,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The tables of the list `name`.
+    /// Returns the tables of the list `name`.
     pub(super) fn sections(&self, name: &str) -> Vec<Self> {
         let list = self.section(name);
         let items = list.node.map_or(&[][..], Node::items).iter();
@@ -71,7 +71,7 @@ impl<'a> View<'a> {
         self.written(name).is_some()
     }
 
-    /// The byte of the value of `name`, or of the table when it is absent.
+    /// Returns the byte of the value of `name`, or of the table if the value is absent.
     pub(super) fn place(&self, name: &str) -> usize {
         self.written(name).map_or(self.at, |node| node.at)
     }
@@ -93,7 +93,7 @@ impl<'a> View<'a> {
         Some(self.node(name)?.text()?.to_owned())
     }
 
-    /// The texts of a list with their places.
+    /// Returns the texts of a list with their places.
     pub(super) fn texts(&self, name: &str) -> Vec<(usize, String)> {
         let node = self.node(name);
         let items = node.as_deref().map_or(&[][..], Node::items).iter();
@@ -129,7 +129,7 @@ impl<'a> View<'a> {
         self.node(name)?.number()
     }
 
-    /// Zero when absent and without a default.
+    /// Returns a duration, or zero if it is absent and has no default.
     pub(super) fn duration(&self, name: &str) -> Duration {
         self.optional_duration(name).unwrap_or_default()
     }
@@ -138,7 +138,7 @@ impl<'a> View<'a> {
         parse_duration(self.node(name)?.text()?).ok()
     }
 
-    /// A size in megabytes of 2^20 bytes.
+    /// Returns a size in megabytes of 2^20 bytes.
     pub(super) fn size_mb(&self, name: &str) -> Option<f64> {
         let size: ByteSize = self.node(name)?.text()?.parse().ok()?;
         #[expect(

@@ -1,4 +1,4 @@
-//! A job as a file has it, every default written out.
+//! A job in the form of a file, with every default written out.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::spec::{
 
 const BYTES_PER_MB: f64 = 1_048_576.0;
 
-/// The JSON form of the job.
+/// Returns the JSON form of the job.
 #[must_use]
 pub fn to_json(spec: &JobSpec) -> Value {
     let mut job = object(json!({
@@ -45,10 +45,10 @@ pub fn to_json(spec: &JobSpec) -> Value {
     Value::Object(job)
 }
 
-/// The TOML of the job.
+/// Returns the TOML form of the job.
 #[must_use]
 pub fn to_toml(spec: &JobSpec) -> String {
-    // A tree of texts, numbers, lists and tables is always TOML.
+    // A tree of texts, numbers, lists and tables always has a TOML form.
     toml::to_string(&to_json(spec)).unwrap_or_default()
 }
 

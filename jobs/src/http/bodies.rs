@@ -14,7 +14,7 @@ use meseta_proto::budget::{Budget, Charge, Shares};
 
 use super::Reply;
 
-/// Bytes of the bodies of all callers. A file of jobs has one megabyte at most.
+/// Bytes of the bodies of all callers. A job file has at most one megabyte.
 const BODIES_BYTES_MAX: usize = 32 << 20;
 /// Bytes that each caller may have in any case: small changes always go through.
 const CALLER_FLOOR_BYTES: usize = 64 << 10;

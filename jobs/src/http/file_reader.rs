@@ -12,7 +12,7 @@ use meseta_proto::budget::Charge;
 use super::Reply;
 use crate::file::Mistakes;
 
-/// Files that are read at a time.
+/// Files that are read at the same time.
 const READING_MAX: usize = 2;
 /// Waiting files of one group of callers, and of all groups together.
 const WAITING_OF_GROUP_MAX: usize = 8;
@@ -34,7 +34,7 @@ impl FileReader {
         }))
     }
 
-    /// Reads the jobs in a file, which is charged to its caller meanwhile.
+    /// Reads the jobs in a file, whose bytes are charged to its caller meanwhile.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -49,7 +49,7 @@ impl FileReader {
         let permit = permit.map_err(|_| Reply::later("too many files wait to be read"))?;
         let reading = tokio::task::spawn_blocking(move || {
             let read = read(std::str::from_utf8(&file).unwrap_or_default());
-            // It is read to its end, whether or not its client is still there.
+            // The file is read to its end, even if its client has left.
             drop((permit, charge));
             read
         });

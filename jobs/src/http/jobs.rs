@@ -37,7 +37,7 @@ pub(super) const ACTIONS: [&str; 7] = [
     "release",
 ];
 
-/// The answer to several jobs, in their order.
+/// The response to several jobs, in their order.
 #[derive(Serialize)]
 struct Submitted<'a> {
     jobs: &'a [Accepted],
@@ -337,7 +337,7 @@ fn request_of(name: &str, action: &str, body: &[u8]) -> Result<Request, Reply> {
 fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
     let body = body.trim_ascii();
     let body = if body.is_empty() { b"{}" } else { body };
-    // A list would be taken for the fields in their order.
+    // The decoder would accept a list as the fields in their order.
     if !body.starts_with(b"{") {
         let text = "the body is no JSON object";
         return Err(Reply::error(StatusCode::BAD_REQUEST, text));
@@ -382,7 +382,7 @@ mod tests {
         for body in ["", " \n", "{}", " {\"purge\": false} "] {
             assert!(!read_body::<Stop>(body.as_bytes()).expect("read").purge);
         }
-        // A list would be the fields in their order.
+        // The decoder would accept a list as the fields in their order.
         for body in ["[]", "[true]", "null", "\"purge\"", "{\"purg\": true}", "{"] {
             let refused = read_body::<Stop>(body.as_bytes()).err().expect(body);
             assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{body}");

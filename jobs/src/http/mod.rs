@@ -64,9 +64,9 @@ pub(crate) struct Context {
     pub(crate) quotas: MasterQuotas,
     /// The user of tasks whose job names none.
     pub(crate) user: String,
-    /// The URL of the master that it is subscribed to, or was last.
+    /// The URL of the master to which the scheduler is or was last subscribed.
     pub(crate) leader: watch::Receiver<Option<String>>,
-    /// A host and a port, where clients are sent that ask another scheduler.
+    /// The host and the port to which other schedulers redirect clients.
     pub(crate) address: String,
     /// The addresses of all schedulers that share the jobs.
     pub(crate) schedulers: watch::Receiver<Vec<String>>,
@@ -76,7 +76,7 @@ pub(crate) struct Context {
     pub(crate) disk_silence: DiskSilence,
 }
 
-/// A request that may be answered.
+/// A request that may be served.
 struct Permitted {
     context: Arc<Context>,
     caller: Caller,
@@ -181,12 +181,12 @@ async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body>
     response
 }
 
-/// The answer of a scheduler that does not lead; nothing where it does.
+/// Returns the response of a scheduler that does not lead, or `None` if it leads.
 fn elsewhere(context: &Context, request: &Request<Body>) -> Option<Reply> {
     let path = request.uri().path_and_query();
     let path = path.map_or("/", |path| path.as_str());
     Some(match context.handle.standing.elsewhere()? {
-        // Without a scheme, so that the client keeps its own.
+        // A location without a scheme keeps the client's own scheme.
         Elsewhere::Leader(address) => Reply::elsewhere(format!("//{address}{path}")),
         Elsewhere::Unproven => Reply::later(
             "the scheduler that etcd names as the leader has not proven yet that it is a scheduler",

@@ -15,7 +15,7 @@ use super::{Context, Reply, permission, sees};
 use crate::core::{Authorities, Authority, JobName, NamedJob, Refusal, State};
 use crate::spec::{JobSpec, is_name};
 
-/// Reads the name of a job out of the parts of a path: a slash between a role and a name is escaped or not.
+/// Reads the name of a job from the parts of a path: the slash between role and name may be escaped.
 pub(super) fn of_path(parts: &[&str]) -> String {
     let decoded = parts.iter().map(|part| percent_decode_str(part));
     let decoded: Vec<_> = decoded.map(|part| part.decode_utf8_lossy()).collect();
@@ -30,16 +30,17 @@ fn knows(caller: &Caller, role: &str) -> bool {
             .allows(Action::RegisterFramework, Some(role))
 }
 
-/// The key of the job with this name.
+/// Returns the key of the job of this name.
 ///
 /// # Errors
+///
 /// The caller knows of no such job, or of several in different roles.
 pub(super) async fn find(context: &Context, caller: &Caller, text: &str) -> Result<String, Reply> {
     let named = context.handle.read(look(text)).await?;
     choose(caller, text, named)
 }
 
-/// Answers a reader that has its turn.
+/// Finds the key of a job for a reader that has its turn.
 pub(super) async fn find_in_turn(
     (context, caller): (&Context, &Caller),
     turn: Turn,
@@ -87,9 +88,9 @@ fn full_name(role: &str, name: &str) -> String {
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) key: String,
-    /// `None` where it is a new job.
+    /// `None` if the job is new.
     pub(super) seen: Option<Authorities>,
-    /// The names in its `after` have their roles, where these are not its own.
+    /// The specification. Names in its `after` have their roles where these differ from its own.
     pub(super) spec: JobSpec,
 }
 

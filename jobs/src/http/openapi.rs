@@ -1,12 +1,12 @@
-//! `/openapi.json`: the scheduler's API, described for programs.
+//! `/openapi.json`: a description of the scheduler's API for programs.
 //!
-//! The description is `docs/jobs.openapi.json`, with the schema of the job file put in where it is served.
+//! The description is `docs/jobs.openapi.json`, with the job file's schema inserted when it is served.
 
 use serde_json::Value;
 
 const DESCRIPTION: &str = include_str!("../../../docs/jobs.openapi.json");
 
-/// The description, as this version of the scheduler has it.
+/// Returns the description of this version of the scheduler.
 pub(super) fn description(version: &str) -> Value {
     let mut description: Value = serde_json::from_str(DESCRIPTION).unwrap_or_default();
     for (place, value) in [
@@ -37,7 +37,7 @@ mod tests {
         TaskView, UpdateView, VersionView, VolumeView,
     };
 
-    /// The paths that belong to a route, with their methods.
+    /// Returns the described paths of a route, with their methods.
     fn described() -> Vec<(String, BTreeSet<String>)> {
         let description = description("1");
         let paths = description["paths"].as_object().expect("paths").iter();
@@ -141,7 +141,7 @@ mod tests {
             let field = field.as_str().expect("text");
             assert!(answer.contains_key(field), "{name} lacks {field}");
         }
-        // Samples have every field.
+        // The samples have every field.
         for field in properties.keys() {
             assert!(answer.contains_key(field), "no {field} in the {name} here");
         }

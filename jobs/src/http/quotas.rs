@@ -22,18 +22,18 @@ use crate::core::{Quotas, RoleQuota};
 
 /// The maximum age of a result.
 const FRESH: Duration = Duration::from_secs(5);
-/// The longest age of an answer about agents, whose list may be long.
+/// The longest age of a cached list of agents, which may be long.
 const FRESH_AGENTS: Duration = Duration::from_secs(60);
 /// The time that a reader waits for the master; without an answer the view has everything else.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// The longest answer that is read: some 10,000 roles.
+/// The longest accepted response: about 10,000 roles.
 const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// The quotas as the master that leads has them.
+/// The quotas, as read from the leading master.
 #[derive(Debug)]
 pub(crate) struct MasterQuotas {
     identity: ClientIdentity,
-    /// The masters that the operator named.
+    /// The masters configured by the operator.
     masters: Vec<String>,
     /// The URL of the leading master, once there was one.
     leader: watch::Receiver<Option<String>>,
@@ -79,7 +79,8 @@ impl MasterQuotas {
         }
     }
 
-    /// The quotas of the roles that the scheduler's principal may see; none where the master does not tell them.
+    /// Returns the quotas of the roles that the scheduler's principal may see, or no quotas if the master does not show
+    /// them.
     pub(super) async fn read(&self) -> Arc<Quotas> {
         let mut told = self.told.lock().await;
         if let Some((at, quotas)) = &told.quotas
@@ -111,7 +112,7 @@ impl MasterQuotas {
         quotas
     }
 
-    /// Reads a page of the master beside the runtime.
+    /// Requests a page of the master, and decodes it outside the runtime.
     async fn ask<T: Default + Send + 'static>(
         &self,
         page: &str,
@@ -140,7 +141,7 @@ impl MasterQuotas {
             let (status, body) = (reply.status, reply.text());
             return Err(client::Error::Refused { url, status, body }.into());
         }
-        // Of very many roles that takes long.
+        // Decoding the quotas of very many roles takes long.
         let read = background::spawn(move || read(&reply.body)).await;
         read.map_err(Untold::Unread)?
             .map_err(|source| Untold::Answer { url, source })
@@ -154,7 +155,7 @@ struct Agents {
 
 #[derive(Deserialize)]
 struct AgentEntry {
-    /// Amounts are numbers, ranges and sets are texts.
+    /// The agent's resources: amounts as numbers, ranges and sets as texts.
     #[serde(default)]
     resources: BTreeMap<String, serde_json::Value>,
 }
@@ -194,7 +195,7 @@ struct QuotaEntry {
     consumed: BTreeMap<String, f64>,
 }
 
-/// The quotas in an answer of `/roles`.
+/// Reads the quotas in a response of `/roles`.
 fn quotas_in(body: &[u8]) -> Result<Quotas, serde_json::Error> {
     let Roles { roles } = serde_json::from_slice(body)?;
     let limited = roles

@@ -23,11 +23,11 @@ use super::Reply;
 use crate::core::State;
 use crate::service::Handle;
 
-/// Answers that are made at a time.
+/// Responses that are built at the same time.
 const MAKING_MAX: usize = 2;
 /// Bytes of large answers in memory at a time. A larger answer is in memory alone.
 const HELD_BYTES_MAX: usize = 256 << 20;
-/// An answer that is not larger needs no place.
+/// The largest response that needs no place.
 const SMALL_BYTES_MAX: usize = 128 << 10;
 /// The approximate number of bytes given to the connection at once.
 const PIECE_BYTES: usize = 128 << 10;
@@ -76,7 +76,7 @@ impl Readers {
         }
     }
 
-    /// Waits until an answer for this caller may be made.
+    /// Waits until a response for this caller may be built.
     pub(super) async fn turn(&self, caller: &Caller) -> Result<Turn, Reply> {
         let group: Group = caller.group().into();
         let making = self.making.take(group.clone(), 1).await.map_err(full)?;
@@ -97,7 +97,7 @@ impl Readers {
 }
 
 impl Turn {
-    /// Looks at the state between two steps. The turn goes with the look, which nothing stops when its reader leaves.
+    /// Reads the state between two steps. The turn stays with the read, which does not stop when its reader leaves.
     pub(super) async fn look<T: Send + 'static>(
         self,
         handle: &Handle,
@@ -124,7 +124,7 @@ impl Turn {
             let taking = self.held.take(self.group.clone(), bytes);
             let place = tokio::time::timeout(PLACE_WAIT_MAX, taking).await;
             let place = place.unwrap_or(Err(QueueFull)).map_err(full)?;
-            // Its reader has nothing to take yet.
+            // The reader has no data to take yet.
             place.pause_stall_check();
             self.place = Some(place);
         }
@@ -141,7 +141,7 @@ impl Turn {
         turn.answer(json.map_err(Reply::defect)?).await
     }
 
-    /// The answer, held until its reader has it.
+    /// Returns the response, whose place is held until the reader has received it.
     pub(super) async fn answer(mut self, json: Vec<u8>) -> Result<Reply, Reply> {
         let bytes = Bytes::from(json);
         self.reserve(bytes.len()).await?;
@@ -177,7 +177,7 @@ fn full(_: QueueFull) -> Reply {
     Reply::later("too many answers wait to be made or read")
 }
 
-/// An answer with its place, given in pieces so that it is seen how it moves.
+/// A response body with its place, sent in pieces so that progress is visible.
 struct HeldBody {
     bytes: Bytes,
     place: Permit,

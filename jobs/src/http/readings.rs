@@ -21,7 +21,7 @@ use crate::metrics::{self, Measures};
 
 /// Events that a reader may lag behind before the stream waits for it.
 const STREAM_QUEUE_MAX: usize = 64;
-/// Tasks that are looked at for their ports between two steps of the core.
+/// Tasks whose ports are examined between two steps of the core.
 const TASKS_PER_LOOK: usize = 5_000;
 /// The approximate size of a target's text.
 const TARGET_BYTES: usize = 320;
@@ -29,7 +29,7 @@ const TARGET_BYTES: usize = 320;
 /// permits that, so a client that reads line by line need not know heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Events from now on. A reader that falls too far behind is cut off, and can see the history.
+/// Streams events from now on. A reader that falls too far behind is cut off, and can read the history.
 pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
     let Permitted {
         context,
@@ -66,7 +66,7 @@ pub(super) async fn events(permitted: Permitted) -> Result<Reply, Reply> {
     Ok(Reply::lines(body))
 }
 
-/// The events for one reader, and the way to it.
+/// The events of one reader, and the channel to it.
 struct Stream {
     events: broadcast::Receiver<Arc<Event>>,
     queue: mpsc::Sender<Bytes>,
@@ -84,7 +84,8 @@ impl Stream {
         }
     }
 
-    /// Waits for the next event, and gives signs of life meanwhile; none where the reader has left or is too far behind.
+    /// Waits for the next event and sends heartbeats meanwhile; returns `None` once the reader has left or is too far
+    /// behind.
     async fn next(&mut self) -> Option<Arc<Event>> {
         loop {
             tokio::select! {
@@ -98,7 +99,7 @@ impl Stream {
         }
     }
 
-    /// Whether the reader is there still.
+    /// Sends an event, and returns whether the reader is still there.
     async fn send(&self, event: &Event) -> bool {
         let Ok(mut line) = serde_json::to_vec(event) else {
             return true;
@@ -114,7 +115,7 @@ fn is_of(event: &Event, wanted: &JobName) -> bool {
     *name == event.job && (role.is_none() || *role == event.role)
 }
 
-/// Whether a caller may see the jobs of the role that the event's job had.
+/// Whether a caller may see the jobs of the event's role.
 fn is_seen(caller: &Caller, event: &Event) -> bool {
     let is_of_seen_role = || event.role.as_deref().is_some_and(|role| sees(caller, role));
     caller.approver.allows_everything() || is_of_seen_role()

@@ -1,4 +1,4 @@
-//! An answer in the making: JSON, but for metrics and streams.
+//! A response under construction: JSON, except for metrics and streams.
 
 use axum::body::Body;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER};
@@ -32,7 +32,7 @@ impl Reply {
         Self::json_with(StatusCode::OK, value)
     }
 
-    /// JSON that is written already.
+    /// Builds a reply from JSON that is already encoded.
     pub(super) fn json_body(body: Body) -> Self {
         Self::new(StatusCode::OK, JSON, body)
     }

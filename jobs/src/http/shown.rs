@@ -12,7 +12,7 @@ use super::{Permitted, Reply, names, permission};
 use crate::core::{Authority, JobView, NoPlace, Quotas, State, TaskOrder, VolumeParts, VolumeView};
 use crate::file;
 
-/// Tasks and volumes that are looked at between two steps of the core.
+/// Tasks and volumes that are examined between two steps of the core.
 const TASKS_PER_LOOK: usize = 1_000;
 const VOLUMES_PER_LOOK: usize = 1_000;
 /// The approximate size of the text of a task or a volume.
@@ -72,7 +72,7 @@ impl Page {
         })
     }
 
-    /// The place behind which it begins.
+    /// Returns the place after which the page begins.
     fn place(self, state: &State, name: &str) -> Option<TaskOrder> {
         self.after.or_else(|| state.task_place(name, self.offset))
     }
@@ -151,7 +151,7 @@ pub(super) async fn job(permitted: Permitted, name: &str) -> Result<Reply, Reply
         if !permitted.sees(role) {
             return Err(Reply::no_job(name));
         }
-        // Others read meanwhile.
+        // Other readers have their turns meanwhile.
         drop(turn);
         let all = context.quotas.read().await;
         let quotas = all.seen_of(role, |role| permitted.sees(role));
@@ -257,7 +257,7 @@ impl ListWriter {
         }
     }
 
-    /// A list behind the other fields of an object.
+    /// Starts a list after the other fields of an object.
     fn of(object: &impl Serialize, list: &str) -> Result<Self, Reply> {
         let mut json = serde_json::to_vec(object).map_err(Reply::defect)?;
         json.pop();

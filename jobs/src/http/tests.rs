@@ -299,7 +299,7 @@ async fn an_answer_counts_while_it_is_made_though_its_client_has_left_and_until_
     assert_eq!(context.readers.used(), (0, 0));
 }
 
-/// Seen with the prefix that older clients know: the list was answered to every path below it.
+/// Regression: the list was returned for every path below the prefix of older clients.
 #[tokio::test]
 async fn process_prefix_changes_no_route() {
     let (_role, context) = scheduler_of(state_of(1), Role::Leading, Fence::never());
@@ -356,7 +356,7 @@ async fn body_without_permission_is_not_read() {
     }
 }
 
-/// Two tenants with a job of one name.
+/// Creates two tenants with jobs of the same name.
 #[tokio::test]
 async fn tenants_see_no_job_of_others() {
     let clock = Clock::new();
@@ -460,7 +460,7 @@ async fn tenants_see_no_job_of_others() {
         new("proxy@qa", "ops/web")
     );
     assert_eq!(target("bob", "proxy", "qa/db").await, new("proxy@qa", "db"));
-    // Whether or not there is such a job.
+    // The response is the same whether or not the job exists.
     assert_eq!(target("bob", "proxy", "ads/web").await, Err(403));
     assert_eq!(target("bob", "proxy", "ads/none").await, Err(403));
     assert_eq!(target("bob", "ads/web", "db").await, Err(403));

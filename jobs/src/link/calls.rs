@@ -27,7 +27,7 @@ pub(crate) fn framework_info(registration: &Registration) -> mesos::FrameworkInf
         Capability::ReservationRefinement,
         Capability::PartitionAware,
         Capability::RevocableResources,
-        // Without these, no agent with GPUs and none of another region is offered.
+        // Without these capabilities, agents with GPUs and agents of other regions are not offered.
         Capability::GpuResources,
         Capability::RegionAware,
     ];
@@ -76,7 +76,8 @@ pub(crate) fn update_framework(registration: &Registration) -> Call {
     }
 }
 
-/// The roles in which no offers are wanted: of a call without them the master takes that offers are wanted in all.
+/// Returns the roles in which no offers are wanted. A master treats a call without suppressed roles as a request for offers
+/// in all roles.
 fn suppressed(registration: &Registration) -> Vec<String> {
     registration.roles.suppressed.iter().cloned().collect()
 }
@@ -192,7 +193,7 @@ pub(crate) fn acknowledge_operation(status: &mesos::OperationStatus) -> Option<C
     })
 }
 
-/// Asks for operations by their ids and agents.
+/// Asks for the state of operations by their ids and agents.
 pub(crate) fn reconcile_operations(operations: Vec<(String, String)>) -> Call {
     let operations = operations.into_iter();
     let operations = operations.map(|(id, agent)| call::reconcile_operations::Operation {

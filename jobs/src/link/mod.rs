@@ -35,11 +35,11 @@ use crate::service::FromLink;
 
 pub(crate) const PATH: &str = "/api/v1/scheduler";
 pub(crate) const MEDIA: MediaType = MediaType::Protobuf;
-/// Heartbeats that may be missing before the stream is taken for dead.
+/// Heartbeats that may be missing before the stream counts as dead.
 const HEARTBEATS_MISSED_MAX: f64 = 3.0;
 /// The heartbeat interval of a master that sends none.
 const HEARTBEAT_SECONDS: f64 = 15.0;
-/// Bytes of the message of a status update that are kept. A job keeps the last message of each task and a hundred events.
+/// Bytes of a status update's message that are kept. A job keeps the last message of each task and a hundred events.
 const MESSAGE_BYTES_MAX: usize = 1_024;
 /// Bytes of the master's reason for a refused call that are kept.
 const REASON_BYTES_MAX: usize = 512;
@@ -48,15 +48,15 @@ const REASON_BYTES_MAX: usize = 512;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub(crate) framework_id: Option<String>,
-    /// The id of the cluster that the framework is of.
+    /// The id of the framework's cluster.
     pub(crate) cluster_id: Option<String>,
     pub(crate) roles: RoleSet,
-    /// The user of tasks that name none.
+    /// The user of tasks that specify no user.
     pub(crate) user: String,
     pub(crate) principal: Option<String>,
     /// The host that the scheduler runs on, as others see it.
     pub(crate) hostname: String,
-    /// The address of its page.
+    /// The address of the scheduler's web page.
     pub(crate) webui_url: String,
 }
 
@@ -319,7 +319,7 @@ fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
         event::Type::Rescind => event
             .rescind
             .map(|rescind| Input::Rescinded(rescind.offer_id.value)),
-        // Without an executor, it is the agent that is gone.
+        // Without an executor, the failure is that of the agent.
         event::Type::Failure => event
             .failure
             .filter(|failure| failure.executor_id.is_none())
@@ -341,7 +341,7 @@ fn inputs_of(event: Event) -> Result<Vec<Input>, Ended> {
     Ok(input.into_iter().collect())
 }
 
-/// Cuts a message that an agent or an executor wrote. The scheduler keeps the message of each task and event.
+/// Cuts a message of an agent or an executor. The scheduler keeps the message of each task and event.
 fn shorten(message: &mut Option<String>) {
     if let Some(text) = message
         .as_mut()
@@ -368,7 +368,7 @@ fn read_offers(offers: Vec<mesos::Offer>) -> Vec<Input> {
             Ok(offer) => read.push(offer),
             Err(error) => {
                 let id = offer.id.value;
-                // The same agent's come again and again; the metric counts them.
+                // The same agent's offers come repeatedly; the metric counts them.
                 FIRST_UNREADABLE.call_once(|| {
                     tracing::warn!(offer_id = %id, error = %chain(&error), "an offer cannot be read and is declined");
                 });
@@ -411,7 +411,7 @@ mod tests {
             (None, None, None),
             (None, Some("c"), Some("c")),
             (Some("c"), Some("c"), None),
-            // A registry in memory.
+            // A master with a registry in memory.
             (Some("c"), None, None),
         ] {
             let new_one = found(stored, told).expect("taken");

@@ -35,7 +35,7 @@ pub(crate) struct CallQueue {
     acknowledgements: Vec<mpsc::Sender<Call>>,
 }
 
-/// A stream that is open.
+/// An open stream to the master.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub(super) client: Client,
@@ -44,7 +44,7 @@ pub(super) struct Stream {
     pub(super) framework_id: String,
     /// Receives the master's answers to updates of the roles.
     pub(super) told: mpsc::Sender<FromLink>,
-    /// Ends the sending, and is cancelled when a call does not arrive.
+    /// Ends the sending. The token is cancelled when a call cannot be delivered.
     pub(super) broken: CancellationToken,
     /// The lease fence; while it is closed, no call leaves.
     pub(super) fence: Fence,
@@ -66,7 +66,7 @@ impl CallQueue {
         }
     }
 
-    /// Notes a call that is to be sent.
+    /// Notes a call that will be sent.
     pub(super) fn count(&self, call: &Call) {
         if call.r#type() == call::Type::Kill {
             self.kills.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Stream {
             kind,
             call::Type::Reconcile | call::Type::ReconcileOperations
         );
-        // The second where too many questions wait for their answers.
+        // The second status means that too many questions wait for responses.
         let is_too_much = matches!(
             reply.status,
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::BAD_REQUEST
@@ -179,7 +179,7 @@ impl Stream {
         })
     }
 
-    /// Sends a call, again where the master has no time or memory for it at the moment.
+    /// Sends a call, and retries if the master lacks time or memory at the moment.
     async fn ask(&self, call: &Call) -> Result<client::Reply, client::Error> {
         let mut tries = 1;
         loop {
@@ -223,7 +223,7 @@ impl Stream {
             let tasks = operation.launch.unwrap_or_default().task_infos.into_iter();
             refused.tasks.extend(tasks.map(|task| task.task_id.value));
         }
-        // As many as there were calls in the queue.
+        // As many inputs as there were calls in the queue.
         self.tell(FromLink::Input(Input::AcceptRefused(refused)));
     }
 
@@ -265,7 +265,7 @@ mod tests {
     use crate::link::{Registration, calls};
     use crate::placement::Offer;
 
-    /// The calls that a master was sent, and the status of its next answer to each kind.
+    /// The calls that a master received, and the status of its next response to each kind.
     #[derive(Default)]
     struct Master {
         calls: Vec<call::Type>,
@@ -288,7 +288,7 @@ mod tests {
         answer.body(Body::from("so it is")).expect("an answer")
     }
 
-    /// A stream to a master that answers so.
+    /// Opens a stream to a master with these responses.
     async fn stream_to(
         answers: &[(call::Type, u16)],
     ) -> (Arc<Mutex<Master>>, Stream, mpsc::Receiver<FromLink>) {
@@ -362,7 +362,7 @@ mod tests {
             let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, status)]).await;
             stream.send(question.clone()).await.expect("dropped");
         }
-        // Other refusals are of the stream.
+        // Other refusals concern the stream.
         let (_, stream, _inputs) = stream_to(&[(call::Type::Reconcile, 403)]).await;
         assert!(stream.send(question).await.is_err());
     }
@@ -374,7 +374,7 @@ mod tests {
         let kill = calls::kill("t".to_owned(), None);
         stream.send(kill.clone()).await.expect("taken at last");
         assert_eq!(master.lock().expect("the master").calls.len(), 3);
-        // Whom it does not know, it takes nothing of.
+        // A master accepts no call of a framework that it does not know.
         let unknown = [(call::Type::Accept, 403)];
         let (_, stream, _inputs) = stream_to(&unknown).await;
         assert!(stream.send(an_accept()).await.is_err());

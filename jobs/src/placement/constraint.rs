@@ -8,7 +8,7 @@ use crate::spec::{Constraint, JobSpec, Rule};
 /// The attribute that has the region of an agent.
 const REGION: &str = "@region";
 
-/// An agent as constraints see it.
+/// An agent, from the view of constraints.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     agent_id: &'a str,

@@ -10,7 +10,7 @@ use meseta_resources::{Resource, Resources};
 /// The label of a reservation with the id of its volume.
 pub const VOLUME_LABEL: &str = "meseta.volume";
 
-/// The volume that a resource was reserved for by the scheduler.
+/// Returns the volume for which the scheduler has reserved a resource.
 #[must_use]
 pub fn reserved_for(resource: &Resource) -> Option<&str> {
     let mut labels = resource.reservations().last()?.labels.iter();
@@ -18,7 +18,7 @@ pub fn reserved_for(resource: &Resource) -> Option<&str> {
     label.and_then(|label| label.value.as_deref())
 }
 
-/// The volume that a resource is, or is reserved for.
+/// Returns the volume that a resource is, or for which it is reserved.
 fn holder(resource: &Resource) -> Option<&str> {
     let disk = resource.disk();
     reserved_for(resource).or_else(|| Some(&*disk?.persistence.as_ref()?.id))

@@ -20,7 +20,7 @@ struct Candidate {
     values: Vec<usize>,
 }
 
-/// The tasks on each value of an attribute that tasks are laid out by.
+/// The tasks on each value of a layout attribute.
 #[derive(Debug)]
 struct Grouping {
     /// The maximum number of tasks on one value; `None` for a spread.
@@ -28,24 +28,24 @@ struct Grouping {
     counts: Vec<u32>,
 }
 
-/// The offers that meet the rules of a job, and how many of its tasks are where.
+/// The offers that meet the rules of a job, and the number of its tasks on each value.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The offers with the least room first; those with GPUs last, if the job needs none.
     candidates: Vec<Candidate>,
     groupings: Vec<Grouping>,
-    /// Values of agents that are not offered and may be soon, with the index of each value in its grouping.
+    /// Values of agents that may be offered soon, with the index of each value in its grouping.
     unoffered: Vec<(SpreadValues, Vec<usize>)>,
-    /// The values that a task waits for, because it would be spread better there.
+    /// The values for which a task waits, because they would spread the job better.
     awaited: BTreeSet<SpreadValues>,
-    /// The candidate that [`Layout::next`] gave last.
+    /// The candidate that [`Layout::next`] returned last.
     chosen: usize,
 }
 
 /// The values of an agent for each attribute over which a job is spread, in the order of its constraints.
 pub type SpreadValues = Vec<Option<String>>;
 
-/// The values of the agent of an offer.
+/// Returns the values of an offer's agent.
 #[must_use]
 pub fn spread_values(spec: &JobSpec, offer: &Offer) -> SpreadValues {
     let spreads = spec.constraints.iter();
@@ -68,7 +68,7 @@ impl Layout {
             .map(|(index, offer)| (demand.room(&offer.resources), index, offer))
             .filter(|(room, ..)| *room >= 1.0)
             .collect();
-        // Agents with GPUs are kept for jobs that need these.
+        // Agents with GPUs are kept for jobs that need GPUs.
         let needs_gpus = spec.task.requests.contains_key(GPUS);
         let is_kept = |offer: &Offer| !needs_gpus && offer.resources.scalar(GPUS).is_some();
         fitting.sort_by(|one, other| {
@@ -102,7 +102,7 @@ impl Layout {
         }
     }
 
-    /// The values for which a task waits that would fit in an offer.
+    /// Returns the values for which a task waits that would fit in an offer.
     pub(super) fn into_awaited(self) -> BTreeSet<SpreadValues> {
         self.awaited
     }
@@ -117,7 +117,7 @@ impl Layout {
             if best.is_none_or(|best| self.is_emptier(candidate, &self.candidates[best])) {
                 best = Some(index);
             }
-            // Without a spread the first is the best.
+            // Without a spread, the first offer is the best.
             if self
                 .groupings
                 .iter()
@@ -134,7 +134,7 @@ impl Layout {
         Some((candidate.offer, &candidate.left))
     }
 
-    /// Notes the task that the chosen offer has taken.
+    /// Notes that the chosen offer has taken a task.
     pub(super) fn took(&mut self, placement: &Placement) {
         let Some(candidate) = self.candidates.get_mut(self.chosen) else {
             return;
@@ -146,7 +146,7 @@ impl Layout {
         }
     }
 
-    /// Takes the chosen offer out: nothing more fits in it.
+    /// Removes the chosen offer, in which no further task fits.
     pub(super) fn exhausted(&mut self) {
         if self.chosen < self.candidates.len() {
             self.candidates.remove(self.chosen);
@@ -281,7 +281,7 @@ impl<'a> Counts<'a> {
         }
     }
 
-    /// Whether each value has no more than is allowed. How evenly tasks are spread is for later ones.
+    /// Whether each value has at most the allowed tasks. The evenness of the spread is left to later tasks.
     pub(super) fn are_kept(&self) -> bool {
         self.by_attribute.iter().all(|count| {
             let most = usize::try_from(count.most).unwrap_or(usize::MAX);

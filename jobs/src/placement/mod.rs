@@ -37,12 +37,12 @@ use take::Demand;
 #[cfg(test)]
 pub(crate) use take::{ROOMS, TAKEN};
 
-/// A task of the job that runs or is about to, and where.
+/// A task of the job that runs or is about to run, with its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
     pub agent_id: String,
     pub hostname: String,
-    /// The agent's, as [`Offer::attributes`] has them.
+    /// The agent's attributes, in the form of [`Offer::attributes`].
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -53,9 +53,9 @@ pub struct Placement {
     pub offer: usize,
     /// The resources that the task takes from those for any task, without an allocation.
     pub resources: Resources,
-    /// A port for each name of the job.
+    /// A port for each of the job's port names.
     pub ports: BTreeMap<String, u16>,
-    /// The disk that becomes the volume of a new instance: to be reserved, if it is not, and created.
+    /// The disk for the volume of a new instance: it is reserved if necessary, and created.
     pub new_volume: Resources,
     /// The held resources of an instance that returns to its volume.
     pub returned: Option<Returned>,
@@ -64,7 +64,7 @@ pub struct Placement {
 /// The resources that were held for an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Returned {
-    /// The id of its volume.
+    /// The id of the instance's volume.
     pub id: String,
     pub volume: Resource,
     /// The other held resources that the task uses.
@@ -96,7 +96,7 @@ pub fn place_within(
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     pub placements: Vec<Placement>,
-    /// Empty unless a further task fits in an offer.
+    /// The awaited values. Empty unless a further task fits in an offer.
     pub awaited: BTreeSet<SpreadValues>,
 }
 
@@ -205,7 +205,7 @@ pub fn fits(spec: &JobSpec, placed: &[Placed], offer: &Offer) -> Result<Placemen
     fits_by(&Rules::new(spec), &Demand::new(spec), &counts, (0, offer))
 }
 
-/// Checks many offers, each beside the placed tasks alone.
+/// Checks many offers, each only with the placed tasks.
 #[must_use]
 pub fn fit_each<'a>(
     spec: &JobSpec,
@@ -218,7 +218,7 @@ pub fn fit_each<'a>(
     offers.into_iter().map(fits).collect()
 }
 
-/// Whether tasks that run where these do meet the constraints of a job, each by itself and all together.
+/// Whether the constraints of a job hold for tasks in these places, each alone and all together.
 #[must_use]
 pub fn are_met(spec: &JobSpec, placed: &[Placed]) -> bool {
     let (rules, counts) = (Rules::new(spec), Counts::new(spec, placed));

@@ -35,7 +35,7 @@ pub struct Offer {
     pub role: String,
     /// The agent's attributes as text, the first of each name, with `@region` and `@zone`.
     pub attributes: BTreeMap<String, String>,
-    /// The agent is in another region than the master.
+    /// Whether the agent is in another region than the master.
     pub is_remote: bool,
     /// The first port for the next task.
     pub ports_from: u16,

@@ -25,7 +25,7 @@ pub(super) struct Demand<'a> {
     port_names: &'a [String],
     /// The scalars that are taken from guaranteed resources.
     plain: Resources,
-    /// CPUs of a best-effort job.
+    /// The CPUs of a best-effort job.
     revocable: Resources,
     /// The disk of the volume of a new instance.
     volume: Resources,
@@ -230,7 +230,7 @@ fn scalar(name: &str, amount: f64) -> Option<Resource> {
     Some(Resource::plain(name, Value::Scalar(amount)))
 }
 
-/// The lowest ports from a number on, then those below it; reserved ones first.
+/// Returns the lowest ports from a number on, then those below it; reserved ports come first.
 fn ports_of(left: &Resources, from: u16, count: usize) -> Option<Vec<u16>> {
     let left = left.named(PORTS).unrevocable();
     let from = u64::from(from);

@@ -19,7 +19,7 @@ pub enum Why {
     },
     Constraint {
         constraint: Constraint,
-        /// The agent's value; none when it has no such attribute.
+        /// The agent's value, or `None` if it has no such attribute.
         value: Option<String>,
     },
     /// The value already has the maximum of tasks that the constraint permits.
@@ -31,10 +31,10 @@ pub enum Why {
     Short {
         missing: ResourceQuantities,
         needed: ResourceQuantities,
-        /// The CPUs have to be revocable ones.
+        /// Whether the CPUs must be revocable.
         is_revocable: bool,
     },
-    /// No offer has the volume of the instance.
+    /// No offer contains the volume of the instance.
     NoVolume {
         id: String,
     },
@@ -100,7 +100,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// A rule behind "has to".
+/// A rule, as shown after "has to".
 struct Has<'a>(&'a Rule);
 
 impl fmt::Display for Has<'_> {

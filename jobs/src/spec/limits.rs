@@ -1,4 +1,4 @@
-//! Limits as they are kept: JSON has no number for "none".
+//! Limits in their stored form: JSON has no number for infinity.
 
 use std::collections::BTreeMap;
 

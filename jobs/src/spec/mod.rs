@@ -19,17 +19,17 @@ use pattern::Pattern;
 
 /// Tasks of one job: a larger array should be several jobs.
 pub const COUNT_MAX: u32 = 1_000_000;
-/// Tasks of a gang at most: they are all placed at once.
+/// The largest number of tasks of a gang: all are placed at once.
 pub const GANG_MAX: u32 = 20_000;
 /// The highest priority within a role.
 pub const PRIORITY_MAX: u8 = 100;
-/// Characters of a job's name at most; ids of tasks hold the name and more.
+/// The largest number of characters of a job's name; ids of tasks hold the name and more.
 pub const NAME_CHARS_MAX: usize = 100;
 
 /// The names that a constraint may use besides an agent's attributes.
 pub const BUILT_IN_ATTRIBUTES: [&str; 4] = ["@hostname", "@agent_id", "@region", "@zone"];
 
-/// Whether a text may be the name of a job; see [`JobSpec::name`].
+/// Whether a text is a valid name of a job; see [`JobSpec::name`].
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -52,13 +52,14 @@ pub fn name_in(text: &str) -> Option<&str> {
 /// The specification of a job: its program, count and place, and its behaviour at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Unique in its role: 1 to 100 of `a-z`, `0-9`, `-`, `.`; begins with a letter or digit. A file that moves a job from
-    /// another role has that role and a slash before it, as it is submitted and not as it is stored.
+    /// The name, unique in the job's role: 1 to 100 of `a-z`, `0-9`, `-`, `.`, beginning with a letter or digit. In a
+    /// submitted file that moves a job from another role, that role and a slash precede the name; the stored name has
+    /// neither.
     pub name: String,
     pub kind: Kind,
     /// The role that the tasks' resources are charged to.
     pub role: String,
-    /// Instances of a service; tasks of a batch or cron run (the length of an array). 1 to 1,000,000.
+    /// The number of instances of a service, or of tasks of a batch or cron run (the length of an array): 1 to 1,000,000.
     pub count: u32,
     /// The priority within the role, 0 to 100, higher first; 50 by default.
     pub priority: u8,
@@ -69,15 +70,15 @@ pub struct JobSpec {
     pub after: Vec<String>,
     /// The gang rule: all tasks start together or not at all.
     pub gang: Option<Gang>,
-    /// Runs on revocable resources and comes back elsewhere when it is preempted.
+    /// Whether the job runs on revocable resources, and elsewhere after a preemption.
     pub best_effort: bool,
-    /// Reserves and creates a volume, and returns to it.
+    /// The volume that each instance reserves and creates, and to which it returns.
     pub volume: Option<Volume>,
     pub labels: BTreeMap<String, String>,
 }
 
 impl JobSpec {
-    /// Bytes that the compiled patterns of its constraints take in memory, at most.
+    /// Returns the largest number of bytes that the compiled patterns of the job's constraints take in memory.
     pub(crate) fn pattern_bytes(&self) -> usize {
         let bytes = self.constraints.iter().map(|one| match &one.rule {
             Rule::Matches(pattern) => pattern.compiled_bytes(),
@@ -86,7 +87,7 @@ impl JobSpec {
         bytes.sum()
     }
 
-    /// The bytes that it is stored in.
+    /// Returns the number of bytes of the stored specification.
     pub(crate) fn stored_bytes(&self) -> usize {
         struct Count(usize);
         impl io::Write for Count {
@@ -100,17 +101,17 @@ impl JobSpec {
             }
         }
         let mut count = Count(0);
-        // A plain struct with text for keys can always be written.
+        // A plain struct with text keys can always be encoded.
         let _ = serde_json::to_writer(&mut count, self);
         count.0
     }
 
-    /// Whether tasks are even over the values of some attribute.
+    /// Whether tasks are spread evenly over the values of an attribute.
     pub(crate) fn is_spread(&self) -> bool {
         self.constraints.iter().any(|one| one.rule == Rule::Spread)
     }
 
-    /// Whether each task depends on where the others are.
+    /// Whether the place of each task depends on the places of the others.
     pub(crate) fn is_laid_out(&self) -> bool {
         let is_layout = |one: &Constraint| matches!(one.rule, Rule::Distinct(_) | Rule::Spread);
         self.constraints.iter().any(is_layout)
@@ -121,11 +122,11 @@ impl JobSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Runs until it is stopped.
+    /// A job that runs until it is stopped.
     Service(Service),
     /// A batch whose tasks each run until they have succeeded once.
     Batch(Batch),
-    /// A batch at each time of a schedule.
+    /// A job that runs a batch at each time of a schedule.
     Cron(Cron),
 }
 
@@ -135,7 +136,7 @@ pub struct Service {
     pub update: Update,
 }
 
-/// The pause before a failed task starts again: `first`, doubled up to `longest`; starts over after `reset_after`
+/// The pause before a failed task starts again: `first`, doubled up to `longest`. The pauses start over after `reset_after`
 /// of good health.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backoff {
@@ -147,20 +148,20 @@ pub struct Backoff {
 /// The rules by which a changed service replaces its instances.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
-    /// Instances that may be missing below `count` meanwhile.
+    /// The number of instances by which an update may fall below `count`.
     pub max_unavailable: u32,
     /// Instances that may exist above `count` during an update. One of the two limits is at least 1.
     pub max_surge: u32,
     /// New instances that run alone until a client promotes them; 0 for none.
     pub canary: u32,
-    /// An instance counts as healthy after this long RUNNING without a failed check.
+    /// The time of RUNNING without a failed check after which an instance counts as healthy.
     pub healthy_after: Duration,
     /// The pause between a new instance that becomes healthy and the start of the next one.
     #[serde(default)]
     pub pause: Duration,
-    /// An update that makes no progress for this long has failed.
+    /// The time without progress after which an update has failed.
     pub progress_deadline: Duration,
-    /// A failed update goes back to the last version that was healthy.
+    /// Whether a failed update goes back to the last healthy version.
     pub auto_revert: bool,
 }
 
@@ -176,12 +177,13 @@ pub struct Batch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cron {
     pub batch: Batch,
-    /// Five fields as crontab(5) has them, or `@hourly` and its kin.
+    /// Five fields as in crontab(5), or `@hourly` and similar names.
     pub schedule: String,
     /// A name of the IANA database; `UTC` by default.
     pub time_zone: String,
     pub overlap: Overlap,
-    /// A run that could not start (the scheduler was away) within this long of its time is skipped.
+    /// The time after its scheduled time within which a run must start; a later run is skipped, such as after an absence of
+    /// the scheduler.
     pub start_within: Duration,
 }
 
@@ -190,7 +192,7 @@ pub struct Cron {
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
     Skip,
-    /// The run before is killed first.
+    /// The previous run is killed first.
     Replace,
     Allow,
 }
@@ -198,8 +200,8 @@ pub enum Overlap {
 /// The gang: all tasks of the job start together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gang {
-    /// The longest that offers are kept back while the rest is collected, 10mins at most; then all are declined, and
-    /// the pause before it is tried again doubles each time, up to an hour.
+    /// The longest time for which offers are held while the rest is collected, at most 10mins. Then all are declined, and
+    /// the pause before the next try doubles each time, up to an hour.
     pub hold_at_most: Duration,
 }
 
@@ -208,7 +210,7 @@ pub struct Gang {
 pub struct TaskTemplate {
     pub command: Command,
     pub user: Option<String>,
-    /// Values may name `${index}` (0-based), `${attempt}`, `${port.NAME}`, `${hostname}`.
+    /// The environment. Values may contain `${index}` (0-based), `${attempt}`, `${port.NAME}`, `${hostname}`.
     pub env: BTreeMap<String, String>,
     pub uris: Vec<Uri>,
     /// Scalars `cpus`, `mem` (MB), `disk` (MB), `gpus` and any custom one.
@@ -226,7 +228,7 @@ pub struct TaskTemplate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// Given to `/bin/sh -c`.
+    /// A text for `/bin/sh -c`.
     Shell(String),
     /// The program and its arguments, without a shell.
     Argv(Vec<String>),
@@ -257,14 +259,14 @@ pub struct HealthCheck {
 pub enum Probe {
     /// A shell command that exits with 0.
     Command(String),
-    /// GET on a named port answers 200 to 399.
+    /// A GET request on a named port, which succeeds with 200 to 399.
     Http {
         port: String,
         path: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<CheckAddress>,
     },
-    /// A connection to a named port succeeds.
+    /// A connection to a named port.
     Tcp {
         port: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,7 +274,7 @@ pub enum Probe {
     },
 }
 
-/// The loopback address that a check connects to. Unset: IPv4, on a machine without it IPv6.
+/// The loopback address that a check connects to. Unset: IPv4, or IPv6 on a machine without IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckAddress {
     #[serde(rename = "127.0.0.1")]
@@ -295,7 +297,7 @@ impl CheckAddress {
 /// A rule about where tasks may run, or their layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constraint {
-    /// An attribute's name, or `@hostname`, `@agent_id`, `@region`, `@zone`.
+    /// The name of an attribute, or `@hostname`, `@agent_id`, `@region`, `@zone`.
     pub attribute: String,
     pub rule: Rule,
 }
@@ -320,6 +322,6 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Volume {
     pub size_mb: f64,
-    /// Relative to the sandbox.
+    /// The path, relative to the sandbox.
     pub path: String,
 }

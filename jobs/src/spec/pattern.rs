@@ -28,9 +28,9 @@ pub struct Pattern(Arc<Compiled>);
 #[derive(Debug)]
 struct Compiled {
     text: String,
-    /// `None` for a stored text that this version of the product refuses to compile; it matches no value.
+    /// `None` for a stored text that this version of the product refuses to compile; such a pattern matches no value.
     regex: Option<Regex>,
-    /// Upper bound of the memory of `regex`.
+    /// An upper bound of the memory of `regex`.
     bytes: usize,
 }
 
@@ -71,7 +71,7 @@ impl Pattern {
         if present.is_none() {
             compiled.insert(text.to_owned(), Arc::downgrade(&new));
         }
-        // `new` may be dropped here, which locks.
+        // `new` may be dropped here, and its drop takes the lock.
         drop(compiled);
         Self(present.unwrap_or(new))
     }
@@ -90,7 +90,7 @@ impl Pattern {
             .is_some_and(|regex| regex.is_match(value))
     }
 
-    /// Upper bound of the memory of the compiled pattern, which its job is charged for.
+    /// Returns an upper bound of the memory of the compiled pattern, which is charged to its job.
     #[must_use]
     pub fn compiled_bytes(&self) -> usize {
         self.0.bytes
@@ -130,7 +130,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Returns the valid compiled form of a text, if a job has it.
+/// Returns the valid compiled form of a text, if a job uses it.
 fn shared(text: &str) -> Option<Arc<Compiled>> {
     let compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = compiled.get(text).and_then(Weak::upgrade);
@@ -138,10 +138,10 @@ fn shared(text: &str) -> Option<Arc<Compiled>> {
     shared.filter(|one| one.regex.is_some())
 }
 
-/// Compiles a pattern with the smallest size limit that it fits in, and returns the bytes that it may take.
+/// Compiles a pattern with the smallest sufficient size limit, and returns an upper bound of its bytes.
 fn compile(text: &str) -> Result<(Regex, usize), regex::Error> {
-    // The text alone first: a pattern such as `a)|(b` must not close the group that anchors it. With a limit of 0 a valid
-    // text is refused as too large before anything is compiled.
+    // The text is parsed alone first: a pattern such as `a)|(b` must not close the anchoring group. With a limit of 0, a
+    // valid text is refused as too large before any compilation.
     let alone = RegexBuilder::new(text).size_limit(0).build();
     if let Err(error @ regex::Error::Syntax(_)) = alone {
         return Err(error);

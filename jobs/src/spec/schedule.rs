@@ -13,9 +13,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use fields::Fields;
 
-/// A longer jump of local time is a correction, and jobs go by the new time at once.
+/// A longer jump of local time is a correction, and jobs follow the new time at once.
 const JUMP_MAX: SignedDuration = SignedDuration::from_hours(3);
-/// Segments between jumps of local time that are looked through: two a year for nine years, and some.
+/// Segments between jumps of local time that are searched: two a year for nine years, with some reserve.
 const SEGMENTS_MAX: usize = 40;
 
 /// A schedule and its time zone.
@@ -113,12 +113,12 @@ impl Schedule {
         None
     }
 
-    /// Whether a jump of local time does not change how often the job runs.
+    /// Whether a jump of local time leaves the number of the job's runs unchanged.
     fn follows_jump(&self, before: DateTime, after: DateTime) -> bool {
         self.fields.is_at_fixed_times() && before.duration_until(after).abs() < JUMP_MAX
     }
 
-    /// The local time up to which a job at fixed times has run already, when clocks went back last.
+    /// Returns the local time up to which a job at fixed times has already run, after the last time that clocks went back.
     fn repeated_until(&self, at: Timestamp) -> Option<DateTime> {
         let next = Timestamp::from_second(at.as_second().checked_add(1)?).ok()?;
         let jump = self.zone.preceding(next).next()?;
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn either_day_is_enough_when_both_are_restricted() {
-        // The first of the month, and every Friday.
+        // The days are the first of the month and every Friday.
         assert_eq!(
             next("0 0 1 * fri", "UTC", "2026-01-01T00:00:00Z"),
             "2026-01-02T00:00:00Z"
         );
-        // `*/2` begins with a star: both have to hold.
+        // `*/2` begins with a star: both conditions must hold.
         assert_eq!(
             next("0 0 */2 * fri", "UTC", "2026-01-01T00:00:00Z"),
             "2026-01-09T00:00:00Z"

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// Something that a value may name.
+/// A reference that a value may contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// `${index}`, the number of the instance or array task, from 0.
@@ -79,7 +79,8 @@ pub fn references(text: &str) -> Result<Vec<Reference>, String> {
     Ok(references.collect())
 }
 
-/// The text with its references filled in. An IPv6 address before a colon stands in brackets. Returns the text itself when [`references`] finds something unknown in it.
+/// Returns the text with its references filled in. An IPv6 address before a colon gets brackets. Returns the text itself if
+/// [`references`] finds an unknown reference in it.
 #[must_use]
 pub fn filled(text: &str, values: &Values<'_>) -> String {
     let Ok(parts) = parts(text) else {
@@ -94,7 +95,7 @@ pub fn filled(text: &str, values: &Values<'_>) -> String {
         let is_before_port =
             matches!(parts.get(at + 1), Some(Part::Plain(next)) if next.starts_with(':'));
         let is_bare = matches!(part, Part::Reference(Reference::Hostname)) && !out.ends_with('[');
-        // An agent without a name is named by its address.
+        // The name of an agent without a hostname is its address.
         match is_before_port && is_bare && value.contains(':') {
             true => out.extend(["[", &value, "]"]),
             false => out.push_str(&value),

@@ -81,7 +81,7 @@ impl StoreError {
     }
 }
 
-/// The way to the thread that writes.
+/// The queue of the thread that writes.
 #[derive(Debug)]
 pub(crate) struct Embedded {
     queue: Option<mpsc::UnboundedSender<(u64, Vec<Record>)>>,
@@ -153,7 +153,7 @@ impl Embedded {
         self.durable.clone()
     }
 
-    /// Waits until all that was queued is durable.
+    /// Waits until all queued writes are durable.
     pub(super) fn close(mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take()
@@ -164,8 +164,8 @@ impl Embedded {
     }
 }
 
-/// Keeps up how long the disk has not answered, until the writer has ended. Logs when it no longer does, and when it does
-/// again.
+/// Updates the time for which the disk has not answered, until the writer has ended. Logs when the disk stops answering,
+/// and when it answers again.
 async fn watch_disk(
     pulse: DiskPulse,
     silence: DiskSilence,
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// A store of many records, each longer than a page of the file has room for beside others.
+    /// Fills a store with many records, each too long to share a page of the file.
     async fn filled(path: &Path) -> Records {
         let (_, mut store) = open(path, Duration::ZERO, &DiskSilence::default())
             .await
@@ -427,7 +427,7 @@ mod tests {
         let zeros = vec![0; 1 << 20];
         std::fs::write(&path, &zeros).unwrap();
         filled(&path).await;
-        // Killed before it wrote the marker.
+        // The process was killed before it wrote the marker.
         std::fs::remove_file(path.with_extension("marker")).unwrap();
         let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
             .await
@@ -448,7 +448,7 @@ mod tests {
         for (number, expected) in [(28, "make room"), (5, "dmesg")] {
             let error = redb::Error::Io(std::io::Error::from_raw_os_error(number));
             let error = opening::read_error(Path::new("jobs.redb"), error);
-            // Only room may come.
+            // A full disk is the only error that may pass.
             assert_eq!(error.is_full(), number == 28);
             let told = error.to_string();
             assert!(told.contains(expected), "{told}");

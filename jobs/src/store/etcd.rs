@@ -26,7 +26,7 @@ pub(crate) fn keys(prefix: &str) -> Keys {
     Keys::new(&format!("{}-scheduler", prefix.trim_end_matches('/')))
 }
 
-/// The way to the writer.
+/// The queue of the writer.
 #[derive(Debug)]
 pub(crate) struct Etcd {
     queue: Queue<Vec<Record>>,
@@ -152,7 +152,7 @@ mod tests {
         let etcd = FakeEtcd::start();
         let mut first = lead(&etcd, "1").await;
         assert_eq!(first.records, []);
-        // More than a transaction takes, and a value that is longer than etcd takes.
+        // More records than a transaction allows, and a value longer than etcd accepts.
         let many = (0..250).map(|index| put(format!("task/{index:03}"), "here"));
         first.store.write(1, many.collect());
         let long = "x".repeat(2 << 20);

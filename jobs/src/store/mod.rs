@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::core::Record;
 
-/// Writes that may wait to become durable, and their bytes. While more wait, the scheduler decides nothing.
+/// Writes that may wait to become durable, and their bytes. While more wait, the scheduler makes no decisions.
 const WRITES_MAX: usize = 1_024;
 const BYTES_MAX: usize = 64 << 20;
 
@@ -22,14 +22,14 @@ const BYTES_MAX: usize = 64 << 20;
 /// scheduler, which promised none of them.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
 
-/// All records that a store has.
+/// All records of a store.
 pub(crate) type Records = Vec<(String, Vec<u8>)>;
 
-/// The way to the writer, and the writes that are not durable yet.
+/// The queue of the writer, and the writes that are not durable yet.
 #[derive(Debug)]
 pub(crate) struct Store {
     writer: Writer,
-    /// Numbers and bytes, the oldest first.
+    /// The writes' numbers and bytes, the oldest first.
     waiting: VecDeque<(u64, usize)>,
     waiting_bytes: usize,
 }
@@ -65,7 +65,7 @@ impl Store {
         }
     }
 
-    /// Whether as many writes wait as may.
+    /// Whether the largest allowed number of writes waits.
     pub(crate) fn is_full(&mut self) -> bool {
         let durable = *self.durable().borrow();
         while let Some((_, bytes)) = self.waiting.pop_front_if(|(id, _)| *id <= durable) {
@@ -74,7 +74,7 @@ impl Store {
         self.waiting.len() >= WRITES_MAX || self.waiting_bytes >= BYTES_MAX
     }
 
-    /// The last write that is durable; changes as more are.
+    /// Returns the number of the last durable write, which grows with further writes.
     pub(crate) fn durable(&self) -> watch::Receiver<u64> {
         match &self.writer {
             Writer::Embedded(store) => store.durable(),
@@ -84,7 +84,7 @@ impl Store {
         }
     }
 
-    /// Waits until all that was queued is durable, or cannot become it. A disk that does not answer is waited for
+    /// Waits until all queued writes are durable, or cannot become durable. An unresponsive disk is waited for
     /// [`CLOSE_WAIT`].
     pub(crate) async fn close(self) {
         match self.writer {

@@ -8,7 +8,7 @@ use crate::core::tests::world::SLOTS;
 struct Other {
     /// The number of slots that it wants now.
     wants: u32,
-    /// Seconds that each of its tasks takes at least, and up to two more.
+    /// The least seconds that each of its tasks takes; up to two more are added.
     lasts: u64,
     /// The tasks: their agents, and the seconds at which they end.
     tasks: Vec<(String, u64)>,
@@ -30,9 +30,9 @@ impl Other {
 /// The observed offers that the scheduler held.
 #[derive(Debug, Default)]
 struct Held {
-    /// Slots times seconds in which they were held and not used.
+    /// Seconds that slots were held without use, summed over the slots.
     waste: u64,
-    /// The most slots at once.
+    /// The largest number of slots held at once.
     most: u32,
     /// The longest uninterrupted time, in seconds.
     longest: u64,
@@ -86,7 +86,7 @@ fn divide(world: &mut World, other: &mut Other, now: u64) {
             let takes = free.min(other.wants);
             other.wants -= takes;
             for _ in 0..takes {
-                // So that they do not all end at once.
+                // Random ends keep the tasks from ending at the same time.
                 let until = now + other.lasts + world.dice.below(3);
                 other.tasks.push((agent.clone(), until));
             }
@@ -102,7 +102,8 @@ fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
     for lasts in [1, 3, 7] {
         let mut world = World::new(lasts, 3);
         world.success_in_ten = 10;
-        // It would take all there is; the role of the gangs has twice its weight, so eight of twelve slots are theirs.
+        // The other framework would take all slots; the gangs' role has twice its weight, so eight of twelve slots are
+        // theirs.
         let mut other = Other::new(u32::MAX, lasts, 50);
         let mut held = Held::default();
         let (mut runs, mut began, mut longest) = ([0_u64; 2], [0; 2], 0);
@@ -122,7 +123,8 @@ fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
             second(&mut world, &mut other, now, &mut held);
             others += other.tasks.len();
         }
-        // Both, again and again; the starvation bound: the other gang's turn, and twice the time that slots become free in.
+        // Both gangs run repeatedly. The bound on starvation is the other gang's turn, plus twice the time in which slots
+        // become free.
         assert!(runs.iter().all(|runs| *runs >= 20), "{runs:?}, {lasts} s");
         assert!(longest <= 2 * HOLD + 3 * lasts, "{longest} s, {lasts} s");
         // No gang holds offers longer than permitted, nor more than it needs, including the whole agent of its last task.
@@ -139,7 +141,8 @@ fn two_gangs_of_eight_on_twelve_slots_run_beside_a_greedy_framework() {
 #[test]
 fn a_gang_beyond_the_share_of_its_role_gives_back_what_it_holds_ever_more_rarely() {
     let mut world = World::new(3, 3);
-    // Half of the slots each: nine are never free for the gang, which gets eight at most, with a whole agent beyond four.
+    // Each framework has half of the slots: nine are never free for the gang, which gets at most eight, a whole agent
+    // beyond four.
     let mut other = Other::new(u32::MAX, 3, 100);
     let mut held = Held::default();
     submit(&mut world, gang("one", 9));
@@ -153,7 +156,7 @@ fn a_gang_beyond_the_share_of_its_role_gives_back_what_it_holds_ever_more_rarely
 
 #[test]
 fn another_framework_is_offered_at_once_what_jobs_do_not_use() {
-    // Nothing to run, something that fits nowhere, and something that runs.
+    // A role without work, a job that fits nowhere, and a job that runs.
     let idle = None;
     let mut blocked = service(2, 1, 1);
     blocked.task.requests.insert("cpus".to_owned(), 100.0);

@@ -95,7 +95,7 @@ fn schedules_that_are_due_together_count_the_tasks_of_all_jobs_once() {
     SIZED.set(0);
     world.stand_still(CATCHING_UP);
     assert!(SIZED.get() <= 4 * 200, "{}", SIZED.get());
-    // And each that has started counts for those behind it.
+    // Each started job counts for the later ones.
     let started = world.state.jobs.values().filter(|job| !job.runs.is_empty());
     assert_eq!(started.count(), 100);
 }
@@ -178,7 +178,7 @@ fn the_kills_of_a_large_job_leave_a_part_at_a_time_and_others_between_them() {
     assert_eq!((world.kills.len(), killed.len()), (2_001, 2_001));
 }
 
-/// 1,200 tasks run that nothing here knows.
+/// Lets 1,200 tasks run that the scheduler does not know.
 fn find_strays(world: &mut World) {
     for index in 0..1_200 {
         let status = TaskStatus {
@@ -249,7 +249,7 @@ fn no_kill_is_added_to_those_that_the_master_is_slow_to_take() {
     world.kills_waiting = KILLS_MAX - 7;
     world.pass_durably(Duration::from_millis(100));
     assert_eq!(world.kills.len(), 7);
-    // A stream that is new has none before them.
+    // A new stream has no kills before these.
     world.disconnect();
     world.sync();
     assert_eq!(world.kills.len(), 7 + KILLS_MAX);
@@ -299,7 +299,7 @@ fn a_service_of_a_million_that_fits_nowhere_costs_a_tick_as_much_as_one_step_may
     assert_eq!(look(&mut world), (WANTED_MAX, WANTED_MAX, 1_000_000));
     let why = world.state.job("web").expect("a job").why;
     assert_eq!(why, "1000000 tasks wait for offers that they fit");
-    // Nor does it cost more where some of them have found room.
+    // The cost is the same if some tasks have found room.
     let spec = service(count, 1, 1);
     submit(&mut world, spec);
     launch(&mut world);
@@ -353,7 +353,7 @@ fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
     for number in 0..200 {
         submit(&mut world, too_large(&format!("a{number:03}")));
     }
-    // Behind all others: it has to wait for its turn.
+    // The last job is behind all others and has to wait for its turn.
     let mut last = service(1, 1, 1);
     last.priority = 0;
     submit(&mut world, last);
@@ -363,7 +363,7 @@ fn a_step_looks_at_so_many_jobs_and_offers_and_the_next_goes_on() {
         world.make_offers();
         ROOMS.set(0);
         while world.deliver() {}
-        // Of each offer for how many tasks there is room, and once more for the layout.
+        // The room of each offer is computed once, and once more for the layout.
         assert!(ROOMS.get() <= 2 * ROLE_WORK_MIN, "{}", ROOMS.get());
         world.sync();
         turns += 1;
@@ -415,7 +415,7 @@ fn a_gang_keeps_what_it_collects_where_a_step_ends_early() {
     assert!(world.state.collector.is_some());
     let kept: Vec<_> = world.state.offers.keys().cloned().collect();
     assert_eq!(kept.len(), 10);
-    // Offers that it cannot use end the work of a step.
+    // Offers that the gang cannot use end the work of a step.
     for _ in 0..10 {
         world.add_agent("cpus:1");
     }
@@ -546,18 +546,18 @@ fn batches_that_are_complete_make_room_for_new_jobs_and_each_role_has_some() {
     later.after = vec!["b0".to_owned()];
     submit(&mut world, later);
     world.calm(10, None);
-    // As many as it leaves for others; none of them is old.
+    // The role has as many jobs as it leaves for others; none of them is old.
     let another = || in_role("r", batch("another", 1));
     let refused = answer(&mut world, another()).expect_err("no room");
     assert!(refused.to_string().contains("may have 10"), "{refused}");
     world.stand_still(Duration::from_secs(25 * 3600));
-    // Where all that is old would not be enough, nothing is forgotten.
+    // No job is forgotten if all old jobs would not make enough room.
     world.state.jobs_max = 2;
     assert!(answer(&mut world, another()).is_err());
     assert_eq!(world.state.jobs.len(), 10);
     world.state.jobs_max = 20;
     assert!(answer(&mut world, another()).is_ok());
-    // The oldest is gone that no other job starts after.
+    // The oldest job that no other job starts after is gone.
     assert!(world.state.job("b1").is_none());
     assert!(
         ["b0", "b2"]

@@ -69,7 +69,7 @@ fn gang_service_restarts_whole_however_an_instance_ends() {
     }
 }
 
-/// The others would wait for it, or it for them, for ever.
+/// Regression: the other tasks would wait forever for the one that timed out.
 #[test]
 fn gang_of_which_a_task_times_out_starts_anew_whole() {
     let mut world = World::new(1, 3);
@@ -225,7 +225,7 @@ fn a_gang_of_more_tasks_than_may_start_together_asks_for_no_offers_and_says_so()
         count,
         ..service_gang()
     };
-    // As a version before has taken them.
+    // An earlier release of the scheduler has accepted jobs of this size.
     for spec in [gang("array", count), service] {
         let mut world = World::new(1, 3);
         let name = spec.name.clone();
@@ -263,7 +263,7 @@ fn gangs_that_never_fit_keep_no_gang_of_another_role_from_holding_offers() {
         world.sync();
         world.pass(Duration::from_secs(1));
         seconds += 1;
-        // Twice as long as each gang holds offers.
+        // Twice the time for which each gang holds offers.
         assert!(seconds < 45, "{:?}", world.state.collector);
     }
     assert_eq!(world.alive("z"), 2 * SLOTS as usize);
@@ -279,7 +279,7 @@ fn a_role_that_is_offered_nothing_keeps_no_other_waiting_for_long() {
         submit(&mut world, spec);
     }
     while world.deliver() {}
-    // All three could; after the first, the second is offered nothing more.
+    // All three gangs could start; after the first gang's turn, the second receives no more offers.
     for (role, agent) in roles.into_iter().zip(["a0", "a1", "a2"]) {
         world.offer_in(role, agent, SLOTS);
         while world.deliver() {}
@@ -292,7 +292,7 @@ fn a_role_that_is_offered_nothing_keeps_no_other_waiting_for_long() {
         world.offer_in("b", "a2", SLOTS);
         while world.deliver() {}
         seconds += 1;
-        // As long as the first holds offers, and until the second is waited for no more.
+        // The time for which the first gang holds offers, and then for which the second is waited for.
         assert!(seconds < 40, "{:?}", world.state.collector);
     }
     assert!(seconds > 30, "{seconds}");
@@ -324,7 +324,7 @@ fn gangs_of_which_no_task_fits_keep_no_gang_of_another_role_waiting() {
         world.sync();
         world.pass(Duration::from_secs(1));
         seconds += 1;
-        // Twice as long as it holds offers.
+        // Twice the time for which the gang holds offers.
         assert!(seconds < 60, "{:?}", world.state.collector);
     }
 }

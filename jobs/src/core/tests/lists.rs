@@ -40,7 +40,7 @@ fn world() -> World {
     world
 }
 
-/// Events wait in the streams of readers, and were judged by the role of the job that has the name when they are read.
+/// Regression: events waiting in readers' streams were judged by the role of the job that has the name at reading.
 #[test]
 fn events_keep_the_role_of_their_job() {
     let mut world = World::new(1, 2);

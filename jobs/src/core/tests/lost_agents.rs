@@ -10,14 +10,14 @@ use crate::spec::{Constraint, Rule};
 /// Longer than the patience with agents of services, and much shorter than that with agents of batches.
 const HALF_AN_HOUR: u64 = 1_800;
 
-/// The agent of a task goes away; all other agents are there.
+/// Takes the agent of a task away; all other agents stay.
 fn lose_agent_of(world: &mut World, id: &str) {
     world.lose_agent_of(id);
     while world.deliver() {}
     world.sync();
 }
 
-/// The only task of a batch, once it runs.
+/// Starts a batch and returns its only task once it runs.
 fn start_only_task(world: &mut World, name: &str) -> String {
     for _ in 0..3 {
         world.make_offers();
@@ -140,7 +140,7 @@ fn spread_out(count: u32, max_unavailable: u32) -> JobSpec {
     spec
 }
 
-/// The versions of the instances, by index.
+/// Returns the versions of the instances, by index.
 fn versions_of(world: &World) -> Vec<u64> {
     let mut tasks = world.state.job("web").unwrap().tasks.unwrap();
     tasks.sort_by_key(|task| task.index);
@@ -162,7 +162,7 @@ fn update_with_volumes_survives_a_lost_agent() {
         lose_agent_of(&mut world, &last.task_id);
         world.calm(60, None);
         submit(&mut world, changed(&spec, "another"));
-        // Much longer than the deadline of the update.
+        // A time much longer than the deadline of the update.
         let mut ill = goes_back.then_some(2);
         for _ in 0..400 {
             world.calm(1, ill);

@@ -31,7 +31,7 @@ use crate::spec::{
 };
 use world::World;
 
-/// Worlds that each property is tried in.
+/// Worlds in which each property is tested.
 const SEEDS: u64 = 20;
 
 const BACKOFF: Backoff = Backoff {
@@ -134,7 +134,7 @@ fn state_of(world: &World, name: &str) -> &'static str {
     world.state.job(name).expect("a job").state
 }
 
-/// The id of the only task of a job.
+/// Returns the id of the only task of a job.
 fn only_task(world: &World, name: &str) -> String {
     let tasks = world.state.job(name).expect("a job").tasks;
     let tasks = tasks.expect("its tasks");
@@ -144,7 +144,7 @@ fn only_task(world: &World, name: &str) -> String {
     task.task_id.clone()
 }
 
-/// A plan where no quotas are known.
+/// Returns a plan without known quotas.
 fn plan_of(world: &World, spec: &JobSpec) -> PlanView {
     world.state.plan(&spec.name, spec, &Quotas::default())
 }
@@ -373,7 +373,7 @@ fn where_nothing_is_wanted_offers_are_suppressed_and_what_is_stopped_ends() {
     });
     world.sync();
     assert_eq!(world.state.job("web"), None);
-    // Its ids are not used again, which the world checks.
+    // The world checks that no id is used again.
     submit(&mut world, service(1, 1, 1));
     world.calm(20, None);
     assert_eq!(world.state.job("web").unwrap().version, 1);
@@ -611,7 +611,7 @@ fn a_gang_that_never_fits_holds_offers_ever_more_rarely() {
         world.calm(1, None);
         held += u32::from(world.state.collector.is_some());
     }
-    // For 20 s at a time, with pauses of 20 s, 40 s, 80 s and so on.
+    // The gang holds offers for 20 s at a time, with pauses of 20 s, 40 s, 80 s and so on.
     assert!((100..300).contains(&held), "{held} s of 2000 s");
 }
 

@@ -10,7 +10,7 @@ fn service_in(role: &str, after: &[&str]) -> JobSpec {
     spec
 }
 
-/// Submits a job as a client of the API does, and gives its key.
+/// Submits a job as a client of the API does, and returns its key.
 fn submit_named(
     world: &mut World,
     spec: JobSpec,
@@ -108,7 +108,7 @@ fn moved_job_frees_its_name() {
     let key = submit_named(&mut world, service_in("ops", &[]), Some("ads")).expect("taken");
     assert_eq!(key, moved);
     world.calm(60, None);
-    // The same file again is the same job.
+    // The same file again submits the same job.
     let key = submit_named(&mut world, service_in("ops", &[]), Some("ads")).expect("taken");
     assert_eq!(key, moved);
     let other = submit_named(&mut world, service_in("ads", &[]), None).expect("taken");
@@ -127,7 +127,7 @@ fn moved_job_frees_its_name() {
         refused.to_string().contains("another job \"web\""),
         "{refused}"
     );
-    // Nor does a version that fails.
+    // A failing version is accepted for the same job.
     let mut ill = service_in("ads", &[]);
     ill.task.command = Command::Shell("false".to_owned());
     assert_eq!(submit_named(&mut world, ill, Some("ads")), Ok(other));
@@ -142,7 +142,7 @@ fn old_store_is_migrated_to_roles() {
     submit(&mut world, proxy);
     run_in(&mut world, &["ops"]);
     run_in(&mut world, &["ads"]);
-    // As a scheduler of before wrote it.
+    // The record has the form of an older scheduler.
     for (key, value) in &mut world.disk {
         if key.starts_with("job/") {
             let text = String::from_utf8(value.clone()).expect("text");
@@ -181,7 +181,7 @@ fn bounds_of_role_include_nested_roles() {
         "{refused}"
     );
     assert!(submit_named(&mut world, sized("b", 600_000), None).is_ok());
-    // In number, of ten jobs.
+    // The limit also applies to the number of jobs: ten here.
     let mut world = World::new(1, 0);
     world.state.jobs_max = 10;
     for number in 0..5 {

@@ -25,7 +25,7 @@ fn fits(world: &World, spec: &JobSpec) -> usize {
 fn plan_forgets_rescinded_offers_and_lost_agents() {
     let mut world = World::new(1, 0);
     submit(&mut world, batch("some", 1));
-    // Nothing of a volume fits, so that all offers stay as they are.
+    // No instance with a volume fits, so that all offers stay as they are.
     let mut wide = batch("new", 4);
     wide.task.requests.insert("cpus".to_owned(), 2.0);
     let mut waiting = batch("waits", 1);
@@ -65,7 +65,7 @@ fn plan_knows_the_newest_agents_of_very_many() {
     assert_eq!(fits(&world, &other), 1);
 }
 
-/// An address that others have is not another task's a moment later.
+/// Regression: a freed address that other programs still knew was another task's a moment later.
 #[test]
 fn freed_port_waits_for_its_turn() {
     let mut world = World::new(1, 1);

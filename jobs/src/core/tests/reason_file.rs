@@ -18,7 +18,7 @@ use crate::spec::{Constraint, Rule};
 /// The smallest number of ways to fail or to wait in the file.
 const CASES_MIN: usize = 60;
 
-/// Obstacles that keep a task from an offered agent.
+/// Returns cases of obstacles that keep a task from an offered agent.
 fn obstacles() -> Vec<Case> {
     let mut cases = Vec::new();
     let constraint = |rule: Rule| {
@@ -59,7 +59,7 @@ fn obstacles() -> Vec<Case> {
     cases
 }
 
-/// The quota of the role, agents that are too small, a volume that is away, and updates that were taken back.
+/// Returns cases of the role's quota, agents that are too small, a volume that is away, and updates that were undone.
 fn limits() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut world = World::new(1, 1);
@@ -107,7 +107,7 @@ fn taken_back() -> Vec<Case> {
     vec![(text.to_owned(), seen(&world, "web"))]
 }
 
-/// Ends without a fault of the task, which the view names while the job waits.
+/// Returns cases of ends without a fault of the task, which the view names while the job waits.
 fn losses() -> Vec<Case> {
     let mut cases = Vec::new();
     for (state, reason, message, text) in [

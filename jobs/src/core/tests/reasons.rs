@@ -14,7 +14,7 @@ type Ending = (TaskState, Option<Reason>, &'static str, &'static str);
 
 const FAILED: TaskState = TaskState::TaskFailed;
 
-/// The words of agents, and of executors of others, for the ends of tasks.
+/// The messages of agents, and of other frameworks' executors, for the ends of tasks.
 const ENDINGS: [Ending; 34] = [
     (
         FAILED,
@@ -274,13 +274,13 @@ pub(super) fn endings() -> Vec<Case> {
     cases
 }
 
-/// A job as it is looked at alone.
+/// Returns the view of a single job.
 pub(super) fn seen(world: &World, name: &str) -> JobView {
     let quotas = Quotas::default();
     world.state.job_alone(name, &quotas).expect("a job")
 }
 
-/// The only line of why a job waits.
+/// Returns the only line of the reason why a job waits.
 fn why(world: &World, name: &str) -> String {
     let why = world.state.job(name).expect("a job").why;
     assert!(!why.contains('\n'), "{why}");
@@ -334,7 +334,7 @@ pub(super) fn waits() -> Vec<Case> {
         "fourth",
         "it starts after stopped, which is stopped",
     );
-    // Room.
+    // Cases of a lack of room.
     let mut wide = batch("wide", 1);
     wide.task.requests.insert("cpus".to_owned(), 64.0);
     submit(&mut world, wide.clone());
@@ -349,7 +349,7 @@ pub(super) fn waits() -> Vec<Case> {
     );
     world.calm(1, None);
     expect(&world, "wide", "3 tasks wait for offers that they fit");
-    // Roles and masters.
+    // Cases of refused roles and lost masters.
     world.refused.insert("s".to_owned());
     submit(
         &mut world,
@@ -363,7 +363,7 @@ pub(super) fn waits() -> Vec<Case> {
     world.step(Input::Disconnected);
     expect(&world, "wide", "no master answers");
     world.disconnect();
-    // A service that pauses, that never was healthy, and an update that was given up.
+    // A service that pauses, a service that was never healthy, and an update that was given up.
     let mut world = World::new(1, 1);
     let mut spec = service(1, 1, 0);
     let Kind::Service(kind) = &mut spec.kind else {
@@ -426,7 +426,7 @@ pub(super) fn waits() -> Vec<Case> {
         "the update was given up: its instances have ended 3 times",
     );
     expect(&world, "web", "out of memory: 32MB");
-    // A first version that never fits.
+    // A first version that fits nowhere.
     let mut world = World::new(1, 1);
     let mut never = service(1, 0, 1);
     never.task.requests.insert("cpus".to_owned(), 64.0);
@@ -456,7 +456,7 @@ pub(super) fn waits() -> Vec<Case> {
         world.sync();
     }
     world.pass(Duration::from_secs(5));
-    // The kill leaves once its reason is durable.
+    // The kill is sent once its reason is durable.
     for _ in 0..3 {
         world.sync();
         while world.deliver() {}
@@ -479,7 +479,7 @@ fn restored_copy_of_store_uses_no_id_twice() {
         world.calm(20, None);
         let mut copies = vec![world.disk.clone()];
         for _ in 0..3 {
-            // The world holds that no id of a task comes twice.
+            // The world checks that no task id is used twice.
             for _ in 0..2 {
                 let task = world
                     .state
@@ -575,7 +575,7 @@ fn change_that_concerns_no_task_replaces_none() {
         (before.clone(), "healthy")
     );
     assert_eq!(world.state.job("web").expect("a job").version, 1);
-    // It is so after a start as well, and a constraint that is not met replaces.
+    // The tasks also stay after a start; an unmet constraint replaces them.
     world.crash();
     world.calm(10, None);
     assert_eq!(tasks(&world), before);
@@ -646,7 +646,7 @@ fn last_failure_survives_restart_of_scheduler() {
     assert!(shown.next_attempt.is_some());
     world.crash();
     assert_eq!(world.state.job("web").expect("a job").last_failure, before);
-    // A store of a scheduler that kept no failures is read.
+    // A store of a scheduler without recorded failures can be read.
     let record = world.disk.get_mut("job/web").expect("its record");
     let mut json: serde_json::Value = serde_json::from_slice(record).expect("JSON");
     let fields = json["value"].as_object_mut().expect("fields");

@@ -148,7 +148,7 @@ fn long(timeout: u64) -> JobSpec {
     spec
 }
 
-/// A task of a batch that runs.
+/// Starts a batch and returns its running task.
 fn start_long(world: &mut World, timeout: u64) -> String {
     submit(world, long(timeout));
     for _ in 0..3 {
@@ -175,7 +175,7 @@ fn clock_that_was_behind_times_nothing_out() {
     let mut world = World::new(1, 2);
     let id = start_long(&mut world, 1_800);
     go_on(&mut world, 10);
-    // The clock was an hour behind, and is set right; later another scheduler starts.
+    // The clock was an hour behind and is set right; later another scheduler starts.
     world.set_ahead(Duration::from_secs(3_600));
     go_on(&mut world, 10);
     for _ in 0..3 {
@@ -205,14 +205,14 @@ fn failover_to_another_clock_times_nothing_out() {
         world.crash();
     }
     go_on(&mut world, 60);
-    // Neither has it taken too long nor was its agent away for too long.
+    // The task has not exceeded its time, and its agent was not away for too long.
     assert_eq!(ids_of(&world, "long"), std::slice::from_ref(&id));
     let since = world.state.job("long").unwrap().tasks.unwrap()[0].since;
     let unix = world.now().unix.as_secs();
     assert!((70..140).contains(&(unix - since)), "{since} {unix}");
 }
 
-/// An index that pauses after a failure does not pause for longer, or shorter.
+/// Regression: an index that paused after a failure paused for longer or shorter by another clock.
 #[test]
 fn pause_after_a_failure_lasts_as_long_by_another_clock() {
     let mut world = World::new(1, 2);

@@ -17,7 +17,7 @@ fn a_schedule_fires_once_for_each_of_its_times() {
             world.crash();
         }
         world.calm(30, None);
-        // 330 s have five or six full minutes in them.
+        // 330 s contain five or six full minutes.
         let runs = world.successes.len();
         assert!((5..=6).contains(&runs), "{runs} runs with seed {seed}");
     }
@@ -78,7 +78,7 @@ fn a_run_that_ended_while_the_scheduler_was_away_keeps_no_later_one_from_startin
     let cases = [
         (Overlap::Skip, Duration::from_secs(1)),
         (Overlap::Replace, Duration::from_secs(1)),
-        // Nothing can be heard by a process that stands still.
+        // A suspended process can receive nothing.
         (Overlap::Skip, ANSWERS_WITHIN * 2),
     ];
     for (overlap, pause) in cases {
@@ -130,7 +130,7 @@ fn a_run_of_which_nothing_is_heard_counts_as_going_on_after_a_while() {
         world.crash();
         world.pass(ANSWERS_WITHIN - Duration::from_secs(1));
         assert_eq!((started(&world), skipped(&world)), (1, vec![]));
-        // It is not too late for having been waited for.
+        // The wait does not make the run too late.
         world.pass(Duration::from_secs(1));
         assert_eq!(started(&world), runs);
         let told = "a run was skipped: it is not known whether the one before has ended";
@@ -229,7 +229,7 @@ fn a_schedule_that_was_stopped_goes_on_with_its_next_time() {
         name: "nightly".to_owned(),
         purge: false,
     });
-    // 15 s after a full minute, which is soon enough to start.
+    // It is 15 s after a full minute, which is soon enough to start.
     world.pass(Duration::from_secs(55));
     submit(&mut world, cron(Overlap::Skip));
     launch(&mut world);
@@ -304,7 +304,7 @@ fn a_time_that_has_been_run_is_not_run_again_where_the_clock_is_set_back_before_
         world.crash();
         world.calm(170, None);
         assert_eq!(started(&world), 1);
-        // The next day it runs again.
+        // The job runs again on the next day.
         world.set_ahead(Duration::from_secs(DAY_END + DAY - 230));
         world.calm(40, None);
         assert_eq!(started(&world), 2);
@@ -364,7 +364,7 @@ const DAY: u64 = 24 * 3600;
 /// The seconds from the origin to the end of its day.
 const DAY_END: u64 = 6_400;
 
-/// A schedule of the end of each day.
+/// Returns a world with a schedule of the end of each day.
 fn daily_schedule() -> World {
     let each_day = |_: &Cron, after: Duration| {
         let next = (after.as_secs() / DAY + 1) * DAY;
@@ -399,7 +399,7 @@ fn the_times_of_a_schedule_come_once_where_the_clock_is_set_back_by_more_than_it
         // The origin is 20 s after a full minute.
         world.calm(290, None);
         assert_eq!(started(&world), 5);
-        // It is edited, which makes no time come again.
+        // An edit of the job makes no time come again.
         submit(&mut world, changed(&cron(Overlap::Skip), "another"));
         match fails_over {
             true => set_and_fail_over(&mut world, 3_300),
@@ -422,7 +422,7 @@ fn the_times_that_a_clock_far_ahead_has_run_do_not_come_again() {
     submit(&mut world, cron(Overlap::Skip));
     world.calm(130, None);
     assert_eq!(started(&world), 2);
-    // Right again: none of these times was run.
+    // The clock is right again: none of these times was run.
     set_and_fail_over(&mut world, 0);
     world.calm(130, None);
     assert_eq!(started(&world), 4);
@@ -583,7 +583,7 @@ fn few_missed_times_are_counted_and_a_clock_that_jumps_by_years_costs_no_more() 
     let told = last(&world).expect("it is told");
     assert!(told.starts_with("59 runs"), "{told}");
     world::ASKED.set(0);
-    // From here on 20 s before a full minute, which is too late to start.
+    // From here on the clock is 20 s before a full minute, which is too late to start.
     world.set_ahead(Duration::from_secs(10 * 365 * 24 * 3600 + 20));
     world.stand_still(Duration::from_millis(100));
     assert!(world::ASKED.get() < 150, "{}", world::ASKED.get());

@@ -1,4 +1,4 @@
-//! Updates that lose instances on their way, and updates back to a version that fails.
+//! Updates that lose instances on their way, and rollbacks to a version that fails.
 
 use meseta_proto::mesos::v1::TaskState;
 
@@ -13,7 +13,7 @@ fn update_of(spec: &mut JobSpec) -> &mut Update {
     &mut kind.update
 }
 
-/// The ids of the instances of a version.
+/// Returns the ids of the instances of a version.
 fn instances_of(world: &World, version: u64) -> Vec<String> {
     let tasks = world.state.job("web").unwrap().tasks.unwrap();
     let of_version = tasks.into_iter().filter(|task| task.version == version);
@@ -97,7 +97,7 @@ fn update_with_an_agent_that_comes_and_goes_makes_progress() {
         let new = instances_of(&world, 2)
             .into_iter()
             .find(|id| world.lives(id));
-        // Not for as long as an instance is replaced.
+        // No rollback happens while an instance is being replaced.
         world.lose_agent_of(&new.expect("an instance"));
         world.calm(20, None);
         world.return_all();
@@ -283,7 +283,7 @@ fn automatic_revert_needs_rights_of_submitter() {
         world.calm(120, None);
         assert_eq!(world.state.job("web").expect("a job").state, "healthy");
         submit_for(&mut world, "bob", changed(&spec, "another"));
-        // Also after a restart of the scheduler.
+        // The rule also applies after a restart of the scheduler.
         world.crash();
         world
             .state

@@ -7,11 +7,11 @@ use crate::spec::{Constraint, Rule};
 
 /// A cluster of racks, with a part used by other frameworks.
 struct Racks {
-    /// Slots that others use, on each agent.
+    /// Slots that other frameworks use, on each agent.
     taken: BTreeMap<String, u32>,
     /// The seconds until which others hold the offers of an agent; some never give them back.
     held: BTreeMap<String, u64>,
-    /// Slots that the role may have.
+    /// The number of slots that the role may have.
     limit: u32,
 }
 
@@ -113,7 +113,7 @@ fn cluster(seed: u64) -> (World, Racks, Dice, BTreeMap<String, u32>) {
         let taken = u32::try_from(dice.below(10).saturating_sub(5))
             .unwrap()
             .min(SLOTS);
-        // Some are held for longer than anybody waits.
+        // Some slots are held for longer than any job waits.
         let held = match dice.below(6) {
             0 => u64::MAX,
             1 | 2 => dice.below(7),
@@ -137,7 +137,7 @@ fn random_clusters_reach_the_best_spread_that_offers_allow() {
             continue;
         }
         let count = 1 + u32::try_from(dice.below(total.min(12).into())).unwrap();
-        // Often as little as the job needs.
+        // The limit is often the job's exact need.
         if dice.below(2) == 0 {
             racks.limit = count;
         }
@@ -211,7 +211,7 @@ fn uneven_job_says_what_was_not_offered() {
         world.sync();
     };
     offer(&mut world);
-    // The first is as good there as anywhere; the others wait for other racks.
+    // The first instance is as good there as anywhere; the others wait for other racks.
     assert_eq!(world.alive("web"), 1);
     for _ in 0..5 {
         offer(&mut world);
@@ -344,7 +344,7 @@ fn distinct_holds_when_a_volume_is_added_or_removed() {
                 world.advance(None);
                 world.pass(Duration::from_millis(125));
             }
-            // To return to volumes may take until others have made room on their hosts.
+            // Instances may return to their volumes only once other jobs have made room on the hosts.
             assert!(
                 is_last || state_of(&world, "web") == "healthy",
                 "seed {seed}"

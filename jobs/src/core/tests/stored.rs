@@ -184,7 +184,7 @@ fn what_has_been_complete_for_long_gives_its_bytes_to_another_job() {
     for _ in 0..two_days / 3_600 {
         world.stand_still(Duration::from_secs(3_600));
     }
-    // Not where it would not be enough.
+    // No job is forgotten if that would not make enough room.
     assert!(answer(&mut world, array(4, 600_000)).is_err());
     assert_eq!(world.state.job_count(), 4);
     assert!(answer(&mut world, array(4, 100_000)).is_ok());

@@ -287,7 +287,7 @@ fn a_purge_waits_for_no_agent_that_stays_away() {
 fn what_runs_and_is_not_remembered_ends_when_the_scheduler_starts() {
     let (mut world, id) = away();
     world.pass(Duration::from_secs(60));
-    // Given up; its agent comes back while the scheduler is away.
+    // The task is given up; its agent comes back while the scheduler is away.
     world.sync();
     world.return_unnoticed();
     world.crash();
@@ -318,7 +318,7 @@ fn instances_that_outlived_a_stop_are_updated_as_any_others() {
     let spec = service(3, 1, 0);
     submit(&mut world, spec.clone());
     world.calm(20, None);
-    // Its agent is away while it is stopped and started again, and the scheduler forgets the kills.
+    // The task's agent is away while the job is stopped and started again, and the scheduler forgets the kills.
     world.toggle_agent();
     while world.deliver() {}
     world.request(Request::Stop {
@@ -375,7 +375,7 @@ fn instances_that_outlived_a_stop_let_no_others_start_before_what_the_service_st
     submit(&mut world, spec.clone());
     world.crash();
     world.return_all();
-    // Much longer than the deadline of an update.
+    // A time much longer than the deadline of an update.
     for command in ["true", "another"] {
         submit(&mut world, changed(&spec, command));
         world.calm(150, None);

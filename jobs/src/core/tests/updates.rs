@@ -5,7 +5,7 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 use super::super::Refusal;
 use super::*;
 
-/// A task that ran has ended so.
+/// Reports the end of a task that ran, with this state.
 pub(super) fn ended(world: &mut World, id: &str, state: TaskState) {
     world.mark_lost(id);
     let status = TaskStatus {
@@ -49,7 +49,7 @@ fn promote_needs_healthy_canaries() {
     assert_eq!(refused.to_string(), told);
     world.calm(60, None);
     promote(&mut world).expect("healthy by now");
-    // It may be asked for twice.
+    // A promotion may be requested twice.
     promote(&mut world).expect("done already");
     world.calm(400, None);
     assert_eq!(state_of(&world, "web"), "healthy");
@@ -78,7 +78,7 @@ fn scaled_down_service_leaves_its_size_to_others() {
     scale(&mut world, 1);
     assert_eq!((world.alive("web"), size(&world)), (1, 1));
     assert_eq!(world.stored("slot/web/"), 1);
-    // No id is used twice, as the world checks, also after a start.
+    // The world checks that no id is used twice, even after a start.
     scale(&mut world, 16);
     assert_eq!((world.alive("web"), size(&world)), (16, 16));
     scale(&mut world, 2);
@@ -97,7 +97,7 @@ fn scaled_down_service_leaves_its_size_to_others() {
     assert_eq!(state_of(&world, "web"), "healthy");
 }
 
-/// The versions of all tasks of the service, in order.
+/// Returns the versions of all tasks of the service, in order.
 fn versions(world: &World) -> Vec<u64> {
     let tasks = world.state.job("web").expect("a job").tasks;
     let tasks = tasks.expect("tasks").into_iter();
@@ -171,7 +171,7 @@ fn impossible_update_is_reported_at_once() {
     submit(&mut world, permitted);
     world.calm(120, None);
     assert_eq!(versions(&world), [2; 4]);
-    // A restart is an update.
+    // A restart counts as an update.
     world.request(Request::Restart {
         name: "web".to_owned(),
     });
@@ -199,7 +199,7 @@ fn rollback_without_room_ends_in_one_version() {
             seconds += 1;
             assert!(seconds < 100, "{:?}", versions(&world));
         }
-        // Others take all the room that is left.
+        // Another job takes the remaining room.
         submit(&mut world, batch("others", 8));
         for _ in 0..4 {
             world.make_offers();
@@ -222,7 +222,7 @@ fn rollback_without_room_ends_in_one_version() {
     }
 }
 
-/// A first version that cannot start was followed for ever.
+/// Regression: a first version that could not start was followed forever.
 #[test]
 fn first_version_fails_after_its_deadline() {
     let mut world = World::new(3, 1);

@@ -3,7 +3,7 @@
 use super::gangs::fail;
 use super::*;
 
-/// The versions of the tasks that there are.
+/// Returns the versions of the existing tasks.
 fn versions_of(world: &World) -> Vec<u64> {
     let tasks = world.state.job("web").expect("a job").tasks;
     let tasks = tasks.expect("tasks").into_iter();
@@ -62,7 +62,7 @@ fn a_file_that_is_corrected_before_the_job_may_start_is_the_only_one_that_runs()
     submit(&mut world, spec.clone());
     world.calm(5, None);
     submit(&mut world, changed(&spec, "corrected"));
-    // Much longer than the deadline of an update.
+    // A time much longer than the deadline of an update.
     world.calm(300, None);
     assert_eq!(state_of(&world, "web"), "pending");
     submit(&mut world, batch("sooner", 1));
@@ -112,7 +112,7 @@ fn the_version_before_is_kept_up_where_the_new_one_fits_nowhere() {
     assert!(world.alive("web") < 3);
     world.calm(60, None);
     assert_eq!(versions_of(&world), [1; 3]);
-    // It has failed: nothing is left to it.
+    // The update has failed, and none of its instances remains.
     world.calm(120, None);
     assert_eq!(
         (state_of(&world, "web"), versions_of(&world)),
@@ -170,7 +170,7 @@ fn a_service_that_was_stopped_starts_after_the_jobs_that_it_names_again() {
             spec = changed(&spec, "another");
         }
         submit(&mut world, spec.clone());
-        // Much longer than the deadline of an update, and over a start of the scheduler.
+        // A time much longer than the deadline of an update, with starts of the scheduler in it.
         for _ in 0..20 {
             world.calm(10, None);
             world.crash();
@@ -211,7 +211,7 @@ fn a_third_version_keeps_up_the_last_healthy_one_and_not_the_one_that_fails() {
     submit(&mut world, changed(&spec, "mended"));
     world.calm(5, None);
     assert_eq!(versions_of(&world), [1, 3, 1, 1, 1]);
-    // While the first of the third version is being watched, an instance is lost.
+    // An instance is lost while the first of the third version is being watched.
     let tasks = world.state.job("web").expect("a job").tasks;
     let lost = tasks.expect("tasks").pop().expect("a task").task_id;
     fail(&mut world, &lost);
@@ -231,7 +231,7 @@ fn an_update_that_goes_back_leaves_the_number_of_instances_as_it_is_by_then() {
         let spec = service(3, 0, 1);
         submit(&mut world, spec.clone());
         world.calm(60, None);
-        // It fits nowhere.
+        // The new version fits nowhere.
         let mut ill = changed(&spec, "ill");
         ill.task.requests.insert("cpus".to_owned(), 64.0);
         submit(&mut world, ill.clone());
@@ -298,7 +298,7 @@ fn purged_name_begins_with_version_1_and_ids_of_its_own() {
     for round in 0..3 {
         submit(&mut world, service(2, 1, 1));
         world.calm(20, None);
-        // That no id comes twice is checked by the world.
+        // The world checks that no id is used twice.
         let job = world.state.job("web").expect("a job");
         assert_eq!((job.state, job.version), ("healthy", 1), "round {round}");
         if round == 1 {

@@ -1,4 +1,4 @@
-//! Instances with volumes: each returns to its own, and nothing is destroyed but by word.
+//! Instances with volumes: each returns to its own volume, and data is destroyed only by a client's request.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn task_of(world: &World, index: u32) -> Option<String> {
     Some(task.task_id.clone())
 }
 
-/// The volume on which the task of an index runs.
+/// Returns the volume on which the task of an index runs.
 fn volume_of(world: &World, index: u32) -> String {
     let task = task_of(world, index).expect("a task");
     world.volumes[&task].clone()
@@ -81,7 +81,7 @@ fn instances_return_to_their_volumes_whatever_happens_and_a_purge_frees_everythi
             submit(&mut world, changed(&spec, &format!("version {round}")));
         }
         assert_eq!(world.destroyed, [""; 0]);
-        // Each task had the volume of its index, and of no other.
+        // Each task had the volume of its index, and no other volume.
         for (task, volume) in &world.volumes {
             let name: TaskName = task.parse().expect("one of ours");
             if world.existing().contains(volume) {
@@ -95,7 +95,7 @@ fn instances_return_to_their_volumes_whatever_happens_and_a_purge_frees_everythi
         assert!(world.state.job("web").is_none());
         assert_eq!(world.state.volumes_behind(None, usize::MAX), []);
         assert_eq!(world.destroyed.len(), 3, "{:?}", world.destroyed);
-        // Nothing keeps offers coming any more.
+        // The scheduler no longer requests offers.
         assert!(world.is_suppressed("r") || world.state.roles().is_empty());
     }
 }
@@ -117,9 +117,9 @@ fn an_instance_waits_for_the_agent_of_its_volume_and_says_so() {
         world.toggle_agent();
     }
     world.return_others(&task);
-    // Much longer than the task of a service without a volume is waited for.
+    // A time much longer than the scheduler waits for the task of a service without a volume.
     world.calm(300, None);
-    // Nor does a new version find room.
+    // A new version finds no room either.
     let plan = plan_of(&world, &changed(&database(1), "another"));
     assert_eq!((plan.wants, plan.fits), (1, 0), "{plan:?}");
     let job = world.state.job("web").unwrap();
@@ -168,7 +168,7 @@ fn an_instance_whose_volume_is_released_begins_anew_while_its_agent_is_away() {
     let mut world = World::new(1, 3);
     instances_apart(&mut world, 2, 1);
     let old = volume_of(&world, 1);
-    // Much longer than the task of a service without a volume is waited for.
+    // A time much longer than the scheduler waits for the task of a service without a volume.
     world.calm(100, None);
     assert_eq!(volume_of(&world, 1), old);
     done(&mut world, release(1));
@@ -197,7 +197,7 @@ fn an_instance_that_is_too_many_on_an_agent_that_is_away_takes_no_others_place()
     world.calm(60, None);
     assert_ne!(task_of(&world, 0).unwrap(), first);
     assert_eq!(state_of(&world, "web"), "healthy");
-    // Its volume is kept for it.
+    // The instance's volume is kept for it.
     world.return_all();
     let name = "web".to_owned();
     let (count, purge) = (2, false);
@@ -415,7 +415,7 @@ fn an_instance_that_needs_more_or_less_keeps_its_volume() {
         );
         assert_eq!(world.reserved_of("cpus"), cpus);
     }
-    // More than there is beside it.
+    // The request exceeds the room beside the volume.
     spec.task.requests.insert("cpus".to_owned(), 5.0);
     submit(&mut world, spec.clone());
     world.calm(60, None);
@@ -424,7 +424,7 @@ fn an_instance_that_needs_more_or_less_keeps_its_volume() {
         why.contains("does not fit beside its volume") && why.contains("short of cpus:1"),
         "{why}"
     );
-    // A volume stays as it is.
+    // A volume cannot be changed.
     spec.volume = Some(Volume {
         size_mb: 20.0,
         path: "data".to_owned(),
@@ -442,7 +442,7 @@ fn what_is_held_for_an_instance_is_for_no_other_task() {
     world.calm(20, None);
     stop(&mut world, false);
     world.calm(10, None);
-    // Of four cpus, two are held for the instances.
+    // Two of four CPUs are held for the instances.
     submit(&mut world, service_named("other", 4));
     world.calm(30, None);
     assert_eq!(world.alive("other"), 2);
@@ -460,7 +460,7 @@ fn service_named(name: &str, count: u32) -> JobSpec {
 
 #[test]
 fn no_accept_names_more_resources_than_a_master_takes() {
-    // The most that a master takes.
+    // The largest number of resources that a master accepts.
     const MOST: usize = 1_024;
     let mut world = World::new(1, 0);
     world.add_agent("cpus:400;disk:10000");
@@ -525,7 +525,7 @@ fn the_role_of_a_job_with_volumes_stays() {
     };
     let told = refused(&mut world, Request::Submit(Box::new(other.clone())));
     assert!(told.contains("reserved for role \"r\""), "{told}");
-    // Nor is a version of another role gone back to.
+    // The job does not go back to a version of another role either.
     let without = JobSpec {
         volume: None,
         ..database(2)
@@ -543,7 +543,7 @@ fn the_role_of_a_job_with_volumes_stays() {
     let (name, version) = ("web".to_owned(), Some(first));
     let told = refused(&mut world, Request::Revert { name, version });
     assert!(told.contains("`role` as they were"), "{told}");
-    // Once its volumes are gone, it may go anywhere.
+    // Once its volumes are gone, the job may go anywhere.
     stop(&mut world, true);
     world.calm(30, None);
     submit(&mut world, other);
@@ -586,7 +586,7 @@ fn instances_that_do_not_fit_beside_their_volumes_keep_no_others_waiting() {
     assert_eq!(world.alive("web"), 40);
     stop(&mut world, false);
     world.calm(2, None);
-    // Agents of the last ten have room for more.
+    // Ten further agents have room for more.
     let more = Resources::parse("cpus:4", &Role::star()).expect("resources");
     for index in 30..40 {
         let volume = &world.state.jobs["web"].volumes[&index];
@@ -612,7 +612,7 @@ fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_l
         world.step(Input::Tick { kills_waiting: 0 });
         while answers_come_first && world.deliver() {}
         world.sync();
-        // The question would be in the queue of calls before the ACCEPT, and its answer behind it.
+        // The question would be in the queue of calls before the ACCEPT, and the response to it behind the ACCEPT.
         while world.deliver() {}
         world.step(Input::Tick { kills_waiting: 0 });
         while world.deliver() {}
@@ -621,7 +621,7 @@ fn a_volume_whose_launch_waits_for_a_slow_store_is_not_asked_for_before_it_has_l
         assert_eq!(state_of(&world, "web"), "healthy");
         let volume = volume_of(&world, 0);
         assert_eq!(world.existing(), std::slice::from_ref(&volume));
-        // Its record is durable.
+        // The volume's record is durable.
         world.sync();
         world.crash();
         assert_eq!(
@@ -644,7 +644,7 @@ fn instances_that_return_together_are_taken_off_what_is_wanted_at_once() {
     KEYED.set(0);
     launch(&mut world);
     assert_eq!(world.alive("web"), count as usize);
-    // Once as placed and once as wanted, where each would be looked at for each.
+    // The keys are computed once for placed and once for wanted instances, not for each pair.
     assert!(KEYED.get() <= 4 * count as usize, "{}", KEYED.get());
 }
 

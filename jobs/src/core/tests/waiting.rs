@@ -9,7 +9,7 @@ use crate::core::job::EVENTS_MAX;
 use crate::core::plan::AFTER_LOOKED_MAX;
 use crate::placement::Offer;
 
-/// The limit of the role's CPUs, and how many of them it uses.
+/// Returns a quota with a limit of the role's CPUs and their use.
 fn quota(limit: u64, consumed: u64) -> Quotas {
     let cpus = |amount| [(ResourceName::cpus(), Scalar::from_units(amount))];
     let quota = RoleQuota {
@@ -78,7 +78,7 @@ fn a_quota_that_keeps_tasks_waiting_is_told_instead_of_agents_that_are_short_by_
     assert_eq!(job.why, "a task waits for an offer that it fits");
 }
 
-/// A plan took them for free, and named no limit.
+/// Regression: a plan counted these CPUs as free, and named no limit.
 #[test]
 fn revocable_cpus_of_a_version_that_is_replaced_free_nothing_of_the_quota() {
     let mut world = World::new(1, 1);
@@ -191,7 +191,7 @@ fn of_very_many_jobs_that_wait_in_a_row_some_are_looked_at() {
     }
 }
 
-/// A plan counted on tasks that could not be submitted.
+/// Regression: a plan counted on tasks that could not be submitted.
 #[test]
 fn a_plan_of_what_is_refused_says_so() {
     let mut world = World::new(1, 1);
@@ -203,7 +203,7 @@ fn a_plan_of_what_is_refused_says_so() {
     assert!(plan.obstacles[0].starts_with(obstacle), "{plan:?}");
 }
 
-/// The history of a job of many instances had lost why its update went back.
+/// Regression: the history of a job of many instances had lost the reason of a rollback.
 #[test]
 fn what_a_job_did_is_remembered_beside_what_its_tasks_did() {
     let mut world = World::new(1, 4);
@@ -252,7 +252,7 @@ fn a_role_that_the_master_refuses_keeps_its_own_jobs_waiting_and_no_others() {
         // The same holds after a restart.
         world.crash();
     }
-    // A role that was taken is refused when the stream is opened again.
+    // The master refuses an accepted role when the stream is opened again.
     world.refused.insert("r".to_owned());
     world.disconnect();
     world.calm(5, None);
@@ -285,7 +285,7 @@ fn a_gang_that_gave_back_what_it_held_starts_once_the_rest_is_free() {
     submit(&mut world, service(4, 1, 1));
     world.calm(10, None);
     submit(&mut world, gang("wide", 12));
-    // It has held two of three agents in vain, and rests.
+    // The gang has held two of three agents in vain, and pauses.
     world.calm(60, None);
     assert_eq!(state_of(&world, "wide"), "pending");
     let name = "web".to_owned();
@@ -299,7 +299,7 @@ fn a_role_is_given_up_once_no_job_has_it_and_no_task_of_one_is_left() {
     let mut world = World::new(1, 2);
     submit(&mut world, service(2, 1, 1));
     world.calm(30, None);
-    // While the update has not ended, instances are in the role that the job had before.
+    // Until the update has ended, instances are in the job's previous role.
     world.refused.insert("other".to_owned());
     let mut moved = service(2, 1, 1);
     moved.role = "other".to_owned();

@@ -20,9 +20,9 @@ use super::super::{
 };
 use crate::spec::Cron;
 
-/// An agent has room for four tasks of one cpu.
+/// The resources of an agent: room for four tasks of one CPU.
 const RESOURCES: &str = "cpus:4;disk:100";
-/// Tasks of one cpu that an agent has room for.
+/// Tasks of one CPU for which an agent has room.
 pub(super) const SLOTS: u32 = 4;
 const ORIGIN: Duration = Duration::from_secs(1_700_000_000);
 
@@ -92,26 +92,26 @@ pub(super) struct World {
     since: Duration,
     ahead: Duration,
     pub(super) disk: BTreeMap<String, Vec<u8>>,
-    /// The keys of all that was written or deleted, with the bytes of the values.
+    /// The keys of all written or deleted records, with the bytes of their values.
     pub(super) written: Vec<(String, Option<usize>)>,
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
     agents: BTreeMap<String, Agent>,
     /// Open offers, with their agent and resources.
     offers: BTreeMap<String, (String, Resources)>,
-    /// Agents that were declined, until when.
+    /// Declined agents, with the time until which each is filtered.
     filters: BTreeMap<String, Duration>,
     next_offer: u64,
-    /// The racks of agents that have one.
+    /// The racks of agents that have a rack.
     pub(super) racks: BTreeMap<String, String>,
     inbox: VecDeque<Input>,
     unacknowledged: BTreeMap<String, TaskStatus>,
     unacknowledged_operations: BTreeMap<String, OperationStatus>,
     /// The volumes that were destroyed.
     pub(super) destroyed: Vec<String>,
-    /// The volume of each task that had one.
+    /// The volume of each task that had a volume.
     pub(super) volumes: BTreeMap<String, String>,
-    /// Agents cannot make volumes.
+    /// Whether agents fail to create volumes.
     pub(super) fails_to_create: bool,
     /// The maximum number of tasks of an ACCEPT; the master refuses a larger one.
     pub(super) accept_tasks_max: usize,
@@ -119,10 +119,10 @@ pub(super) struct World {
     pub(super) named: Vec<usize>,
     /// ACCEPT calls are lost on the way.
     pub(super) loses_accepts: bool,
-    /// Agents that were marked gone.
+    /// Agents that an operator marked gone.
     pub(super) gone_agents: BTreeSet<String>,
     launched: BTreeSet<String>,
-    /// Kills that the master has not taken when time passes next.
+    /// Kills that the master has not accepted when time passes next.
     pub(super) kills_waiting: usize,
     /// The tasks of all kills, in their order.
     pub(super) kills: Vec<String>,
@@ -133,7 +133,7 @@ pub(super) struct World {
     pub(super) launches: Vec<(String, usize)>,
     /// The roles in which the master makes no offers.
     pub(super) suppressed: BTreeSet<String>,
-    /// Batches succeed this often in ten.
+    /// The number of batches in ten that succeed.
     pub(super) success_in_ten: u64,
     next_request: u64,
     /// The events of jobs, in order.
@@ -141,7 +141,7 @@ pub(super) struct World {
     /// The roles that the master refuses.
     pub(super) refused: BTreeSet<String>,
     roles: BTreeSet<String>,
-    /// Tasks take their time to end when they are killed.
+    /// Whether killed tasks take time to end.
     pub(super) is_slow_to_end: bool,
 }
 
@@ -325,7 +325,7 @@ impl World {
         found.map(|(name, _)| name.clone())
     }
 
-    /// An update of an agent, which is repeated until it is acknowledged.
+    /// Sends an agent's update, which is repeated until it is acknowledged.
     fn tell(&mut self, id: &str, agent: &str, state: TaskState, healthy: Option<bool>) {
         let status = TaskStatus {
             task_id: TaskId {
@@ -460,7 +460,7 @@ impl World {
         Some(id)
     }
 
-    /// The clock was ahead by this; it is set back while the process is away.
+    /// Sets the clock, which was ahead by this time, back while the process is away.
     pub(super) fn set_back(&mut self, time: Duration) {
         self.sync();
         self.since -= time;
@@ -493,7 +493,7 @@ impl World {
         }
     }
 
-    /// The process does nothing for a while; its inbox waits. The first that it hears of is the time.
+    /// Suspends the process for a while; its inbox waits. The first input afterwards is the time.
     pub(super) fn stand_still(&mut self, time: Duration) {
         self.since += time;
         let kills_waiting = std::mem::take(&mut self.kills_waiting);
@@ -517,7 +517,7 @@ impl World {
         self.agents.keys().cloned().collect()
     }
 
-    /// Slots of an agent that nobody has, where others have taken some.
+    /// Returns the free slots of an agent of which other frameworks have taken some.
     pub(super) fn free(&self, agent: &str, taken: u32) -> u32 {
         let own = self.agents.get(agent).map_or(0, |agent| agent.tasks.len());
         let of_agent = self.offers.values().filter(|(at, _)| at == agent);
@@ -525,7 +525,7 @@ impl World {
         SLOTS - taken - offered - u32::try_from(own).unwrap()
     }
 
-    /// Slots that the scheduler's tasks have.
+    /// Returns the number of slots that the scheduler's tasks have.
     pub(super) fn used(&self) -> u32 {
         let tasks = self.agents.values().map(|agent| agent.tasks.len());
         u32::try_from(tasks.sum::<usize>()).unwrap()
@@ -598,7 +598,7 @@ impl World {
         self.tell(id, &agent, TaskState::TaskFinished, None);
     }
 
-    /// Time without faults in which every task runs and ends as it will.
+    /// Lets time pass without faults, in which every task runs and ends by itself.
     pub(super) fn calm(&mut self, seconds: u64, ill_version: Option<u64>) {
         for _ in 0..seconds {
             for _ in 0..8 {
@@ -612,7 +612,7 @@ impl World {
         }
     }
 
-    /// Tasks that live on agents that are there.
+    /// Returns the number of tasks that live on agents that are not away.
     pub(super) fn alive(&self, job: &str) -> usize {
         let tasks = self.agents.values().filter(|agent| !agent.is_away);
         let tasks = tasks.flat_map(|agent| agent.tasks.keys());

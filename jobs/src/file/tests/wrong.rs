@@ -20,7 +20,7 @@ fn assert_told(cases: &[(&str, &str)]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// The wrong part behind a good job, which has three lines.
+/// Appends each wrong part to a good job of three lines, and checks the message.
 fn assert_told_behind(cases: &[(&str, &str)]) {
     let whole: Vec<(String, &str)> = cases
         .iter()
@@ -300,7 +300,7 @@ fn a_file_that_is_made_to_take_long_is_refused_soon_with_a_hundred_mistakes_at_m
         assert!(text.len() <= FILE_BYTES_MAX, "{}", text.len());
         let begun = std::time::Instant::now();
         let mistakes = submission(&text).expect_err(told);
-        // Of a slow machine that does other things: of minutes it is far enough away.
+        // A bound for a slow machine under load: still far below minutes.
         assert!(
             begun.elapsed().as_secs() < 10,
             "{told}: {:?}",

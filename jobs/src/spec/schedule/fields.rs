@@ -1,4 +1,4 @@
-//! The five fields of a schedule as sets of numbers, and the next local time that is in all of them.
+//! The five fields of a schedule as sets of numbers, and the next local time in all of them.
 //!
 //! Knows no time zone.
 
@@ -7,7 +7,7 @@ use jiff::{SignedDuration, ToSpan as _};
 
 use super::ScheduleError;
 
-/// The names, and the fields that they stand for.
+/// The names of schedules, and the fields that they stand for.
 const NAMES: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
     ("@daily", "0 0 * * *"),
@@ -21,7 +21,7 @@ const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
 ];
 const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-/// 29 February comes at least every eight years.
+/// A date 29 February comes at least every eight years.
 const DAYS_MAX: usize = 366 * 9;
 
 /// A kind of field: its title, its range, and the names of its numbers from `least`.
@@ -49,7 +49,7 @@ const fn kind(name: &'static str, least: u8, most: u8, names: &'static [&'static
     }
 }
 
-/// Numbers up to 63, and whether the text began with a star.
+/// A set of numbers up to 63, and whether its text began with a star.
 #[derive(Clone, Copy, Debug)]
 struct Set {
     bits: u64,
@@ -61,7 +61,7 @@ impl Set {
         self.bits & (1 << number) != 0
     }
 
-    /// The least number of the set from `number` on.
+    /// Returns the least number of the set from `number` on.
     fn from(self, number: u8) -> Option<u8> {
         (number..64).find(|number| self.has(*number))
     }
@@ -103,11 +103,11 @@ impl Fields {
             months: set(3)?,
             weekdays: set(4)?,
         };
-        // Sunday is 0 and 7.
+        // Sunday is both 0 and 7.
         if fields.weekdays.has(7) {
             fields.weekdays.bits |= 1;
         }
-        // A leap year of the present, so that each day of a calendar is there.
+        // The year is a leap year, so that each day of a calendar occurs.
         match fields.next_from(jiff::civil::datetime(2024, 1, 1, 0, 0, 0, 0)) {
             Some(_) => Ok(fields),
             None => Err(ScheduleError::Never {
@@ -177,7 +177,7 @@ impl Kind {
         Ok(Set { bits, has_star })
     }
 
-    /// `*`, a number, a range, and a step behind a star or range.
+    /// Parses `*`, a number or a range, optionally with a step after a star or a range.
     fn part(&self, part: &str) -> Option<u64> {
         let (range, step) = match part.split_once('/') {
             Some((range, step)) => (
@@ -228,18 +228,18 @@ impl Kind {
     }
 }
 
-/// The names that stand for schedules, for messages.
+/// Returns the names that stand for schedules, for messages.
 pub(super) fn names() -> String {
     NAMES.map(|(name, _)| format!("`{name}`")).join(", ")
 }
 
-/// The whole minute after a time.
+/// Returns the first whole minute after a time.
 pub(super) fn minute_after(time: DateTime) -> Option<DateTime> {
     let time = time.checked_add(SignedDuration::from_mins(1)).ok()?;
     Some(time.date().at(time.hour(), time.minute(), 0, 0))
 }
 
-/// Parts of a date are not negative.
+/// Converts a part of a date, which is never negative.
 fn number(part: i8) -> u8 {
     part.unsigned_abs()
 }

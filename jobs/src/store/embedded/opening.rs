@@ -16,7 +16,7 @@ use super::{CACHE_BYTES, RECORDS, StoreError};
 const MARKER: &str =
     "There are jobs in jobs.redb: without this file an empty one would be taken for a new one.\n";
 
-/// Opens or makes the file, which nobody but its owner reads from now on, and reads all that it has.
+/// Opens or creates the file, readable by its owner only from now on, and reads all its records.
 pub(super) fn open(path: &Path) -> Result<(Database, Records), StoreError> {
     let marker = path.with_extension("marker");
     let marker_error = |source| StoreError::Marker {
@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path) -> Result<(Database, Records), StoreError> {
     Ok(opened)
 }
 
-/// Opens a file again that was opened before.
+/// Opens a file that was opened before.
 pub(super) fn reopen(path: &Path) -> Result<Database, StoreError> {
     unless_damaged(failed(path), || {
         database_file::open(path, CACHE_BYTES).map_err(failed(path))

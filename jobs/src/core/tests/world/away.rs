@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// The agent of a task goes away.
+    /// Takes the agent of a task away.
     pub(in crate::core::tests) fn lose_agent_of(&mut self, id: &str) {
         let name = self.agent_of(id).expect("a task that lives");
         self.set_away(name, true);

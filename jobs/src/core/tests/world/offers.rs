@@ -86,7 +86,7 @@ impl World {
         self.inbox.push_back(Input::Offers(offers));
     }
 
-    /// Offers an agent to a role, unless something of the agent is on offer already.
+    /// Offers an agent to a role, unless resources of the agent are on offer already.
     pub(in crate::core::tests) fn offer_in(&mut self, role: &str, agent: &str, slots: u32) {
         if self.offers.values().any(|(out, _)| out == agent) {
             return;
@@ -110,7 +110,7 @@ impl World {
         self.suppressed.contains(role)
     }
 
-    /// Slots that are on offer to the scheduler.
+    /// Returns the number of slots on offer to the scheduler.
     pub(in crate::core::tests) fn offered(&self) -> u32 {
         self.offers
             .values()

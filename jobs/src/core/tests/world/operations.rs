@@ -73,7 +73,7 @@ impl World {
         amounts.map(|amount| amount.to_f64()).sum()
     }
 
-    /// The volumes that are on agents.
+    /// Returns the volumes that exist on agents.
     pub(in crate::core::tests) fn existing(&self) -> Vec<String> {
         let totals = self
             .agents
