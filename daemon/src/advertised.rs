@@ -10,14 +10,13 @@ use std::sync::OnceLock;
 
 use meseta_resources::HostPort;
 
-/// Destinations that lead out of this machine. Both are set aside for documentation, and are routed like any address of
-/// another machine.
+/// Destinations outside this machine. Both are reserved for documentation, and are routed like any other machine's address.
 const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The discard port; nothing is sent to it.
+/// The discard port; no data is sent to it.
 const PORT: u16 = 9;
 
 /// Returns the address to advertise for a daemon that listens on `listen`.
@@ -29,8 +28,8 @@ pub fn advertised_ip(listen: IpAddr, peers: &[IpAddr]) -> IpAddr {
     advertised_by(listen, peers, &source_towards, interface_addresses)
 }
 
-/// Chooses the address by a routing table, which gives the address from which a destination is reached, and the addresses of the
-/// machine's interfaces.
+/// Chooses the address by the machine's interfaces and a routing table, which maps a destination to the source address for
+/// it.
 fn advertised_by(
     listen: IpAddr,
     peers: &[IpAddr],
@@ -47,7 +46,7 @@ fn advertised_by(
         IpAddr::V6(_) => vec![elsewhere_v6, elsewhere_v4],
     };
     let peers = peers.iter().map(IpAddr::to_canonical);
-    // A socket on an IPv4 address takes no connection by IPv6.
+    // A socket on an IPv4 address accepts no connection over IPv6.
     let peers = peers.filter(|peer| !peer.is_loopback() && (listen.is_ipv6() || peer.is_ipv4()));
     let found = peers.chain(others).filter_map(source_towards);
     let mut found = found.filter(|ip| is_reachable(*ip));
@@ -63,7 +62,7 @@ fn advertised_by(
     })
 }
 
-/// The addresses of this machine's interfaces at which other machines can reach it, in the kernel's order.
+/// Returns the addresses of this machine's interfaces that other machines can reach, in the kernel's order.
 fn interface_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
         return Vec::new();
@@ -90,7 +89,7 @@ pub fn is_of_this_machine(ip: IpAddr) -> bool {
     ip.is_loopback() || source_towards(ip) == Some(ip)
 }
 
-/// The address from which this machine would send to `destination`; `None` without a route.
+/// Returns the address from which this machine would send to `destination`; `None` without a route.
 fn source_towards(destination: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match destination {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -101,7 +100,7 @@ fn source_towards(destination: IpAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Errors of a bind to an address that the machine lacks, or whose family it lacks.
+/// Errors of a bind to an address or an address family that the machine lacks.
 const ABSENT: [i32; 2] = [
     nix::errno::Errno::EADDRNOTAVAIL as i32,
     nix::errno::Errno::EAFNOSUPPORT as i32,
@@ -136,7 +135,7 @@ pub fn usual_address(port: u16) -> String {
     HostPort::new(usual_loopback().to_string(), port).to_string()
 }
 
-/// Reason why a flag's address cannot be used.
+/// The reason why a flag's address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpFlagError {
     #[error("invalid IP address; give one such as 10.0.0.1 or fd00::1, without brackets and port")]
@@ -159,7 +158,8 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, IpFlagError> {
 /// Parses `--advertise_ip`.
 ///
 /// # Errors
-/// The text is not an IP address, or is one that no client can connect to.
+///
+/// The text is not an IP address, or no client can connect to the address.
 pub fn parse_advertised_ip(text: &str) -> Result<IpAddr, IpFlagError> {
     let ip = parse_ip(text)?;
     match ip.is_unspecified() || ip.is_multicast() {

@@ -90,7 +90,7 @@ pub struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalUser {
     Id(u32),
-    /// The kernel does not tell.
+    /// The kernel does not report the owner.
     Unknown,
 }
 
@@ -171,7 +171,7 @@ pub enum AuthenticationError {
     TooMany,
     /// Too many credentials are being checked.
     Busy,
-    /// Refused for a reason other than credentials, which the text gives.
+    /// A refusal for a reason other than credentials, given by the text.
     Forbidden(&'static str),
     /// A browser sent the request for a page whose origin is not allowed.
     Page(browser::BlockedRequest),
@@ -202,7 +202,7 @@ impl AuthenticationError {
         Cow::Borrowed(text)
     }
 
-    /// The answer to an HTTP request.
+    /// Returns the response to an HTTP request.
     #[must_use]
     pub fn response(&self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.text().into_owned()));
@@ -224,7 +224,7 @@ impl AuthenticationError {
         response
     }
 
-    /// The answer to a gRPC call.
+    /// Returns the status of the gRPC response.
     #[must_use]
     pub fn status_of_grpc(&self) -> tonic::Status {
         let text = self.text();
@@ -242,7 +242,7 @@ impl AuthenticationError {
 pub struct Approvers(Arc<Rules>);
 
 impl Approvers {
-    /// The rights of a principal.
+    /// Returns the rights of a principal.
     #[must_use]
     pub fn of_principal(&self, principal: Option<String>) -> Approver {
         self.0.authorizer().approver(principal)
@@ -252,21 +252,21 @@ impl Approvers {
 /// The authentication rules of one daemon.
 #[derive(Debug)]
 pub struct Authentication {
-    /// `master` or `agent`, for the names of realms.
+    /// The daemon, `master` or `agent`, for the names of realms.
     daemon: &'static str,
     rules: Arc<Rules>,
     authenticated: Vec<Realm>,
-    /// The daemon listens beyond loopback.
+    /// Whether the daemon listens beyond loopback.
     exposed: bool,
-    /// Connections are to be encrypted.
+    /// Whether connections must be encrypted.
     encrypted: bool,
-    /// Agents must present a certificate.
+    /// Whether agents must present a certificate.
     certified_agents: bool,
     /// Paths disabled by `--firewall_rules`.
     disabled: Vec<String>,
     /// The rules for requests from browsers.
     pages: Policy,
-    /// The served certificate, whose names are this daemon's.
+    /// The served certificate, whose names are the daemon's own.
     certificate: Option<Arc<Served>>,
     /// The local users who are trusted without credentials.
     local_trust: LocalTrust,
@@ -330,7 +330,7 @@ impl Authentication {
         self.disabled.iter().any(|shut| shut == path)
     }
 
-    /// Authenticates a request. `peer` is that of the connection, if there is one.
+    /// Authenticates a request. `peer` is the peer of its connection, if any.
     pub async fn authenticate(
         &self,
         realm: Realm,
@@ -444,8 +444,8 @@ impl Authentication {
         }
     }
 
-    /// The principal that a certificate names. A principal that is not among the credentials is rejected, with a
-    /// certificate as with a secret.
+    /// Returns the principal that a certificate names. A principal without credentials is rejected, with a certificate as
+    /// with a secret.
     fn certified(&self, certificate: &PeerCertificate) -> Option<String> {
         let Some(named) = certificate.named_principal() else {
             return certificate.principal();
@@ -457,7 +457,7 @@ impl Authentication {
     }
 }
 
-/// The verified source of a claim.
+/// Returns the verified source of a claim.
 fn source(peer: &Peer) -> Source {
     let certificate = peer.certificate.as_ref();
     if let Some(name) = certificate.and_then(|certificate| certificate.principal()) {

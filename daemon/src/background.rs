@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 /// The nice value, of 19: a thread at 10 gets a ninth of the time of a thread at 0 beside it.
 const NICE: i32 = 10;
 
-/// Whether a thread that has lowered its priority may take it back. Tried once, on a thread of its own.
+/// Whether a thread that has lowered its priority may raise it again. Tested once, on a separate thread.
 static MAY_RAISE: LazyLock<bool> = LazyLock::new(|| {
     let tried = std::thread::Builder::new().spawn(|| {
         let usual = rustix::process::getpriority_process(None)?;
@@ -29,7 +29,7 @@ pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     })
 }
 
-/// The calling thread's priority is lower for as long as this is there.
+/// A guard that keeps the calling thread's priority lower while it exists.
 struct Lowered {
     usual: Option<i32>,
 }

@@ -53,7 +53,7 @@ impl MinRate {
         }
     }
 
-    /// Something has come, and nothing more is waited for until [`MinRate::resume`].
+    /// Notes that data has come and that the reader waits for no more until [`MinRate::resume`].
     pub fn rest(&mut self, now: Instant) {
         self.paused_since.get_or_insert(now);
     }
@@ -149,7 +149,7 @@ impl BodyError {
         response
     }
 
-    /// The answer to a gRPC call.
+    /// Returns the status of the gRPC response.
     #[must_use]
     pub fn status_of_grpc(self) -> tonic::Status {
         let text = self.to_string();
@@ -165,7 +165,7 @@ impl BodyError {
     }
 }
 
-/// The answer to a request that its budget has no room for.
+/// Returns the response to a request for which its budget has no room.
 #[must_use]
 pub fn no_memory(exhausted: Exhausted) -> Response {
     BodyError::from(exhausted).response()

@@ -12,7 +12,7 @@ use crate::calendar;
 /// The value of Mesos's field for the user who built the program.
 const BUILD_USER: &str = "meseta";
 
-/// Version, commit and date of the program.
+/// The version, commit and date of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
     /// The version of Meseta, not that of the Mesos interface.
@@ -35,7 +35,7 @@ impl Default for BuildInfo {
 }
 
 impl BuildInfo {
-    /// The date in UTC as Mesos writes it, `2026-11-22 13:05:06`, or `unknown`.
+    /// Returns the date in UTC in Mesos's form, `2026-11-22 13:05:06`, or `unknown`.
     pub fn date(&self) -> String {
         let Some(time) = self.time else {
             return "unknown".to_owned();
@@ -44,12 +44,12 @@ impl BuildInfo {
         format!("{day} {time}")
     }
 
-    /// Seconds since 1970; 0, as Mesos has no other word for it, if they are not known.
+    /// Returns the seconds since 1970; an unknown date is 0, for lack of another value in Mesos.
     fn seconds(&self) -> f64 {
         std::time::Duration::from_secs(self.time.unwrap_or_default()).as_secs_f64()
     }
 
-    /// The part of `/version` and `/state` that is of the build.
+    /// Returns the build's part of `/version` and `/state`.
     pub fn view(&self) -> BuildView {
         BuildView {
             build_date: self.date(),
@@ -59,7 +59,7 @@ impl BuildInfo {
         }
     }
 
-    /// The answer to `/version`, of a daemon with this version of Mesos's interface.
+    /// Returns the response to `/version` for a daemon with this version of Mesos's interface.
     pub fn version_view<'a>(&self, interface: &'a str) -> VersionView<'a> {
         VersionView {
             build: self.view(),
@@ -68,7 +68,7 @@ impl BuildInfo {
         }
     }
 
-    /// The answer to the call GET_VERSION.
+    /// Returns the response to the call GET_VERSION.
     pub fn version_info(&self, interface: &str) -> VersionInfo {
         VersionInfo {
             version: interface.to_owned(),
@@ -81,7 +81,7 @@ impl BuildInfo {
     }
 }
 
-/// The build under the names of Mesos.
+/// The build, under Mesos's field names.
 #[derive(Clone, Debug, Serialize)]
 pub struct BuildView {
     build_date: String,

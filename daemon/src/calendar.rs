@@ -1,6 +1,6 @@
-//! Times as people read them: in UTC, to the second.
+//! Times in a form for people: in UTC, to the second.
 
-/// A time in seconds since 1970, as `2026-11-22T13:05:06Z`.
+/// Formats seconds since 1970 as `2026-11-22T13:05:06Z`.
 pub fn utc(seconds: f64) -> String {
     // A time before 1970 or an invalid one counts as 1970.
     let whole = std::time::Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_secs());
@@ -8,7 +8,7 @@ pub fn utc(seconds: f64) -> String {
     format!("{day}T{time}Z")
 }
 
-/// A day as `2026-11-22` and a time of day as `13:05:06`, in UTC, of whole seconds since 1970.
+/// Formats whole seconds since 1970 in UTC, as a day `2026-11-22` and a time of day `13:05:06`.
 pub fn day_and_time(seconds: u64) -> (String, String) {
     const DAY: u64 = 86_400;
     let (days, time) = (seconds / DAY, seconds % DAY);
@@ -29,7 +29,7 @@ fn date(days: u64) -> (u64, u64, u64) {
     let (era, of_era) = ((days + EPOCH) / ERA, (days + EPOCH) % ERA);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / (ERA - 1)) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // March is 0; five months have 153 days.
+    // Month 0 is March; five months have 153 days.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 {

@@ -101,12 +101,12 @@ impl Reply {
     }
 }
 
-/// Cheap to clone; connections are kept and shared.
+/// A client that is cheap to clone; connections are kept and shared.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
     options: Options,
-    /// Sent with every request: who this is.
+    /// The `Authorization` header of every request, which identifies this daemon.
     authorization: Option<HeaderValue>,
 }
 
@@ -160,7 +160,7 @@ impl Client {
         self.request(Call::get(url)).await
     }
 
-    /// Any request; the answer's status is the caller's to judge.
+    /// Sends any request. The caller evaluates the status of the response.
     pub async fn request(&self, call: Call) -> Result<Reply, Error> {
         let url = call.url.clone();
         let whole = async {
@@ -247,7 +247,7 @@ impl Client {
     }
 }
 
-/// Opens connections: in the clear for `http`, over TLS for `https`.
+/// Opens connections: plain for `http`, over TLS for `https`.
 pub type Connector = HttpsConnector<HttpConnector>;
 
 /// Returns a connector for gRPC, which is HTTP/2.
@@ -280,7 +280,7 @@ fn connector_for(config: tls::ClientConfig, timeout: Duration, http2: bool) -> C
     }
 }
 
-/// A request in the making.
+/// A request under construction.
 #[derive(Clone, Debug)]
 pub struct Call {
     method: Method,
@@ -310,7 +310,7 @@ impl Call {
         Self::new(Method::POST, url)
     }
 
-    /// POST of a message, with `Content-Type` and `Accept` of its encoding.
+    /// Builds a POST of a message, with `Content-Type` and `Accept` of its encoding.
     #[must_use]
     pub fn message<T: WireMessage>(url: &str, media: MediaType, message: &T) -> Self {
         Self::post(url)
@@ -342,7 +342,7 @@ impl Call {
     }
 }
 
-/// The records of an answer as they come.
+/// The records of a response, as they arrive.
 #[derive(Debug)]
 pub struct RecordStream {
     url: String,
@@ -363,7 +363,7 @@ impl RecordStream {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The next record; none at the orderly end of the stream. May be cancelled without loss.
+    /// Returns the next record, or `None` at the regular end of the stream. May be cancelled without loss.
     pub async fn next_record(&mut self) -> Result<Option<Bytes>, Error> {
         let url = || self.url.clone();
         loop {
@@ -394,7 +394,7 @@ impl RecordStream {
         }
     }
 
-    /// The next record as a message in the given encoding.
+    /// Returns the next record as a message in the given encoding.
     pub async fn next_message<T: WireMessage>(
         &mut self,
         media: MediaType,
@@ -424,7 +424,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let (go, going) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            // Until then connections are opened and nothing is answered.
+            // Until this signal, connections are opened and no request is answered.
             let _ = going.await;
             while let Ok((mut stream, _)) = listener.accept().await {
                 let _read = stream.read(&mut [0; 1024]).await;

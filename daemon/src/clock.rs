@@ -1,4 +1,4 @@
-//! The time that a core is given: the runtime's monotonic clock and the wall's.
+//! The time for a core: the runtime's monotonic clock and the system clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Moments count from now.
+    /// Creates a clock whose times count from now.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -7,7 +7,7 @@ use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::Predicate;
 
-/// Marks an answer, among its extensions.
+/// Marks a response as compressible, by its extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Compressible;
 

@@ -16,7 +16,7 @@ use crate::work_dir;
 /// The first bytes of a database file. The database writes them last when it creates a file.
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// The header that the magic number is the beginning of, in bytes; records are behind it.
+/// The bytes of the header, which begins with the magic number; records follow it.
 const HEADER_BYTES: usize = 320;
 
 /// The reason why a file cannot be used.
@@ -26,9 +26,9 @@ pub enum Fault {
     InUse,
     /// The system cannot open, read or write the file, which says nothing about its contents: [`cure`] has the remedy.
     File(io::Error),
-    /// The database does not open it.
+    /// The database cannot open the file.
     Open(Box<redb::Error>),
-    /// The database panicked on it.
+    /// The database panicked while reading the file.
     Unreadable,
 }
 
@@ -75,11 +75,12 @@ pub fn cure(error: &io::Error) -> &'static str {
     }
 }
 
-/// Whether there is nothing in a file, so that a database may be begun in it: it is not there, or empty, or was left by a
-/// database that did not come to the end of making it, which a full disk or a crash keeps it from.
+/// Whether a file has no content, so that a new database may be created in it: the file is missing or empty, or its
+/// creation was interrupted by a full disk or a crash.
 ///
 /// # Errors
-/// [`Fault::File`].
+///
+/// Returns [`Fault::File`].
 pub fn is_blank(path: &Path) -> Result<bool, Fault> {
     match File::open(path) {
         Ok(file) => holds_nothing(&file).map_err(Fault::File),
@@ -88,10 +89,10 @@ pub fn is_blank(path: &Path) -> Result<bool, Fault> {
     }
 }
 
-/// Whether a file has neither a magic number nor anything behind its header. Reads it from where it stands.
+/// Whether a file has neither a magic number nor data after its header. Reads from the current position.
 fn holds_nothing(file: &File) -> io::Result<bool> {
     const CHUNK_BYTES: usize = 64 * 1024;
-    // A device has no end.
+    // A device has no end of file.
     let mut left = file.take(file.metadata()?.len());
     let mut header = Vec::with_capacity(HEADER_BYTES);
     left.by_ref()
@@ -140,7 +141,7 @@ pub fn inspect<T, E>(
 /// Every [`Fault`] but [`Fault::Unreadable`].
 pub fn open(path: &Path, cache_bytes: usize) -> Result<Database, Fault> {
     let file = work_dir::create_file(path).map_err(Fault::File)?;
-    // The database keeps this lock. Before it is had, another process may be making the file.
+    // The database keeps this lock. Before the lock is taken, another process may be creating the file.
     locked(file.try_lock())?;
     let length = file.metadata().map_err(Fault::File)?.len();
     if length > 0 && holds_nothing(&file).map_err(Fault::File)? {
@@ -166,7 +167,7 @@ pub fn unless_damaged<T, E>(
     failed: impl Fn(Fault) -> E,
     read: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
-    // Nothing that the closure touches outlives a panic in it.
+    // No state of the closure outlives a panic in it.
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(failed(Fault::Unreadable)))
 }
 

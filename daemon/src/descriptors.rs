@@ -18,7 +18,7 @@ pub fn open_in(process: &Path) -> Option<usize> {
     Some(entries.count().saturating_sub(1))
 }
 
-/// The limit in force.
+/// Returns the current limit on open files.
 #[must_use]
 pub fn limit() -> Option<u64> {
     use rustix::process::{Resource, getrlimit};

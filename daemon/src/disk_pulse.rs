@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A disk that has not answered for this long is reported: longer than a slow disk takes for a burst of writes.
+/// The time without a response after which a disk is reported: longer than a slow disk takes for a burst of writes.
 pub const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The maximum that one look adds to the silence. A longer gap between looks means that the daemon itself stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// The time between two looks of [`watch`].
+/// The time between two checks of [`watch`].
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The heartbeat of the thread that uses the disk. Cheap to clone.
+/// The heartbeat of a thread that uses the disk. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct DiskPulse {
     shared: Arc<Shared>,
@@ -32,24 +32,24 @@ struct Shared {
 }
 
 impl DiskPulse {
-    /// A call to the disk is about to be made.
+    /// Notes that a call to the disk begins.
     pub fn begin(&self) {
         self.beat();
         self.shared.is_busy.store(true, Ordering::Release);
     }
 
-    /// The disk has answered; more calls follow.
+    /// Notes that the disk has responded; more calls follow.
     pub fn beat(&self) {
         self.shared.beats.fetch_add(1, Ordering::Release);
     }
 
-    /// The disk has answered the last call.
+    /// Notes that the disk has responded to the last call.
     pub fn end(&self) {
         self.shared.is_busy.store(false, Ordering::Release);
     }
 }
 
-/// Adds up how long the disk has not answered.
+/// Measures the time for which the disk has not responded.
 #[derive(Debug)]
 pub struct SilenceWatch {
     pulse: DiskPulse,
@@ -59,7 +59,7 @@ pub struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    /// Begins to watch this pulse.
+    /// Starts to watch this pulse.
     #[must_use]
     pub fn new(pulse: DiskPulse, now: Instant) -> Self {
         Self {
@@ -98,21 +98,21 @@ impl DiskSilence {
         self.millis.store(millis, Ordering::Relaxed);
     }
 
-    /// Zero while the disk answers.
+    /// Returns the time, which is zero while the disk responds.
     #[must_use]
     pub fn get(&self) -> Duration {
         Duration::from_millis(self.millis.load(Ordering::Relaxed))
     }
 
-    /// The silence that is to be reported: none that is as short as a slow disk's.
+    /// Returns the time if it must be reported: shorter times are normal for a slow disk.
     #[must_use]
     pub fn reported(&self) -> Option<Duration> {
         Some(self.get()).filter(|silence| *silence >= SILENT_AFTER)
     }
 }
 
-/// Looks once a second whether the disk answers, and keeps `silence` up. Calls `report` with `true` when the disk has not
-/// answered for [`SILENT_AFTER`], and with `false` when it answers again.
+/// Checks once a second whether the disk responds, and updates `silence`. Calls `report` with `true` when the disk has not
+/// responded for [`SILENT_AFTER`], and with `false` when it responds again.
 pub async fn watch(pulse: DiskPulse, silence: DiskSilence, report: impl Fn(bool)) -> Infallible {
     let mut watch = SilenceWatch::new(pulse, now());
     let mut is_reported = false;
@@ -126,7 +126,7 @@ pub async fn watch(pulse: DiskPulse, silence: DiskSilence, report: impl Fn(bool)
     }
 }
 
-/// The time of the runtime, which tests move.
+/// Returns the time of the runtime, which tests control.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -152,7 +152,7 @@ mod tests {
         let mut watch = SilenceWatch::new(pulse.clone(), now);
         assert_eq!(look_for(&mut watch, &mut now, 100), Duration::ZERO, "idle");
         pulse.begin();
-        // The first look has seen the call begin.
+        // The first check sees that the call has begun.
         assert_eq!(look_for(&mut watch, &mut now, 41), 40 * SECOND);
         pulse.beat();
         assert_eq!(look_for(&mut watch, &mut now, 1), Duration::ZERO);

@@ -27,9 +27,9 @@ const LARGE_STALL_FACTOR: u32 = 2;
 /// The rules for the division of the capacity.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The capacity. A larger request is granted alone.
+    /// The capacity. A larger request is granted only alone.
     pub units_max: usize,
-    /// Whether a group leaves the others as much as it has itself, but for the first that it takes.
+    /// Whether a group must leave others as many units as it has itself, except for its first request.
     pub leaves_half: bool,
     /// The time after which a permit without progress is revoked when others wait.
     pub stall_timeout: Option<Duration>,
@@ -151,7 +151,7 @@ impl Table {
             } else if self.fits(&group, units) {
                 self.grant(position, now);
             } else if self.revoke_most_stalled(&group, now) {
-                // Perhaps it fits now.
+                // The request may fit now.
                 continue;
             } else if self.units_of(&group) == 0 {
                 // No waiter overtakes it, or a large request would never find room.
@@ -195,7 +195,7 @@ impl Table {
         Some(holder)
     }
 
-    /// Whether others may have the room of a holder: it has stood still, or has most of the room and is slow.
+    /// Whether others may have a holder's units: it has stalled, or it has most of the units and is slow.
     fn is_stalled(&self, holder: &Holder, allowed: Duration, now: Instant) -> bool {
         let Some(last_progress) = holder.last_progress else {
             return false;
@@ -267,10 +267,11 @@ impl FairSemaphore {
         self.table().rules.units_max
     }
 
-    /// Waits for room.
+    /// Waits for units.
     ///
     /// # Errors
-    /// When too many wait already.
+    ///
+    /// Too many requests wait already.
     pub async fn take(&self, group: Group, units: usize) -> Result<Permit, QueueFull> {
         self.take_after(group, units, 0).await
     }
@@ -352,7 +353,7 @@ impl Drop for WaitGuard {
     }
 }
 
-/// Units taken of the semaphore, until dropped or revoked.
+/// Units of the semaphore, held until dropped or revoked.
 #[derive(Debug)]
 pub struct Permit {
     semaphore: FairSemaphore,
@@ -403,7 +404,7 @@ impl Permit {
         }
     }
 
-    /// Cancelled when the permit is revoked for others: its work must end.
+    /// Returns the token that is cancelled when the permit is revoked for others: its work must end.
     #[must_use]
     pub fn revoked(&self) -> &CancellationToken {
         &self.revoked

@@ -31,16 +31,16 @@ use crate::background;
 const READS_AT_ONCE: usize = 8;
 /// The longest wait of a read for its turn.
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The limit of a read: longer than a busy disk takes, and shorter than the wait for a turn.
+/// The time limit of a read: longer than a busy disk takes, and shorter than the wait for a turn.
 pub const READ_MAX: Duration = Duration::from_secs(20);
-/// Threads that may wait for a file system which does not answer, beside those that read.
+/// Threads that may wait for an unresponsive file system, in addition to those that read.
 const STUCK_MAX: usize = 64;
 /// Threads that may wait for one place. Beyond this number, reads there fail at once.
 const STUCK_AT_PLACE_MAX: usize = 4;
 /// Bytes of a download that are read at a time, and the limit of its bytes in memory.
 const CHUNK_BYTES: usize = 32 * 1024;
 const CHUNKS_AHEAD: usize = 2;
-/// Downloads at a time unless fewer are wanted: their pieces take 16 MiB.
+/// Concurrent downloads, unless fewer are configured: their pieces take 16 MiB.
 const DOWNLOADS_MAX: usize = 256;
 /// The longest time for which a reader may take nothing.
 pub const STALL_MAX: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ struct Inner {
     stuck: Mutex<Stuck>,
 }
 
-/// Reads whose callers have left, although their threads still wait.
+/// Abandoned reads, whose threads still wait.
 #[derive(Debug, Default)]
 struct Stuck {
     total: usize,
@@ -103,7 +103,7 @@ impl Drop for StuckRead {
     }
 }
 
-/// Ends a read when its thread is done, or has panicked.
+/// Ends a read once its thread has finished or panicked.
 struct ReadThread(Arc<Mutex<Reading>>);
 
 impl Drop for ReadThread {
@@ -160,10 +160,10 @@ impl FileReads {
             work()
         });
         let (reads, place) = (self.clone(), place.to_owned());
-        // Apart, so that a read is given up in time although its caller has left.
+        // A separate task, so that a read is given up in time even if its caller has left.
         let waiting = tokio::spawn(async move {
             match tokio::time::timeout(READ_MAX, working).await {
-                // It panicked, and that was logged.
+                // The thread panicked, and the panic was logged.
                 Ok(done) => done.map_err(|_| ReadsError::TooMany),
                 Err(_) => {
                     reads.give_up(place, &reading);
@@ -174,7 +174,7 @@ impl FileReads {
         waiting.await.unwrap_or(Err(ReadsError::TooMany))
     }
 
-    /// Gives the turn of a stuck read to another reader, if there may be one more stuck thread.
+    /// Gives the turn of a stuck read to another reader, if one more stuck thread is allowed.
     fn give_up(&self, place: String, reading: &Mutex<Reading>) {
         let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*reading, Reading::UnderWay(_)) {
@@ -244,10 +244,10 @@ impl FileReads {
     }
 }
 
-/// A download that is under way.
+/// A download that is in progress.
 #[derive(Debug)]
 struct Download {
-    /// The group of the caller that it is for.
+    /// The group of the download's caller.
     group: String,
     /// The last time that its reader took something.
     last: Instant,
@@ -318,7 +318,7 @@ impl FileSender {
         let permit = Arc::new(Semaphore::new(CHUNKS_AHEAD));
         let mut at = 0;
         while at < self.length {
-            // Comes back when a piece has left this process.
+            // The permit returns when a piece has left this process.
             let permit = permit.clone().acquire_owned();
             let Ok(Ok(permit)) = tokio::time::timeout(STALL_MAX, permit).await else {
                 return Outcome::Stalled;
@@ -373,7 +373,7 @@ fn read_at(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Read and not yet sent.
+/// A piece that is read and not yet sent.
 struct FileChunk {
     bytes: Vec<u8>,
     _permit: OwnedSemaphorePermit,
@@ -385,7 +385,7 @@ impl AsRef<[u8]> for FileChunk {
     }
 }
 
-/// A body that is an error if it ends before its length, so that a client never takes a part for the whole.
+/// A body that fails if it ends before its length, so that no client takes a part for the whole.
 struct FileBody {
     chunks: mpsc::Receiver<io::Result<Bytes>>,
     left: u64,
@@ -506,7 +506,7 @@ mod tests {
             "nobody stands still yet"
         );
         tokio::time::sleep(STALL_MAX_CROWDED).await;
-        // Who takes something stays.
+        // A download that makes progress stays.
         drop(bodies[0].frame().await.unwrap().unwrap());
         tokio::time::sleep(Duration::from_millis(1)).await;
         let one_more = begin().unwrap();
@@ -591,7 +591,7 @@ mod tests {
                 reads.run_at(place, work).await
             })
         };
-        // A caller who leaves gives its turn back too.
+        // A caller who leaves also gives up its turn.
         let left = hang("left");
         tokio::task::yield_now().await;
         left.abort();

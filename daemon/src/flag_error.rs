@@ -1,6 +1,6 @@
 //! The error in the value of a flag.
 
-/// A flag whose value cannot be used.
+/// The error of an invalid flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--{flag}={value}: {reason}")]
 pub struct FlagError {

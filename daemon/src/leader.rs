@@ -1,4 +1,4 @@
-//! Finding the master that leads, among several.
+//! Finds the leader among several masters.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Others {
     }
 }
 
-/// The answer of `/leader`, as far as it matters.
+/// The used fields of the response to `/leader`.
 #[derive(Debug, Deserialize)]
 struct Answer {
     role: String,
@@ -93,7 +93,7 @@ pub async fn find(
         }
     }
     reasons.sort();
-    // Until its lease has ended, the others name a leader that is gone.
+    // Until the old lease has ended, the other masters name a leader that is gone.
     let named = named.filter(|leader| !silent.contains(leader));
     let found = named.or(elected);
     found.ok_or_else(|| NoLeader(reasons.join("; ")))
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(judge(StatusCode::NOT_FOUND, b""), Found::Leads);
     }
 
-    /// A master that answers every request with this, by its address.
+    /// Starts a master that answers every request with this role and leader, and returns its address.
     fn answering(role: &str, leader: &str) -> String {
         let body = format!(r#"{{"role": "{role}", "leader": "{leader}", "reason": null}}"#);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -205,7 +205,7 @@ mod tests {
         let masters = [former.clone(), follower];
         assert_eq!(find(&masters, None).await.unwrap(), "leader:1");
         assert_eq!(leading(&masters, None).await, None);
-        // It waits for its registry, and nobody has followed it.
+        // The former leader waits for its registry and has no successor yet.
         let found = find(std::slice::from_ref(&former), None).await.unwrap();
         assert_eq!(found, former);
     }

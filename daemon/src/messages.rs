@@ -66,7 +66,7 @@ impl LargeMessageLimit {
         self.state = State::Acquiring(Box::pin(async move { semaphore.take(group, bytes).await }));
     }
 
-    /// Ready when more may be read.
+    /// Waits until more data may be read.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         if let State::Acquiring(acquiring) = &mut self.state {
             let permit = ready!(acquiring.as_mut().poll(context));
@@ -108,7 +108,7 @@ impl Messages {
         }
     }
 
-    /// Follows where messages begin and end.
+    /// Tracks the beginnings and ends of messages.
     fn take(&mut self, mut data: &[u8], now: Instant) {
         let mut length = 0;
         while !data.is_empty() {
@@ -263,13 +263,13 @@ mod tests {
         let whole = message(200);
         sender.send(whole.slice(..100)).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        // Nobody asks for more for an hour; the sender had no leave to send it.
+        // The handler reads no more for an hour; meanwhile the sender had no window to send.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let asking = tokio::time::timeout(GRACE / 2, body.frame()).await;
         assert!(asking.is_err(), "the rest is waited for");
         sender.send(whole.slice(100..)).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        // The time before and after does count.
+        // The time before and after the pause does count.
         let (sender, body) = sent();
         let mut body = messages(body, false);
         sender.send(whole.slice(..100)).await.unwrap();
@@ -368,7 +368,7 @@ mod tests {
             body.frame().await.unwrap().unwrap();
             body
         });
-        // Connections that are read find out that they were given up.
+        // Reads on the given-up connections return the error.
         let mut failed = 0;
         while !reading.is_finished() {
             for (_, body) in &mut unfinished {

@@ -11,19 +11,19 @@ pub type Lsn = u64;
 
 /// The size of a message in the queue.
 pub trait QueuedSize {
-    /// Asked once, when a message has to wait: it may cost a walk over the message.
+    /// Returns the size, computed once when a message must wait: it may cost a walk over the message.
     fn bytes(&self) -> usize;
 }
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Messages that may wait for one destination; a stream this far behind is lost anyway.
+    /// Waiting messages for one destination; a stream that is this far behind is lost anyway.
     pub per_destination: usize,
-    /// Messages that may wait altogether.
+    /// Waiting messages in total.
     pub total: usize,
     /// Bytes that may wait for one destination. The first waiting message may be larger.
     pub bytes_per_destination: usize,
-    /// Bytes that may wait altogether.
+    /// Bytes of waiting messages in total.
     pub bytes_total: usize,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The default numbers of messages, and `bytes` altogether.
+    /// Returns the default numbers of messages, with `bytes` in total.
     #[must_use]
     pub fn of_bytes(bytes: usize) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl<Msg> Default for Queue<Msg> {
 struct Entry<Msg> {
     after: Lsn,
     bytes: usize,
-    /// Counts all pushes: messages are released in this order also across destinations.
+    /// The number of this push: messages are released in this order, even across destinations.
     sequence: u64,
     message: Msg,
 }
@@ -118,8 +118,8 @@ impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
         }
     }
 
-    /// Queues a message that may go once `after` is durable. On overflow nothing is changed and the
-    /// message is dropped: the caller has to give up the destination.
+    /// Queues a message that may be sent once `after` is durable. On overflow, the queue is unchanged and the message is
+    /// dropped: the caller must give up the destination.
     pub fn push(&mut self, destination: Dest, after: Lsn, message: Msg) -> Result<(), Overflow> {
         if self.queued >= self.limits.total {
             return Err(Overflow::Total {

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 /// The owner of a socket, as the kernel reports it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct SocketOwner {
-    /// The user that opened it.
+    /// The user that opened the socket.
     pub uid: u32,
     pub inode: u32,
     /// The cgroup of version 2 in which the socket was opened, whoever has it now.
@@ -28,7 +28,7 @@ pub struct SocketOwner {
 const CONNECTED: [u8; 3] = [1, 4, 5];
 
 impl SocketOwner {
-    /// The owner of the socket that is bound to `peer` and connected to `local`, if it is on this machine.
+    /// Finds the owner of the socket that is bound to `peer` and connected to `local`, if it is on this machine.
     #[must_use]
     pub fn find(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
         let (peer, local) = (canonical(peer), canonical(local));
@@ -106,7 +106,7 @@ fn asked(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     bytes.extend(u32::try_from(LENGTH).unwrap_or(u32::MAX).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence and sender: nobody else is on this socket.
+    // Sequence and sender are zero: this socket has no other user.
     bytes.extend([0; 8]);
     let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
     bytes.extend([family, IPPROTO_TCP, 0, 0]);
@@ -143,7 +143,7 @@ fn diagnosed(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<SocketOwn
     )?;
     rustix::net::send(&socket, &asked(peer, local), SendFlags::empty())?;
     let mut answer = [0_u8; 4096];
-    // The kernel answers before `send` returns.
+    // The kernel responds before `send` returns.
     let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
     parse(answer.get(..length).unwrap_or_default())
 }
@@ -178,11 +178,11 @@ fn parse(message: &[u8]) -> io::Result<Option<SocketOwner>> {
         inode: u32::from_ne_bytes(word(INODE).ok_or_else(short)?),
         cgroup: cgroup_in(message.get(ATTRIBUTES..).unwrap_or_default()),
     };
-    // Without an inode nobody holds it any more.
+    // A socket without an inode no longer has an owner.
     Ok((CONNECTED.contains(&state) && owner.inode != 0).then_some(owner))
 }
 
-/// `INET_DIAG_CGROUP_ID`, since Linux 5.8.
+/// The value of `INET_DIAG_CGROUP_ID`, since Linux 5.8.
 fn cgroup_in(mut attributes: &[u8]) -> Option<u64> {
     const CGROUP_ID: u16 = 21;
     loop {
@@ -227,7 +227,7 @@ fn row(line: &str, peer: SocketAddr, local: SocketAddr) -> Option<SocketOwner> {
     })
 }
 
-/// `0100007F:1F90`: words of the machine's order, and a port.
+/// Parses an address such as `0100007F:1F90`: words in the machine's byte order, and a port.
 fn address_of(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn connected(address: &str) -> Option<(TcpStream, TcpStream)> {
-        // A machine may be without IPv6.
+        // A machine may lack IPv6.
         let listener = TcpListener::bind(address).ok()?;
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
@@ -302,7 +302,7 @@ mod tests {
             );
             let found_local = SocketOwner::find_local(peer, local);
             assert_eq!(found_local.map(|owner| owner.inode), Some(inode));
-            // It sends no more, and still reads.
+            // The client sends no more, but still reads.
             ours.shutdown(Shutdown::Write).unwrap();
             for found in [
                 diagnosed(canonical(peer), canonical(local)).unwrap(),

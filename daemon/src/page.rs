@@ -15,7 +15,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 
-/// Scripts, styles and answers come from this daemon, and no other page shows this one in a frame.
+/// The policy: scripts, styles and responses come from this daemon, and no other page shows this page in a frame.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; \
                       object-src 'none'";
 
@@ -28,7 +28,7 @@ pub enum Page {
 }
 
 impl Page {
-    /// The file that is found at `/`.
+    /// Returns the file that is served at `/`.
     const fn first(self) -> &'static str {
         match self {
             Self::Master => "index.html",
@@ -141,8 +141,8 @@ fn gzipped(content: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// The answer to a request for a file of the page; nothing where it has no such file. The first file is found at `/`,
-/// the others below `/ui/`.
+/// Returns the response to a request for a file of the page, or `None` if the page has no such file. The first file is
+/// served at `/`, the others below `/ui/`.
 #[must_use]
 pub fn answer<B>(page: Page, request: &Request<B>) -> Option<Response<Body>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// The files that a file of ours names: those it imports, and those it has the browser load.
+    /// Returns the files that a file of the page imports or makes the browser load.
     fn named_in(content: &'static [u8]) -> impl Iterator<Item = &'static str> {
         let quoted = str::from_utf8(content).unwrap().split('"').skip(1);
         quoted.filter_map(|text| text.strip_prefix("ui/").or_else(|| text.strip_prefix("./")))

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use percent_encoding::percent_decode_str;
 
-/// Parameters taken from one text; more are ignored.
+/// Parameters of one text; further ones are ignored.
 const PARAMETERS_MAX: usize = 64;
 
 /// Name and value pairs, in order.
@@ -23,7 +23,7 @@ impl Query {
         Self(decoded.collect())
     }
 
-    /// The parameters of a request's URL.
+    /// Reads the parameters of a request's URL.
     #[must_use]
     pub fn of(uri: &http::Uri) -> Self {
         Self::parse(uri.query().unwrap_or_default())
@@ -37,7 +37,7 @@ impl Query {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// A parameter that is given more than once.
+    /// Returns a parameter that is given more than once.
     #[must_use]
     pub fn repeated(&self) -> Option<&str> {
         let mut seen = HashSet::new();
@@ -46,7 +46,7 @@ impl Query {
     }
 }
 
-/// Undoes percent-encoding, and takes plus signs for spaces as forms have them.
+/// Decodes percent-encoding, and plus signs as spaces, as in forms.
 #[must_use]
 pub fn decode(text: &str) -> String {
     let text = text.replace('+', " ");

@@ -6,13 +6,13 @@ use http::Method;
 use meseta_proto::{Invalid, invalid};
 use meseta_resources::parse_duration;
 
-/// The length of a path with its query.
+/// The longest path with its query.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 
 /// The longest name of a JSONP callback.
 pub const CALLBACK_BYTES_MAX: usize = 256;
 
-/// Mesos does not look at the method of its read-only endpoints, and clients do POST to them.
+/// The methods of read-only endpoints. Mesos ignores the method of these, and clients do send POST.
 pub const READ: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
 
 /// Returns the reason for refusing a request with too long a path.
@@ -37,7 +37,7 @@ pub fn timeout(text: &str) -> Result<Duration, Invalid> {
         .map_err(|error| invalid!("Invalid timeout '{}': {error}", text.escape_debug()))
 }
 
-/// `Allow`, and the reason in Mesos's words.
+/// Returns the `Allow` header, and Mesos's text of the reason.
 #[must_use]
 pub fn method_not_allowed(method: &Method, allowed: &[Method]) -> (String, String) {
     let names: Vec<_> = allowed.iter().map(Method::as_str).collect();

@@ -9,7 +9,7 @@ use meseta_access::{Action, browser};
 use crate::authentication::{Authentication, Realm};
 use crate::request::READ;
 
-/// The methods of a route that answers any of them.
+/// The methods of a route that accepts every method.
 pub const ANY_METHOD: &[Method] = &[];
 
 /// The permission that a request needs.
@@ -17,7 +17,7 @@ pub const ANY_METHOD: &[Method] = &[];
 pub enum Need {
     /// The answer contains nothing confidential.
     Nothing,
-    /// A permission for the whole, with its object.
+    /// A permission for the whole response, with its object.
     Permission(Action, Option<&'static str>),
     /// Any authenticated caller; hidden entries are left out.
     Filtered,
@@ -25,14 +25,14 @@ pub enum Need {
     ByObject,
 }
 
-/// The type that the bodies of a route have.
+/// The type of a route's bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyType {
     Json,
     Form,
 }
 
-/// A path, and all that holds for it. `H` answers its requests.
+/// A path with its rules. `H` handles its requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<H> {
     /// The path of a request, such as `/maintenance/status`.
@@ -41,17 +41,17 @@ pub struct Route<H> {
     pub realm: Realm,
     /// The permission for a request.
     pub need: Need,
-    /// The permission for GET and HEAD, where it is another.
+    /// The permission for GET and HEAD, if it differs.
     pub need_of_reads: Option<Need>,
     /// A parameter that makes a request change something, with any method.
     pub changed_by: Option<&'static str>,
-    /// The type of the bodies, where a page's form could send another.
+    /// The type of the bodies, required where a page's form could send another.
     pub body_type: Option<BodyType>,
-    /// The length of the longest body.
+    /// The length of the longest accepted body.
     pub body_bytes_max: usize,
-    /// Whether paths below it are its own, as libprocess routes them.
+    /// Whether the route also matches paths below its own, as in libprocess.
     pub takes_paths_below: bool,
-    /// Whether a master that does not lead answers it too.
+    /// Whether a master that does not lead serves the route too.
     pub by_followers: bool,
     /// Whether the answer has a number (`ETag`) that changes with its contents.
     pub has_etag: bool,
@@ -81,7 +81,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// A route that is read with the permission for this endpoint.
+    /// Builds a route that is read with the permission for this endpoint.
     #[must_use]
     pub const fn endpoint(path: &'static str, handler: H, text: &'static str) -> Self {
         let need = Need::Permission(Action::GetEndpoint, Some(path));
@@ -103,7 +103,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// A route that needs no authentication.
+    /// Builds a route that needs no authentication.
     #[must_use]
     pub const fn open(path: &'static str, handler: H, text: &'static str) -> Self {
         Self::read(path, Need::Nothing, handler, text).realm(Realm::Open)
@@ -136,7 +136,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// The longest body, and its type where a page's form could send another.
+    /// Sets the longest body, and its type where a page's form could send another.
     #[must_use]
     pub const fn body(self, body_bytes_max: usize, body_type: Option<BodyType>) -> Self {
         Self {
@@ -154,7 +154,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// A daemon that does not lead answers it too, for itself.
+    /// Lets a daemon that does not lead serve the route too, for itself.
     #[must_use]
     pub const fn by_followers(self) -> Self {
         Self {
@@ -163,7 +163,7 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// Paths below it are unknown.
+    /// Makes paths below the route's own unknown.
     #[must_use]
     pub const fn alone(self) -> Self {
         Self {
@@ -172,7 +172,8 @@ impl<H: Copy> Route<H> {
         }
     }
 
-    /// Returns true if the route answers this method. A route that answers GET answers HEAD too, also if `Allow` omits HEAD.
+    /// Returns true if the route accepts this method. A route that accepts GET accepts HEAD too, even if `Allow` omits
+    /// HEAD.
     #[must_use]
     pub fn takes(&self, method: &Method) -> bool {
         let method = match *method {
@@ -182,14 +183,14 @@ impl<H: Copy> Route<H> {
         self.methods.is_empty() || self.methods.contains(method)
     }
 
-    /// The permission for a request of this method.
+    /// Returns the permission for a request with this method.
     #[must_use]
     pub fn need(&self, method: &Method) -> Need {
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         self.need_of_reads.filter(|_| is_read).unwrap_or(self.need)
     }
 
-    /// Whether a request may change something although it is a GET.
+    /// Whether a GET request may change state.
     #[must_use]
     pub fn changes_by_get(&self, query: Option<&str>) -> bool {
         let is_named = |parameter| query.is_some_and(|query| query.contains(parameter));
@@ -216,7 +217,7 @@ impl<H: Copy> Route<H> {
         ))
     }
 
-    /// The methods as a row of the reference names them.
+    /// Returns the methods as text for a row of the reference.
     #[must_use]
     pub fn methods_text(&self) -> String {
         let mut names: Vec<&str> = match self.methods == READ {
@@ -233,7 +234,7 @@ impl<H: Copy> Route<H> {
 /// All routes of a daemon.
 #[derive(Debug)]
 pub struct Routes<H: 'static> {
-    /// The name of the process in libprocess, below which each path is found too: `master`.
+    /// The name of the libprocess process, below which each path is served too: `master`.
     pub process: &'static str,
     pub list: &'static [Route<H>],
     /// The route for messages of libprocess, at `/mesos.internal.…`.
@@ -241,7 +242,7 @@ pub struct Routes<H: 'static> {
 }
 
 impl<H: Copy> Routes<H> {
-    /// The route with the longest path that the request's begins with.
+    /// Returns the route with the longest path that is a prefix of the request's path.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<&'static Route<H>> {
         if path.split('/').any(|segment| segment == "..") {
@@ -262,7 +263,7 @@ impl<H: Copy> Routes<H> {
         }
     }
 
-    /// The segments of a request's path below a route's, with or without the process before it.
+    /// Returns the segments of a request's path below a route's path, with or without the process before it.
     #[must_use]
     pub fn segments_below<'a>(&self, route: &str, path: &'a str) -> Vec<&'a str> {
         let path = self.without_process(path);
@@ -271,7 +272,7 @@ impl<H: Copy> Routes<H> {
         below.map_or_else(Vec::new, |rest| rest.split('/').collect())
     }
 
-    /// A path without slashes around it and the process before it.
+    /// Returns a path without surrounding slashes and the process before it.
     fn without_process<'a>(&self, path: &'a str) -> &'a str {
         let path = path.trim_start_matches('/').trim_end_matches('/');
         let below = path
@@ -292,7 +293,7 @@ impl<H: Copy> Routes<H> {
             })
     }
 
-    /// The rows of `docs/endpoints.md`.
+    /// Returns the rows of `docs/endpoints.md`.
     #[must_use]
     pub fn reference(&self) -> String {
         let rows = self.list.iter().map(|route| {

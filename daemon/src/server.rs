@@ -210,7 +210,7 @@ struct Accepted {
     router: Router,
 }
 
-/// The first byte of every TLS connection: the type of a handshake's record.
+/// The first byte of every TLS connection: the record type of a handshake.
 const HANDSHAKE: u8 = 0x16;
 /// The response to plain HTTP on a TLS port from another machine.
 const NOT_ENCRYPTED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
@@ -250,7 +250,7 @@ impl Accepted {
             Ok(Ok(1)) if first == [HANDSHAKE] => {}
             Ok(Ok(1)) if self.peer.is_local() => return self.run_plain(options, watcher).await,
             Ok(Ok(1)) => {
-                // Best effort: the client may not read it.
+                // Best effort: the client may not read the response.
                 let _ = self.stream.write_all(NOT_ENCRYPTED).await;
                 let _ = self.stream.shutdown().await;
                 debug!(peer = %address, "connection closed: it does not begin as TLS");
@@ -313,7 +313,7 @@ async fn serve_connection<S>(
         .into_owned();
     let connection = watcher.watch(connection);
     tokio::pin!(connection);
-    // hyper's own timer starts only when the kind of connection is known.
+    // hyper's own timer starts only when the protocol of the connection is known.
     let result = tokio::select! {
         result = &mut connection => result,
         begun = tokio::time::timeout(options.header_timeout, first_request.notified()) => {
@@ -336,7 +336,7 @@ fn builder(options: Options) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(options.idle_timeout)
         .max_buf_size(BUFFER_BYTES_MAX)
-        // Old clients look for `Mesos-Stream-Id` in this spelling.
+        // Old clients expect `Mesos-Stream-Id` in this spelling.
         .title_case_headers(true);
     builder
         .http2()
@@ -384,7 +384,7 @@ async fn call(
         let is_marked = response.extensions().get::<Compressible>().is_some();
         exchange.answer(is_marked || response.body().size_hint().exact().is_some());
     }
-    // Until the answer is sent, its connection is in use.
+    // The connection is in use until the response is sent.
     Ok(response.map(|body| guarded(body, (in_use, exchange))))
 }
 
@@ -396,7 +396,7 @@ fn add_browser_headers(response: &mut Response<Body>) {
     headers.entry(RESOURCE_POLICY).or_insert(own);
 }
 
-/// The body of a request. Once it is here the request is being answered.
+/// Wraps a request's body. Once the body is complete, the request counts as being answered.
 fn started_when_read(body: ReadOn, in_use: Weak<InUse>, mut coming: Option<RequestBody>) -> Body {
     let poll = move |mut body: Pin<&mut ReadOn>, context: &mut Context<'_>| {
         let polled = body.as_mut().poll_frame(context);

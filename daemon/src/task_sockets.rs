@@ -26,7 +26,7 @@ pub(crate) fn is_recorded(inode: u32) -> bool {
     sockets.is_some_and(|sockets| sockets.contains_key(&u64::from(inode)))
 }
 
-/// A recorded socket. The fields are dropped in order: the socket is closed before its mark goes.
+/// A recorded socket. The fields are dropped in order: the socket is closed before its mark is removed.
 #[derive(Debug)]
 pub struct TaskSocket<S> {
     socket: S,
@@ -52,10 +52,11 @@ impl Drop for Mark {
 }
 
 impl<S: AsFd> TaskSocket<S> {
-    /// Records a socket, which is not connected yet.
+    /// Records a socket that is not connected yet.
     ///
     /// # Errors
-    /// If the kernel does not tell the inode of the socket.
+    ///
+    /// The kernel does not report the inode of the socket.
     pub fn record(socket: S) -> io::Result<Self> {
         let inode = rustix::fs::fstat(&socket)?.st_ino;
         let mut recorded = recorded();

@@ -28,7 +28,7 @@ use crate::client::{Call, Client, Error};
 use crate::compression::Compressible;
 use crate::server::{CancellationToken, Options, serve, stream_body};
 
-/// A body that a test sends, and where it does so.
+/// Returns a body that a test sends, and the sender of its data.
 pub(crate) fn sent() -> (mpsc::Sender<Bytes>, axum::body::Body) {
     let (sender, receiver) = mpsc::channel(64);
     let body = crate::server::stream_body(receiver, crate::server::CancellationToken::new());
@@ -55,7 +55,7 @@ impl Running {
         }
     }
 
-    /// GET of a path, under way.
+    /// Starts a GET of a path.
     fn asking(&self, path: &str) -> JoinHandle<Result<crate::client::Reply, Error>> {
         let url = self.url(path);
         tokio::spawn(async move { Client::default().get(&url).await })
@@ -171,7 +171,7 @@ async fn records_arrive_one_by_one_and_shutdown_ends_the_stream() {
     assert_eq!(status, StatusCode::CONFLICT);
     stream.next_record().await.unwrap();
     server.stop().await;
-    // Ended in order, although the sender is still there.
+    // The stream has a regular end, although the sender still exists.
     assert_eq!(stream.next_record().await.unwrap(), None);
     assert!(sender.is_closed());
 }
@@ -281,7 +281,7 @@ async fn silent_connections_are_evicted_and_those_being_answered_are_not() {
     server.stop().await;
 }
 
-/// Something that a body holds.
+/// A value in a body that reports its own drop.
 struct TellsItsEnd(mpsc::Sender<()>);
 
 impl Drop for TellsItsEnd {
@@ -313,7 +313,7 @@ async fn a_reader_that_takes_nothing_of_an_answer_times_out() {
     let request = "GET /endless HTTP/1.1\r\nHost: x\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
     stream.peek(&mut [0; 1]).await.unwrap();
-    // The body is gone although nothing was read, and the server still stands.
+    // The body is dropped although the client read nothing, and the server still runs.
     assert_eq!(drops.recv().await, Some(()));
     server.stop().await;
 }
@@ -362,7 +362,7 @@ async fn a_port_without_grpc_speaks_http1_alone() {
     server.stop().await;
 }
 
-/// A `scheduler::Call` that has a `kill`, which has no task.
+/// A `scheduler::Call` with a `kill` without a task.
 #[derive(Clone, PartialEq, prost::Message)]
 struct KillOfNothing {
     #[prost(message, optional, tag = "6")]
@@ -440,7 +440,7 @@ async fn grpc_and_http_share_the_port() {
     events.get_mut().message().await.unwrap_err();
 }
 
-/// A frame of HTTP/2.
+/// Encodes a frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u8::try_from(payload.len()).unwrap();
     let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
@@ -448,7 +448,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The kind, flags, stream and payload of the next frame.
+/// Reads the kind, flags, stream and payload of the next frame.
 async fn next_frame(connection: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
     let mut header = [0; 9];
     connection.read_exact(&mut header).await.unwrap();
@@ -474,7 +474,7 @@ async fn an_answer_before_the_body_resets_no_stream_whose_body_still_comes() {
     let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     begin.extend(frame(SETTINGS, 0, 0, &[]));
     connection.write_all(&begin).await.unwrap();
-    // POST over http to a path that is not there.
+    // A POST over http to an unknown path.
     let headers = b"\x83\x86\x04\x08/nothing\x01\x01a";
     for (stream, is_ended) in [(1, true), (3, false)] {
         let request = frame(HEADERS, END_HEADERS, stream, headers);
@@ -562,12 +562,12 @@ async fn who_closes_its_sending_half_is_answered() {
             ),
             "hello",
         ),
-        // Nobody reads that body.
+        // No handler reads that body.
         (
             format!("POST /nothing {head}Content-Length: 5\r\n\r\nhello"),
             "HTTP/1.1 404 Not Found",
         ),
-        // The first of two that come at once.
+        // The first of two requests that arrive together.
         (
             format!("GET /late {head}\r\nGET /who {head}\r\n"),
             "127.0.0.1",
@@ -592,7 +592,7 @@ async fn who_closes_its_sending_half_is_answered() {
 /// request.
 #[tokio::test]
 async fn who_closes_its_sending_half_has_the_whole_of_a_large_answer() {
-    /// More than sockets take.
+    /// A length that exceeds the buffers of sockets.
     const LENGTH: usize = 32 << 20;
     let large = || async { Bytes::from(vec![b'x'; LENGTH]) };
     let routes = |shutdown| plain(shutdown).route("/whole", get(large));

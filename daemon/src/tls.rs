@@ -46,16 +46,16 @@ const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
 ];
-/// HTTP/2 for gRPC, HTTP/1.1 for everybody.
+/// The offered protocols: HTTP/2 for gRPC, HTTP/1.1 for all others.
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 const HTTP2: &[u8] = b"h2";
 
 /// The files of a daemon's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The chain, its own certificate first.
+    /// The chain, which begins with the daemon's own certificate.
     pub certificate: PathBuf,
-    /// The private key; nobody but its owner may read it.
+    /// The private key, readable by its owner only.
     pub key: PathBuf,
     /// The authorities whose client certificates are accepted.
     pub authorities: Option<PathBuf>,
@@ -101,8 +101,7 @@ pub enum FileError {
     TooLong { path: PathBuf },
 }
 
-/// Reads a file of secrets, if nobody but its owner can; or, where root keeps it for a service that it does not belong
-/// to, that service's own group.
+/// Reads a file of secrets that only its owner can read, or also the group of a service for which root keeps the file.
 pub fn read_secret_file(path: &Path) -> Result<Vec<u8>, FileError> {
     use std::os::unix::fs::MetadataExt as _;
     let (file, bytes) = read(path)?;
@@ -252,7 +251,7 @@ fn server(
     let mut config = builder.with_single_cert(chain, key).map_err(failed)?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     if files.authorities.is_some() {
-        // A resumed session has the certificate that was shown when it began, and nobody verifies it again.
+        // A resumed session has the certificate from its beginning, without a new verification.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
@@ -371,7 +370,7 @@ pub fn trusting_no_server() -> ClientConfig {
         .with_no_client_auth()
 }
 
-/// The DNS names of the first of these certificates.
+/// Returns the DNS names in the first of these certificates.
 fn hosts_of(chain: &[CertificateDer<'_>]) -> Vec<HostPattern> {
     let first = chain.first().map(webpki::EndEntityCert::try_from);
     let Some(Ok(certificate)) = first else {
@@ -413,7 +412,7 @@ fn warning(end: Duration, now: Duration) -> Option<String> {
     }
 }
 
-/// A daemon's certificate as it is now.
+/// The current certificate of a daemon.
 #[derive(Debug)]
 pub struct Served {
     files: Files,
@@ -453,7 +452,7 @@ impl Served {
         Arc::new(config).into()
     }
 
-    /// The names in the certificate as it is now.
+    /// Returns the names in the current certificate.
     pub(super) fn hosts(&self) -> Arc<Vec<HostPattern>> {
         Arc::clone(&self.current().hosts)
     }
@@ -468,14 +467,14 @@ impl Served {
         self.current().end
     }
 
-    /// Reads the files again; connections that stand are not touched.
+    /// Reads the files again; existing connections keep the old certificate.
     pub fn reload(&self) -> Result<(), TlsError> {
         let fresh = Arc::new(Current::read(&self.files)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Takes changed files over until `shutdown`, and warns of the certificate's end once a day.
+    /// Reloads changed files until `shutdown`, and warns of the certificate's end once a day.
     pub async fn watch(self: Arc<Self>, interval: Duration, shutdown: CancellationToken) {
         let watched = self.watched.clone();
         let take = || match self.reload() {
@@ -511,7 +510,7 @@ impl Served {
     }
 }
 
-/// A certificate that the other side has proven to be its own.
+/// A certificate whose key the peer has proven to own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCertificate(CertificateDer<'static>);
 

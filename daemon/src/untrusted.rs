@@ -1,21 +1,21 @@
-//! Text that others chose, as a log or a terminal may have it: names of frameworks and tasks, messages, answers of servers.
+//! Text of other parties, made safe for a log or a terminal: names of frameworks and tasks, messages, responses of servers.
 //!
-//! Entered through [`escaped`], which both the command line and the log of the daemons use, and [`Untrusted`]. Invariant: the
-//! text that comes out contains no character that starts a line, moves the cursor, changes the direction of text or is
+//! Entered through [`escaped`], which both the command line and the log of the daemons use, and [`Untrusted`]. Invariant:
+//! the resulting text contains no character that starts a line, moves the cursor, changes the direction of text or is
 //! invisible, unless the caller keeps that character by name.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// The longest text of others in a line of the log, in bytes. A name or a message is recognised by less.
+/// The longest text of other parties in a line of the log, in bytes. A name or a message is recognizable from less.
 pub const TEXT_BYTES_MAX: usize = 256;
 
 /// Bytes that stay at the end of a cut text: the cause stands at the end of an error.
 const TAIL_BYTES: usize = 64;
 
-/// Whether a terminal shows this character in its place, and as itself alone. Control characters (C0, DEL and C1) are not;
-/// neither are separators of lines, marks that change the direction of text, and invisible marks. The joiners of emoji and of
-/// Persian (U+200C, U+200D) are.
+/// Whether a terminal shows this character in its place, and as itself alone. Control characters (C0, DEL and C1),
+/// separators of lines, marks that change the direction of text, and invisible marks are harmful. The joiners of emoji and
+/// of Persian (U+200C, U+200D) are harmless.
 #[must_use]
 pub fn is_harmless(letter: char) -> bool {
     !letter.is_control()
@@ -34,7 +34,7 @@ pub fn is_harmless(letter: char) -> bool {
         )
 }
 
-/// The text with each harmful character written out, as `\u{1b}`, but for those to be kept.
+/// Returns the text with each harmful character escaped, such as `\u{1b}`, except for those to keep.
 #[must_use]
 pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     let is_kept = |letter: char| is_harmless(letter) || kept.contains(&letter);
@@ -51,8 +51,8 @@ pub fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     Cow::Owned(escaped)
 }
 
-/// JSON with each harmful character inside of its texts written as `\u202e`: the same value, fit for a terminal. A line
-/// feed between values stays.
+/// Returns JSON with each harmful character in its texts escaped, such as `\u202e`: the same value, safe for a terminal. A
+/// line feed between values stays.
 #[must_use]
 pub fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_kept = |letter: char| is_harmless(letter) || letter == '\n';
@@ -108,7 +108,7 @@ impl Excerpt {
         }
     }
 
-    /// The text if it is short enough; else its beginning, how many bytes are missing, and its end.
+    /// Returns the text if it is short enough; otherwise its beginning, the number of missing bytes, and its end.
     #[must_use]
     pub fn into_text(mut self) -> String {
         self.trim_tail();
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(Untrusted(&fits).to_string(), fits);
     }
 
-    /// Formatting writes in pieces of every length: the excerpt must not depend on them.
+    /// The excerpt must not depend on the lengths of the pieces in which formatting writes.
     #[test]
     fn excerpt_is_the_same_for_all_pieces() {
         for length in [0, 1, 191, 192, 193, 255, 256, 257, 300, 511, 512, 513, 5000] {

@@ -11,12 +11,12 @@ use std::time::Duration;
 /// The lines that the log of this process omitted because too many of one cause came at once.
 static LINES_LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a line that the log leaves out.
+/// Counts a line that is left out of the log.
 pub fn count_log_line_left_out() {
     LINES_LEFT_OUT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of lines that the log of this process left out.
+/// Returns the number of lines that are left out of this process's log.
 #[must_use]
 pub fn log_lines_left_out() -> u64 {
     LINES_LEFT_OUT.load(Ordering::Relaxed)
@@ -57,13 +57,13 @@ impl Verbosity {
         }
     }
 
-    /// The level in force.
+    /// Returns the current level.
     #[must_use]
     pub fn level(&self) -> u32 {
         self.lock().level
     }
 
-    /// Sets a level for a while; after it, 0 is in force again. Needs a tokio runtime.
+    /// Sets a level for a while, after which 0 applies again. Needs a tokio runtime.
     pub fn raise(&self, level: u32, duration: Duration) {
         let generation = {
             let mut state = self.lock();

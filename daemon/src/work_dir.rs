@@ -15,7 +15,7 @@ use meseta_resources::HostPort;
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const ENDPOINT: &str = "endpoint";
-/// The endpoint file before it is whole.
+/// The temporary name of an incomplete endpoint file.
 const FRESH_ENDPOINT: &str = ".endpoint.tmp";
 const PROBE: &str = ".probe";
 
@@ -50,7 +50,7 @@ pub fn prepare(path: &Path, own: &[&str]) -> io::Result<()> {
     std::fs::remove_file(&probe)
 }
 
-/// A directory of others too, such as `/tmp` or `/var/lib`, is not ours to shut.
+/// Restricts a directory to its owner, unless other programs use it, as they do `/tmp` or `/var/lib`.
 fn tighten(path: &Path, own: &[&str]) -> io::Result<()> {
     let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 == 0 {
@@ -80,10 +80,11 @@ fn tighten(path: &Path, own: &[&str]) -> io::Result<()> {
     }
 }
 
-/// Opens a file of the daemon, made if it is not there, that nobody else reads from now on.
+/// Opens a file of the daemon, created if missing, readable by its owner only from now on.
 ///
 /// # Errors
-/// It cannot be opened, or its mode cannot be changed.
+///
+/// The file cannot be opened, or its mode cannot be changed.
 pub fn create_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -117,7 +118,8 @@ pub fn replace_file(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     }
 }
 
-/// Returns where a program on this machine reaches a daemon that listens on an address; on all addresses, it is loopback.
+/// Returns the address at which a local program reaches a daemon with a listen address: loopback if the daemon listens on
+/// all addresses.
 #[must_use]
 pub fn local_address(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip().to_canonical() {
@@ -151,7 +153,7 @@ pub fn remove_endpoint(work_dir: &Path) {
     remove_in_time(work_dir.join(ENDPOINT));
 }
 
-/// Removes a file, and waits a second at most for its disk. Blocking.
+/// Removes a file, waiting at most a second for its disk. Blocking.
 pub fn remove_in_time(path: PathBuf) {
     let (tell, removed) = std::sync::mpsc::sync_channel(1);
     let removing = std::thread::Builder::new().spawn(move || {

@@ -37,7 +37,7 @@ const PRINCIPALS_MAX: usize = 64;
 struct Rate {
     per_second: f64,
     burst: f64,
-    /// Claims that may wait for others to be settled.
+    /// The number of claims that may wait for the decision on others.
     waiting_max: usize,
 }
 
@@ -46,7 +46,7 @@ struct Rate {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Certificate(String),
-    /// The user of this machine who opened the connection.
+    /// The local user who opened the connection.
     User(u32),
     Network(Network),
 }
@@ -66,7 +66,7 @@ struct Bucket {
     rate: Rate,
     left: f64,
     since: Instant,
-    /// Claims that are granted and not settled.
+    /// Claims that are granted and not yet decided.
     open: usize,
     waiting: usize,
 }
@@ -110,7 +110,7 @@ impl Bucket {
         }
     }
 
-    /// Whether it can be forgotten without anything becoming possible by it.
+    /// Whether the bucket can be forgotten without granting more attempts.
     fn is_full(&mut self, now: Instant) -> bool {
         self.refresh(now);
         self.open == 0 && self.waiting == 0 && self.left >= self.rate.burst
@@ -121,7 +121,7 @@ impl Bucket {
 struct Counted {
     all: Bucket,
     principals: HashMap<u64, Bucket>,
-    /// Claims that were not found to be right, granted or not, and the last of them.
+    /// Claims that were not found to be right, granted or not, and the time of the last of them.
     tried: usize,
     last: Option<(u64, Instant)>,
 }
@@ -283,7 +283,7 @@ mod tests {
         let later = start + Duration::from_secs(4);
         assert_eq!(wrong(&mut attempt_limiter, &here, &[7; 250], later), 2);
         let names: Vec<u64> = (100..400).collect();
-        // Two of the twenty went a moment ago.
+        // Two of the twenty attempts were used a moment ago.
         assert_eq!(wrong(&mut attempt_limiter, &here, &names, later), 18);
         assert_eq!(wrong(&mut attempt_limiter, &network(2), &names, later), 20);
         let certified = Source::Certificate("node1".to_owned());
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(attempt_limiter.take(&here, 7, now), AttemptDecision::Denied);
         let decision = attempt_limiter.take(&here, 8, now);
         assert_eq!(decision, AttemptDecision::Granted);
-        // Many right ones come at once: each waits for those before it.
+        // Many right claims come at once: each waits for the claims before it.
         let mut open = 1;
         for name in 100..200 {
             match attempt_limiter.take(&here, name, now) {

@@ -22,16 +22,16 @@ use crate::fair_semaphore::{FairSemaphore, Group, Rules};
 const REMEMBERED_MAX: usize = 65_536;
 /// Wrong answers that are remembered, with the same rule.
 const WRONG_MAX: usize = 4_096;
-/// Hashes at once, if there are enough cores: each takes some 20 MiB and a core.
+/// Concurrent hashes, if there are enough cores: each takes about 20 MiB and a core.
 const HASHES_AT_ONCE: usize = 2;
 /// Hashes at once for clients with a certificate, which have a lane of their own.
 const CERTIFIED_AT_ONCE: usize = 1;
 /// Claims of each lane that wait for their turn, of one source and of all together.
 const WAITING_OF_SOURCE_MAX: usize = 64;
 const WAITING_MAX: usize = 256;
-/// Claims that wait for others of their source to be settled.
+/// Claims that wait for the decision on others of their source.
 const UNDECIDED_MAX: usize = 1_024;
-/// Sources and principals that belong together; above it all are forgotten.
+/// Remembered pairs of a source and a principal; above this number, all are forgotten.
 const PAIRS_MAX: usize = 65_536;
 /// The longest wait for pending claims of the same source.
 const SETTLE_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -47,10 +47,10 @@ pub(super) enum CheckOutcome {
 
 type Fingerprint = [u8; 32];
 
-/// The credentials, and the remembered outcomes of claims.
+/// The credentials, and the remembered results of claims.
 struct CredentialCache {
     credentials: Arc<Credentials>,
-    /// Right ones, with the principal of each.
+    /// Right claims, with the principal of each.
     remembered: HashMap<Fingerprint, String>,
     wrong: HashSet<Fingerprint>,
 }
@@ -91,7 +91,7 @@ fn hashes_at_once() -> usize {
     (cores / 2).clamp(1, HASHES_AT_ONCE)
 }
 
-/// A handle that is cheap to clone.
+/// A shared authenticator, cheap to clone.
 #[derive(Clone)]
 pub(super) struct Authenticator(Arc<Inner>);
 
@@ -148,12 +148,12 @@ impl Authenticator {
         cache.remembered = remembered;
     }
 
-    /// Whether there is a secret of this principal.
+    /// Whether the credentials contain a secret of this principal.
     pub(super) fn has(&self, principal: &str) -> bool {
         lock(&self.0.cache).credentials.find(principal).is_some()
     }
 
-    /// Checks a claim that comes from there.
+    /// Checks a claim from a source.
     pub(super) async fn check(&self, claim: &Claim, source: Option<Source>) -> CheckOutcome {
         let fingerprint = fingerprint(&self.0.key, claim);
         if let Some(outcome) = lock(&self.0.cache).cached_outcome(&fingerprint) {
@@ -232,7 +232,7 @@ impl Drop for PendingCheck {
     }
 }
 
-/// A claim that is to be looked at.
+/// A claim that waits for its check.
 struct Attempt {
     claim: Claim,
     fingerprint: Fingerprint,
@@ -300,7 +300,7 @@ impl Inner {
         if is_known && tried <= 1 { 0 } else { tried }
     }
 
-    /// A number that nobody outside can choose a principal for.
+    /// Returns a hash for which no outsider can choose a colliding principal.
     fn hash_of(&self, principal: &str) -> u64 {
         let claim = Claim {
             principal: principal.to_owned(),
@@ -352,7 +352,7 @@ impl Inner {
         CheckOutcome::Unknown
     }
 
-    /// Notes of a source that it knows a secret.
+    /// Notes that a source knows a secret.
     fn note_right(&self, attempt: &Attempt) {
         let Some(source) = &attempt.source else {
             return;
@@ -400,7 +400,7 @@ impl Inner {
     }
 }
 
-/// Verifies the hash. An unknown principal takes as long as a known one.
+/// Verifies the hash. An unknown principal takes as long as a known principal.
 async fn verify(credentials: Arc<Credentials>, claim: &Claim) -> bool {
     let claim = claim.clone();
     let work = background::spawn(move || {

@@ -1,7 +1,7 @@
 //! Rejects cross-origin requests of browsers, before credentials are checked.
 //!
-//! Takes the headers of a request to the rules in [`meseta_access::browser`]. Invariant: every route of both
-//! daemons is behind it.
+//! Applies the rules in [`meseta_access::browser`] to the headers of a request. Invariant: every route of both daemons is
+//! behind it.
 
 use std::borrow::Cow;
 
@@ -18,14 +18,14 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub struct Names {
     /// The value of `--hostname`, or its default.
     pub hostname: Option<String>,
-    /// `--allowed_hosts`: names with commas between.
+    /// The value of `--allowed_hosts`: names separated by commas.
     pub allowed_hosts: Option<String>,
-    /// `--allowed_origins`: origins with commas between.
+    /// The value of `--allowed_origins`: origins separated by commas.
     pub allowed_origins: Option<String>,
 }
 
 impl Names {
-    /// The rules of a daemon that listens on loopback only, or elsewhere too.
+    /// Returns the rules of a daemon that listens on loopback only, or on other addresses too.
     pub(super) fn policy(&self, is_loopback: bool) -> Result<Policy, SettingsError> {
         let items = |flag: &Option<String>| -> Vec<String> {
             let text = flag.as_deref().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Authentication {
     }
 }
 
-/// Pages of allowed origins may use an answer in a script; see [`RESOURCE_POLICY`].
+/// Lets pages of allowed origins use a response in a script; see [`RESOURCE_POLICY`].
 pub fn allow_cross_origin<B>(source: Source, response: &mut Response<B>) {
     if source == Source::Allowed {
         let value = HeaderValue::from_static("cross-origin");

@@ -13,7 +13,7 @@ use crate::tls::{self, DaemonKind, TlsError};
 #[derive(Clone, Debug, Default)]
 pub struct ClientIdentity {
     authorities: Option<PathBuf>,
-    /// The certificate that is shown, and its key.
+    /// The certificate that is presented, and its key.
     own: Option<(PathBuf, PathBuf)>,
     credential: Option<PathBuf>,
 }
@@ -61,10 +61,11 @@ impl ClientIdentity {
         tls::client_of(DaemonKind::Master, masters, trusted, own).map(Some)
     }
 
-    /// The value of an `Authorization` header.
+    /// Returns the value of an `Authorization` header.
     ///
     /// # Errors
-    /// The credential cannot be read or makes no sense.
+    ///
+    /// The credential cannot be read or is invalid.
     pub fn authorization(&self) -> Result<Option<HeaderValue>, SettingsError> {
         let Some(credential) = self.read_credential()? else {
             return Ok(None);
@@ -73,9 +74,10 @@ impl ClientIdentity {
         Ok(HeaderValue::from_str(&credential.header()).ok())
     }
 
-    /// The principal that the master knows this daemon by.
+    /// Returns the principal of this daemon at the master.
     ///
     /// # Errors
+    ///
     /// As [`ClientIdentity::authorization`].
     pub fn principal(&self) -> Result<Option<String>, SettingsError> {
         let credential = self.read_credential()?;

@@ -22,10 +22,10 @@ pub(super) const UNTRUSTED_LOCAL_USER: &str = "Only root and the user of this da
     --http_credentials), or let everybody on this machine in with --authenticate_http_readonly=false \
     and --authenticate_http_readwrite=false";
 
-/// Threads that look up the clients of new connections at a time: a burst of connections takes no more.
+/// Threads that look up the clients of new connections: a burst of connections takes no more.
 static LOOKUPS: Semaphore = Semaphore::const_new(8);
 
-/// Knows which sockets were opened in containers.
+/// Recognizes the sockets that were opened in containers.
 pub trait ContainerSockets: Send + Sync {
     /// Whether the socket was opened in a container. May block for some milliseconds.
     fn is_inside(&self, socket: &SocketOwner) -> bool;
@@ -72,7 +72,7 @@ impl LocalTrust {
         let Some(container_sockets) = self.container_sockets.get() else {
             return true;
         };
-        // Tasks of an agent without root are its own user's processes: nothing keeps them apart from it.
+        // Tasks of an agent without root run as the agent's own user: nothing separates them from it.
         if !own.is_root() {
             return true;
         }

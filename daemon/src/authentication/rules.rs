@@ -22,9 +22,9 @@ const ACLS_SHOWN_MAX: usize = 100;
 /// The sources of the rules.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
-    /// The file of credentials, and the flag that named it.
+    /// The credentials file, with the name of its flag.
     pub(super) credentials: Option<(&'static str, PathBuf)>,
-    /// The ACLs, or `file:///path` of them.
+    /// The ACLs, as text or as `file:///path`.
     pub(super) acls: Option<String>,
     /// Actions that the rules do not mention are forbidden.
     pub(super) is_strict: bool,
@@ -99,7 +99,7 @@ impl Rules {
     pub(super) fn read(sources: Sources, key: [u8; 32]) -> Result<Self, SettingsError> {
         let file = sources.credentials.as_ref();
         let file = file.map(|(_, path)| plain(path).to_owned());
-        // Before they are read, so that nothing is missed between.
+        // The watch begins before the read, so that no change is missed.
         let (credential_files, acl_files) = (Watched::new(file), Watched::new(sources.acl_file()));
         let credentials = sources.read_credentials()?;
         Ok(Self {
@@ -117,7 +117,7 @@ impl Rules {
         current.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes changed files over until `shutdown`.
+    /// Reloads changed files until `shutdown`.
     pub(super) async fn follow(&self, interval: Duration, shutdown: CancellationToken) {
         let credentials = || taken("credentials", self.exchange_credentials());
         let acls = || taken("ACLs", self.exchange_acls());
@@ -162,7 +162,7 @@ fn taken(what: &'static str, outcome: Result<(), SettingsError>) -> bool {
     outcome.is_ok()
 }
 
-/// The path of `file:///path` or `/path`.
+/// Returns the path of `file:///path` or `/path`.
 pub(super) fn plain(path: &Path) -> &Path {
     let text = path.to_str().and_then(|text| text.strip_prefix("file://"));
     text.map_or(path, Path::new)

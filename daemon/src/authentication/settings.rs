@@ -1,4 +1,4 @@
-//! Builds a daemon's authentication from its flags, and enforces the rule of starting.
+//! Builds a daemon's authentication from its flags, and enforces the rule for unauthenticated starts.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ pub struct Settings {
     /// The address that the daemon listens on.
     pub address: IpAddr,
     pub insecure: bool,
-    /// The file of credentials, and the flag that named it.
+    /// The credentials file, with the name of its flag.
     pub credentials: Option<PathBuf>,
     pub credentials_flag: &'static str,
     /// The ACLs as text, or as `file:///path`.
     pub acls: Option<String>,
-    /// The text of the firewall's rules.
+    /// The text of the firewall rules.
     pub firewall_rules: Option<String>,
     pub ssl_cert_file: Option<PathBuf>,
     pub ssl_key_file: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub struct Settings {
     pub key: [u8; 32],
 }
 
-/// A key that nobody else has, from the operating system's generator.
+/// Returns a secret key from the operating system's random generator.
 #[must_use]
 pub fn fresh_key() -> [u8; 32] {
     let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
@@ -50,7 +50,7 @@ pub fn fresh_key() -> [u8; 32] {
 }
 
 impl Settings {
-    /// Builds the authentication, and the certificate to serve, if there is one.
+    /// Builds the authentication, and the certificate to serve, if any.
     pub fn build(self) -> Result<(Authentication, Option<Arc<Served>>), SettingsError> {
         let files = self.certificate_files()?;
         let is_loopback = self.address.to_canonical().is_loopback();

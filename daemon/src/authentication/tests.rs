@@ -72,7 +72,7 @@ async fn unasked(
         .await
 }
 
-/// Whom it takes the sender of this header for, from nowhere in particular.
+/// Returns the principal of a request with this header and an unknown peer.
 async fn principal_of(
     authentication: &Authentication,
     realm: Realm,
@@ -420,7 +420,7 @@ async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
                 .unwrap_err();
             assert_eq!(rejected.status(), StatusCode::FORBIDDEN);
             assert!(rejected.text().contains("--http_credentials"));
-            // Nobody can be known here.
+            // No client can be identified here.
             let claim = named(Some("Basic Tm9uZTpOb25l"));
             let rejected = authentication
                 .authenticate(realm, &claim, Some(untrusted))

@@ -136,7 +136,7 @@ pub(super) async fn inflate(
             Err(error) if error.kind() == ErrorKind::WouldBlock => decoder.get_mut().begin_next(),
             Err(_) => return Err(BodyError::Undecodable),
         }
-        // Between parts others have their turn.
+        // Other tasks have their turn between parts.
         tokio::task::consume_budget().await;
     }
     if !decoder.into_inner().rest.is_empty() {
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(BodyError::Undecodable.status(), StatusCode::BAD_REQUEST);
     }
 
-    /// 32 MiB of such blocks kept a thread of the runtime for 6 seconds.
+    /// Regression: 32 MiB of such blocks occupied a thread of the runtime for 6 seconds.
     #[tokio::test]
     async fn others_have_their_turn_while_a_body_inflates_to_nothing() {
         const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(refused.await, Err(too_large));
         assert!(most <= MIB, "{most}");
         assert_eq!(too_large.status(), StatusCode::PAYLOAD_TOO_LARGE);
-        // Where there is less room than that, no more than there is.
+        // A smaller budget is never exceeded.
         let others = budget.share(16 * MIB, 0).charge(15 * MIB).unwrap();
         let own = budget.share(16 * MIB, 0);
         let refused = read_charged(&headers, bomb.clone().into(), 32 * MIB, &own).await;

@@ -18,14 +18,14 @@ pub(crate) fn semaphore_of(units_max: usize) -> FairSemaphore {
     })
 }
 
-/// Takes some at once, or does not wait.
+/// Takes units at once, or returns `None` without waiting.
 async fn at_once(semaphore: &FairSemaphore, group: &str, units: usize) -> Option<Permit> {
     let taking = semaphore.take(Group::from(group), units);
     let taken = tokio::time::timeout(Duration::from_millis(1), taking).await;
     taken.ok().map(Result::unwrap)
 }
 
-/// Everything that a group finds.
+/// Takes all units that a group can get.
 async fn all_of(semaphore: &FairSemaphore, group: &str) -> Vec<Permit> {
     let mut permits = Vec::new();
     while let Some(permit) = at_once(semaphore, group, 1).await {

@@ -75,7 +75,7 @@ impl Source {
         }
     }
 
-    /// Whether its connections have a limit of their own.
+    /// Whether connections of this source have a separate limit.
     fn is_limited(self) -> bool {
         matches!(self.tenant, Tenant::Network(network) if !network.is_loopback())
     }
@@ -97,13 +97,13 @@ pub(super) struct Entry {
     /// The begin of the earliest request in progress, while there is one.
     busy_since: Mutex<Instant>,
     has_sent_request: AtomicBool,
-    /// Whether it is unauthenticated.
+    /// Whether the connection is unauthenticated.
     is_unauthenticated: AtomicBool,
     /// The principal of the connection, once it is known and counted.
     principal: OnceLock<Arc<str>>,
-    /// Whether it carries a stream that is meant to last; see [`Entry::set_long_lived`].
+    /// Whether the connection carries a stream that is meant to last; see [`Entry::set_long_lived`].
     long_lived: AtomicBool,
-    /// Whether it is among the connections that are counted.
+    /// Whether the connection is among the counted connections.
     is_counted: AtomicBool,
     closed: CancellationToken,
 }
@@ -229,7 +229,7 @@ impl UnauthenticatedConnections {
         oldest.or(newest.filter(|_| too_many)).cloned()
     }
 
-    /// The oldest of the largest group, unless the newcomer's own has nearly as many.
+    /// Returns the oldest connection of the largest group, unless the newcomer's own group is nearly as large.
     fn oldest(&self, newcomer: Option<Option<u64>>) -> Option<Arc<Entry>> {
         let largest = self.groups.values().max_by_key(|all| all.len())?;
         let own = newcomer.map(|group| self.of_group(group));
@@ -257,7 +257,7 @@ struct Table {
     unauthenticated: HashMap<Tenant, UnauthenticatedConnections>,
     /// The tenants ordered by their number of connections.
     sizes: BTreeSet<(usize, Tenant)>,
-    /// Authenticated ones by principal, in the order of arrival.
+    /// Authenticated connections by principal, in the order of arrival.
     authenticated: HashMap<Arc<str>, BTreeMap<u64, Arc<Entry>>>,
 }
 
@@ -489,8 +489,8 @@ impl ConnectionSlot {
         slot.expect("the first one is admitted")
     }
 
-    /// Marks the connection as authenticated, as a principal's: it goes for no other connection unless that principal has
-    /// more than half of all.
+    /// Marks the connection as authenticated by a principal: it is evicted for another only if that principal has more than
+    /// half of all connections.
     pub(super) fn set_principal(&self, name: &str) {
         if self.is_unauthenticated()
             && let Some(admission) = &self.admission
@@ -521,7 +521,8 @@ impl ConnectionSlot {
         self.entry.is_unauthenticated.load(Ordering::Relaxed)
     }
 
-    /// A request has begun to come. From [`InUse::start`] on it is being answered, until this is dropped.
+    /// Notes that a request has begun to arrive. From [`InUse::start`] on, the request is being answered until this is
+    /// dropped.
     pub(super) fn begin(&self) -> InUse {
         self.entry.has_sent_request.store(true, Ordering::Relaxed);
         InUse {
@@ -591,7 +592,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(1);
 
-    /// A request that has come whole.
+    /// Marks a complete request as being answered.
     fn answer(slot: &ConnectionSlot) -> InUse {
         let in_use = slot.begin();
         in_use.start();

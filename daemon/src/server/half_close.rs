@@ -28,7 +28,7 @@ enum Stage {
     Reading { lacks: bool },
     /// The body is complete, or the handler reads no more of it.
     Awaited,
-    /// An answer that has an end is being sent.
+    /// A response with an end is being sent.
     Answering,
     /// An answer is being sent that ends with the client's data.
     Streaming,
@@ -71,7 +71,7 @@ impl Exchanges {
         })))
     }
 
-    /// A request has begun to come.
+    /// Notes that a request has begun to arrive.
     pub(super) fn begin(&self) -> Exchange {
         self.state().set(Stage::Reading { lacks: false });
         Exchange(self.clone())
@@ -82,7 +82,7 @@ impl Exchanges {
     }
 }
 
-/// A request of a connection, until its answer has ended or is given up.
+/// A request of a connection, until its response has ended or is given up.
 #[derive(Debug)]
 pub(super) struct Exchange(Exchanges);
 
@@ -225,7 +225,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HalfClose<S> {
         self.stream.is_write_vectored()
     }
 
-    /// hyper asks for this once it has written all that it has.
+    /// Called by hyper once it has written all its data.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(context))?;
         let mut state = self.exchanges.state();
@@ -318,7 +318,7 @@ mod tests {
         assert!(!is_told(&mut here).await);
         body.wait(waker);
         assert!(is_told(&mut here).await);
-        // An answer that begins beside it holds nothing up.
+        // A response that begins meanwhile delays nothing.
         exchange.answer(true);
         assert!(is_told(&mut here).await);
     }

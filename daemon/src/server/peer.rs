@@ -26,12 +26,12 @@ pub struct Peer {
 #[derive(Debug, Default)]
 struct Found {
     owner: OnceLock<Option<SocketOwner>>,
-    /// Whether it is inside a container of this machine's agents.
+    /// Whether the peer is inside a container of this machine's agents.
     confined: OnceLock<bool>,
 }
 
 impl Peer {
-    /// `owner` is who opened it, as far as that was found out already.
+    /// Creates a peer. `owner` is the user who opened the connection, as far as already known.
     pub(super) fn new(
         address: SocketAddr,
         local: Option<SocketAddr>,
@@ -58,7 +58,7 @@ impl Peer {
         Self::new(address, None, (slot, None))
     }
 
-    /// Whether it is on this machine.
+    /// Whether the peer is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {
         let ip = self.address.ip().to_canonical();
@@ -84,7 +84,7 @@ impl Peer {
         now.is_some() && now == self.owner().map(inode)
     }
 
-    /// Whether the owner is inside a container, which `check` finds out at the first call.
+    /// Whether the owner is inside a container, determined by `check` at the first call.
     pub fn is_confined(&self, check: impl FnOnce() -> bool) -> bool {
         *self.found.confined.get_or_init(check)
     }
@@ -97,8 +97,8 @@ impl Peer {
         peer
     }
 
-    /// Marks the connection as authenticated, as this principal's: it no longer counts towards the limit of unauthenticated
-    /// ones, and goes for others only if the principal has more than half of all.
+    /// Marks the connection as authenticated by this principal: it no longer counts towards the limit of unauthenticated
+    /// connections, and is evicted only if the principal has more than half of all.
     pub fn set_principal(&self, name: &str) {
         self.slot.set_principal(name);
     }
@@ -137,18 +137,18 @@ impl Connection {
         self.0.close();
     }
 
-    /// Marks it as carrying a long-lived stream, which is not evicted for the age of its response.
+    /// Marks the connection as carrying a long-lived stream, which is not evicted for the age of its response.
     pub fn set_long_lived(&self) {
         self.0.set_long_lived();
     }
 
-    /// Whether it is to end.
+    /// Whether the connection must end.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Whether it has ended, or is about to.
+    /// Whether the connection has ended or is about to end.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_over()

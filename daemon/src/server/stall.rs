@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 pub(super) struct StallTimeout<S> {
     stream: S,
     allowed: Duration,
-    /// Set while something waits to be taken.
+    /// The timer, set while data waits to be taken.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

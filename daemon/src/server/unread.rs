@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 /// More than most requests of operators, and no more than a connection may send unrequested.
 const BYTES_MAX: usize = 256 * 1024;
-/// Clients send such a body at once.
+/// The longest wait for the rest of such a body, which clients send at once.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A body that, if requested, is read on for a while when it is dropped.

@@ -31,7 +31,7 @@ impl DaemonKind {
         }
     }
 
-    /// The URI that marks certificates of this kind, to be put among their subject alternative names.
+    /// Returns the URI that marks certificates of this kind, among their subject alternative names.
     #[must_use]
     pub fn uri(self) -> String {
         format!("{PREFIX}{}", self.name())
@@ -43,11 +43,11 @@ impl DaemonKind {
     }
 }
 
-/// The servers that a client sends secrets to.
+/// The servers to which a client sends secrets.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedServer {
     kind: DaemonKind,
-    /// The hosts that the user named as such servers.
+    /// The hosts that the user specified as such servers.
     named: Vec<ServerName<'static>>,
     /// True if a certificate without a mark is accepted on any host.
     takes_unmarked: bool,
@@ -67,14 +67,14 @@ pub(super) enum WrongServer {
 }
 
 impl fmt::Debug for WrongServer {
-    /// The message: rustls shows the errors of others in this form alone.
+    /// Writes the message: rustls shows foreign errors in this form only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
 
 impl ExpectedServer {
-    /// The user named these servers, each as `host`, `host:port` or a URL.
+    /// Expects servers that the user specified, each as `host`, `host:port` or a URL.
     pub(super) fn new(kind: DaemonKind, named: &[String]) -> Self {
         let name = |address: &String| ServerName::try_from(host_of(address).to_owned()).ok();
         let named = named.iter().filter_map(name).collect();
@@ -85,7 +85,7 @@ impl ExpectedServer {
         }
     }
 
-    /// Servers that nobody named.
+    /// Expects servers that no user specified.
     pub(super) fn on_any_host(kind: DaemonKind, takes_unmarked: bool) -> Self {
         Self {
             takes_unmarked,
@@ -93,7 +93,7 @@ impl ExpectedServer {
         }
     }
 
-    /// Judges a certificate that is good otherwise.
+    /// Checks the marks of an otherwise valid certificate.
     pub(super) fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), WrongServer> {
         let expected = self.kind;
         let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else {
@@ -127,7 +127,7 @@ pub(super) fn is_marked(certificate: &CertificateDer<'_>) -> bool {
     })
 }
 
-/// The host of an address.
+/// Returns the host of an address.
 pub(super) fn host_of(address: &str) -> &str {
     let (_, address) = address
         .trim()
@@ -146,7 +146,7 @@ pub(super) fn host_of(address: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// A certificate for these hosts with these URIs.
+    /// Builds a certificate for these hosts with these URIs.
     fn certificate(hosts: &[&str], uris: &[&str]) -> CertificateDer<'static> {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = rcgen::CertificateParams::new(hosts).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         }
         let both = ["meseta:daemon:agent", &master];
         assert_eq!(check(&["node.example"], &both), Ok(()));
-        // Of older versions and other authorities.
+        // Unmarked certificates come from older versions and other authorities.
         for host in ["m1.example", "10.0.0.1", "2001:db8::1"] {
             assert_eq!(check(&[host], &[]), Ok(()), "{host}");
         }

@@ -10,7 +10,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// The URI of a principal, to be put among a certificate's subject alternative names.
+/// Returns the URI of a principal, for a certificate's subject alternative names.
 #[must_use]
 pub fn principal_uri(name: &str) -> String {
     format!("{PREFIX}{}", utf8_percent_encode(name, ENCODED))

@@ -1,7 +1,7 @@
-//! The proof that a daemon of a kind listens at an address: a handshake, after which nothing is sent.
+//! Proves that a daemon of a kind listens at an address: by a handshake, after which no data is sent.
 //!
-//! Invariant: the certificate is good for the address or the host name, and its marks name the kind. A certificate without
-//! marks counts only where this daemon's own certificate has none either.
+//! Invariant: the certificate is valid for the address or the host name, and its marks name the kind. A certificate without
+//! marks counts only if this daemon's own certificate has none either.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ impl ShownCertificate {
     }
 }
 
-/// Judges the certificates of servers.
+/// A verifier of servers' certificates.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
     pub(super) usual: Arc<WebPkiServerVerifier>,
@@ -49,7 +49,7 @@ pub(super) struct Judgement {
     pub(super) other_name: Option<ServerName<'static>>,
     /// Receives each certificate, valid or not.
     pub(super) shown: Option<ShownCertificate>,
-    /// The daemons that the client may send secrets to.
+    /// The daemons to which the client may send secrets.
     pub(super) expected: Option<ExpectedServer>,
 }
 

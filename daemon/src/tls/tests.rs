@@ -1,4 +1,4 @@
-//! Both ends over real sockets: which certificates are believed, and how they are exchanged.
+//! Tests of both ends over real sockets: which certificates are trusted, and how they are replaced.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use super::*;
 use crate::client::{Client, Options as ClientOptions};
 use crate::server::{self, Peer};
 
-/// An authority and the folder that its files are in.
+/// An authority and the folder of its files.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -372,7 +372,7 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
             Ok::<(), String>(())
         })
     };
-    // Half a pair, and nonsense, change nothing.
+    // A mismatched pair and an unreadable file change nothing.
     std::fs::write(&certificate, "nonsense").unwrap();
     assert!(matches!(running.served.reload(), Err(TlsError::Pem { .. })));
     second.sign(dir.path(), "other", &["127.0.0.1"], false);

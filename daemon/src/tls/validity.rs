@@ -17,7 +17,7 @@ pub(super) fn end(certificate: &[u8]) -> Option<Duration> {
     if rest.first() == Some(&VERSION) {
         (_, _, rest) = element(rest)?;
     }
-    // Serial number, signature algorithm, issuer.
+    // Skip the serial number, the signature algorithm and the issuer.
     for _ in 0..3 {
         (_, _, rest) = element(rest)?;
     }
@@ -49,7 +49,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// `YYMMDDHHMMSSZ` of the years from 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
+/// Parses `YYMMDDHHMMSSZ` for the years 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
 fn time(tag: u8, text: &str) -> Option<Duration> {
     let digits = text.strip_suffix('Z')?;
     if !digits.bytes().all(|digit| digit.is_ascii_digit()) {

@@ -75,7 +75,7 @@ async fn removed_credentials_are_not_remembered() {
     let before = lock(&authenticator.0.cache).credentials.clone();
     let fresh = people(&[("bob", "secret", 2), ("eve", "pear", 3), ("kim", "key", 4)]);
     authenticator.exchange(fresh);
-    // A check that was under way meanwhile.
+    // A check that was in progress during the exchange.
     let ada_claim = claim("ada", "wonder");
     let late = Attempt {
         fingerprint: fingerprint(&authenticator.0.key, &ada_claim),
@@ -134,7 +134,7 @@ async fn a_claim_that_was_given_up_is_looked_at_anew() {
     assert_eq!(authenticator.check(&ada, None).await, CheckOutcome::Known);
 }
 
-// The clock stands still while secrets are hashed, however long that takes.
+// The clock stands still during hashing, however long it takes.
 #[tokio::test(start_paused = true)]
 async fn guesses_are_counted_before_they_are_hashed() {
     let authenticator = Authenticator::new(
@@ -167,14 +167,14 @@ async fn guesses_are_counted_before_they_are_hashed() {
         let outcome = authenticator.check(right, here.clone()).await;
         assert_eq!(outcome, CheckOutcome::Known);
     }
-    // Who shows a certificate is disturbed by nobody, nor is another address.
+    // Guesses disturb neither a client with a certificate nor another address.
     let eve = claim("ada", "guess");
     let certified = Some(Source::Certificate("node1".to_owned()));
     let outcome = authenticator.check(&eve, certified).await;
     assert_eq!(outcome, CheckOutcome::Unknown);
 }
 
-/// Claims from as many sources as there are turns to wait for, and more.
+/// Guesses from more sources than there are turns to wait for.
 #[tokio::test]
 async fn a_right_secret_does_not_wait_for_guesses_from_many_sources() {
     for have_guessed in [false, true] {
@@ -200,7 +200,7 @@ async fn a_right_secret_does_not_wait_for_guesses_from_many_sources() {
                 let _ = told.try_send(authenticator.check(&guess, source).await);
             }));
         }
-        // All have come, and some were sent away.
+        // All guesses have arrived, and some were rejected.
         for _ in 0..320 - WAITING_MAX - HASHES_AT_ONCE {
             outcomes.recv().await.unwrap();
         }
@@ -279,7 +279,7 @@ async fn a_wrong_secret_that_is_given_again_costs_nothing_and_limits_nobody() {
     assert_eq!(authenticator.check(&right, here).await, CheckOutcome::Known);
 }
 
-/// The least of some tries, and of more where other work on the machine has made all of them longer.
+/// Compares the shortest of several tries, with more tries where other work on the machine has slowed all of them.
 #[tokio::test]
 async fn a_name_that_is_not_there_takes_as_long_as_a_wrong_secret() {
     const TRIES: u32 = 16;
