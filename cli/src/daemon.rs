@@ -1,4 +1,4 @@
-//! Runs a daemon in this process: logging, runtime, signals; the daemon itself is a library.
+//! Runs a daemon in this process: logging, runtime, signals. The daemon itself is a library.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -203,7 +203,7 @@ const BLOCKING_THREAD_INTERVAL: std::time::Duration = std::time::Duration::from_
 /// The time that the end of a daemon waits for its threads.
 const THREADS_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Runs a daemon. A thread that sleeps in a file system that does not answer does not keep the process from its end.
+/// Runs a daemon. A thread that sleeps in an unresponsive file system does not keep the process from its end.
 fn run_to_end(daemon: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let outcome = runtime.block_on(daemon);
@@ -212,7 +212,7 @@ fn run_to_end(daemon: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow:
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    // The runtime makes both for itself, and panics where it cannot.
+    // The runtime creates both for itself, and panics on failure.
     std::os::unix::net::UnixStream::pair().context("failed to make a pair of sockets")?;
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     try_threads(workers + THREADS_MORE).context("failed to start the runtime's threads")?;
@@ -238,7 +238,7 @@ fn exit_on_panic<T>(start: impl FnOnce() -> T) -> T {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(|panic| {
         let why = panic.payload_as_str().unwrap_or("for an unknown reason");
-        // Nothing may panic here, also where standard error is closed.
+        // No panic is allowed here, even if standard error is closed.
         let told = format!("meseta: failed to start the runtime's threads: {why}\n");
         let _ = std::io::stderr().write_all(told.as_bytes());
         std::process::exit(1);
@@ -274,14 +274,14 @@ fn try_threads(count: usize) -> std::io::Result<()> {
 /// The variable with the process of `meseta local`, for the daemons that it starts.
 pub(crate) const PARENT_VARIABLE: &str = "MESETA_LOCAL_PARENT";
 
-/// A daemon of `meseta local` ends with it, also when that was killed and could tell nobody.
+/// Makes a daemon of `meseta local` end with its parent, even if the parent was killed and could not notify it.
 pub(crate) fn end_with_parent() -> anyhow::Result<()> {
     let Some(parent) = flags::environment(PARENT_VARIABLE) else {
         return Ok(());
     };
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .context("failed to ask for a signal at the end of `meseta local`")?;
-    // It may have ended before the request took effect.
+    // The parent may have ended before the request took effect.
     let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(
         parent == *now.to_string(),
@@ -330,12 +330,12 @@ fn outlive_signals(meaningless: &[SignalKind]) -> anyhow::Result<()> {
             }
         });
     }
-    // The handler stays once it is installed.
+    // The handler stays installed after the drop.
     drop(signal(SignalKind::from_raw(libc::SIGXFSZ)).context("failed to watch SIGXFSZ")?);
     Ok(())
 }
 
-/// Cancelled at the first SIGTERM or SIGINT.
+/// Returns a token that is cancelled at the first SIGTERM or SIGINT.
 fn stop_requested() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;

@@ -16,7 +16,7 @@ use meseta_daemon::flag_error::FlagError;
 
 use crate::flags;
 
-/// The convention for usage. `RestartPreventExitStatus=` of the units names it.
+/// The conventional exit code of a usage error. `RestartPreventExitStatus=` of the units names it.
 pub(crate) const WRONG: u8 = 2;
 
 /// Flags that take no path, but concern files or devices nevertheless: their errors may come from these.
@@ -78,7 +78,7 @@ fn is_of_scheduler(error: &meseta_jobs::RunError) -> bool {
         RunError::Master(_) | RunError::Etcd(_) => true,
         RunError::Flag(error) => is_of_flag(error),
         RunError::Authentication(error) => is_of_authentication(error),
-        // The name of the user may come from a directory that does not answer yet.
+        // The user's name may come from a directory service that does not respond yet.
         _ => false,
     }
 }
@@ -115,7 +115,7 @@ fn is_of_authentication(error: &SettingsError) -> bool {
     )
 }
 
-/// Whether a configuration file that could not be read for this reason will not be readable later either.
+/// Whether a configuration file that could not be read for this reason will stay unreadable.
 pub(crate) fn is_lasting(source: &io::Error) -> bool {
     use io::ErrorKind;
     matches!(
@@ -172,7 +172,7 @@ mod tests {
         ];
         for error in wrong {
             assert_eq!(after(&error, false), ExitCode::from(2), "{error:#}");
-            // An empty file of attributes took a node down for good.
+            // Regression: an empty file of attributes took a node down permanently.
             assert_eq!(after(&error, true), ExitCode::FAILURE, "{error:#}");
         }
     }

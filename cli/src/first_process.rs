@@ -11,10 +11,10 @@ use anyhow::Context as _;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Verbs that run for as long as their container.
+/// Verbs that run as long as their container.
 const LONG_LIVED: [&str; 4] = ["agent", "local", "master", "scheduler"];
 
-/// Signals that mean something to a daemon.
+/// Signals that a daemon handles.
 const PASSED_ON: [Signal; 6] = [
     Signal::HUP,
     Signal::INT,
@@ -24,7 +24,7 @@ const PASSED_ON: [Signal; 6] = [
     Signal::USR2,
 ];
 
-/// Shells' exit code of a process that a signal ended, without the signal's number.
+/// The exit code of shells for a process that a signal ended, without the signal's number.
 const SIGNALED: i32 = 128;
 
 /// Runs a long-lived verb as a child, if this is the first process of its pid namespace.
@@ -77,7 +77,7 @@ fn run() -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Reaps all that has ended; the code to end with once the daemon is among them.
+/// Reaps all ended processes, and returns the exit code once the daemon is among them.
 fn reap_all(daemon: Pid) -> anyhow::Result<Option<ExitCode>> {
     let mut code = None;
     loop {

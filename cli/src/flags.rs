@@ -69,7 +69,7 @@ fn long_version() -> &'static str {
     &TEXT
 }
 
-/// The program that this is, as `cli/build.rs` has it.
+/// Returns the build information of this program, as recorded by `cli/build.rs`.
 pub(crate) fn build() -> BuildInfo {
     BuildInfo {
         version: env!("CARGO_PKG_VERSION"),
@@ -193,17 +193,17 @@ pub(crate) fn man(dir: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command line that was understood.
+/// A parsed command line.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) verb: Verb,
-    /// Each flag of a daemon with the value it runs with, for `/flags`.
+    /// Each flag of a daemon with its effective value, for `/flags`.
     pub(crate) view: BTreeMap<String, String>,
     /// Whether values of a daemon come from files beside that of `--config` too, which are read once.
     pub(crate) further_files: bool,
 }
 
-/// Reads a whole command line, program name first.
+/// Parses a whole command line, which begins with the program's name.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
     let command = command();
     let Some(daemon) = args
@@ -251,7 +251,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
 /// The verbs whose flags also come from the environment and from the file of `--config`.
 const DAEMONS: [&str; 3] = ["master", "agent", "scheduler"];
 
-/// The command with each daemon's flags given their environment names and `--config`.
+/// Returns the command, with environment names and `--config` added to each daemon's flags.
 fn command() -> Command {
     let mut command = groups::grouped(Cli::command());
     // Only two of its verbs call a master, and check the value then: the environment may have the value for an agent.
@@ -461,7 +461,7 @@ fn with_config(args: Vec<OsString>, daemon: &Command) -> Result<Vec<OsString>, R
     Ok(merged)
 }
 
-/// The file that `--config=FILE`, `--config FILE` or the environment names.
+/// Returns the file named by `--config=FILE`, `--config FILE` or the environment.
 fn config_path(args: &[OsString]) -> Option<PathBuf> {
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -483,7 +483,7 @@ pub(crate) fn environment(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The command without the variables that are empty: an empty value is not a flag's value.
+/// Returns the command without the empty variables: an empty value is not a flag's value.
 fn without_empty_variables(command: Command) -> Command {
     command
         .mut_args(|arg| {
@@ -497,7 +497,7 @@ fn without_empty_variables(command: Command) -> Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// The hint for an unknown key of the file.
+/// Returns the hint for an unknown key of the file.
 fn hint(key: &str, names: &[String]) -> String {
     if let Some(instead) = absent::replacement(key) {
         return format!("; Mesos has it: {instead}");
@@ -539,7 +539,7 @@ fn scalars(value: &toml::Value, key: &str, path: &Path) -> Result<Vec<String>, R
     }
 }
 
-/// The known name that is nearest to `given`, if any is near at all.
+/// Returns the known name that is nearest to `given`, if any is near.
 fn near<'a>(given: &str, known: &'a [String]) -> Option<&'a str> {
     known
         .iter()
@@ -668,7 +668,7 @@ mod tests {
         ))
     }
 
-    /// clap names the flag as it would be typed, and nobody had typed it.
+    /// Regression: clap named the flag in its command-line form, although it was in a file.
     #[test]
     fn a_refused_value_is_told_with_the_place_where_it_stands() {
         let (file, flag) = config("authenticate_http_readonly = 1\n");
@@ -765,7 +765,7 @@ mod tests {
             let parsed = parse(args(&["meseta", daemon, "--work_dir=/x", &value]));
             let shown = match parsed {
                 Ok(parsed) => format!("{:?}", parsed.view),
-                // An agent without a master.
+                // The agent's command line lacks a master.
                 Err(refusal) => refusal.to_string(),
             };
             assert!(!shown.contains("CANARY"), "{shown}");
@@ -794,7 +794,7 @@ mod tests {
         }
     }
 
-    /// A word a line is nothing to read.
+    /// Regression: the help had one word on each line.
     #[test]
     fn help_is_read_at_80_columns() {
         for daemon in ["master", "agent"] {

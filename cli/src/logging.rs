@@ -16,7 +16,7 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use self::lines::{Format, Lines};
 
-/// Our crates as the log names them.
+/// The crates of this repository, by their names in the log.
 const OURS: [&str; 8] = [
     "meseta",
     "meseta_agent",
@@ -28,8 +28,8 @@ const OURS: [&str; 8] = [
     "meseta_master",
 ];
 
-/// Logs go to standard error; `MESETA_LOG` filters them (`info` unless set, `debug`,
-/// `meseta_master=trace`, ...), `MESETA_LOG_FORMAT=json` makes each line an object.
+/// Starts logging to standard error. `MESETA_LOG` filters the log (`info` unless set, `debug`, `meseta_master=trace`, ...),
+/// and `MESETA_LOG_FORMAT=json` makes each line an object.
 pub(crate) fn start() -> anyhow::Result<Verbosity> {
     let base = std::env::var("MESETA_LOG")
         .ok()
@@ -59,7 +59,7 @@ pub(crate) fn start() -> anyhow::Result<Verbosity> {
     })))
 }
 
-/// Reports now and then how many lines were left out.
+/// Reports the number of lines that were left out, at intervals.
 fn report_left_out(lines: Lines<fn(&[u8])>) -> std::io::Result<()> {
     let report = move || {
         loop {

@@ -22,8 +22,7 @@ mod verbs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // The launcher is this very binary, run again from a sealed copy: it must take over before
-    // any thread exists.
+    // The launcher is this same binary, run again from a sealed copy: it must take over before any thread exists.
     if let Some(code) = meseta_agent::run_launcher_if_requested() {
         return code;
     }

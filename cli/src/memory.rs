@@ -64,17 +64,17 @@ pub(crate) fn large_pieces_go_back() {
 pub(crate) trait Relief: Send + 'static {
     /// The pause between two looks.
     const INTERVAL: Duration;
-    /// Whether to give back now; quick.
+    /// Whether memory should be released now; must be quick.
     fn is_needed(&mut self) -> bool;
-    /// Gives back, which may take some milliseconds.
+    /// Releases memory, which may take some milliseconds.
     fn relieve(&mut self);
 }
 
-/// A heap below this is not worth a trim.
+/// The size below which a heap is not worth a trim.
 const SMALL_HEAP_BYTES: u64 = 64 << 20;
-/// Growth since the last look after which there may be something to give back soon.
+/// The growth since the last check after which releasable memory may soon exist.
 const GROWTH_BYTES: u64 = 64 << 20;
-/// The longest pause between two trims that brought nothing: each holds up who allocates for some milliseconds.
+/// The longest pause between two trims without effect: each delays allocations by some milliseconds.
 const TRIM_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// The times to trim a heap that may be large: soon after it grew or a trim was useful, and more and more rarely otherwise.
@@ -104,7 +104,7 @@ impl Trims {
         heap > SMALL_HEAP_BYTES && self.waited >= self.pause
     }
 
-    /// Takes note of a trim.
+    /// Notes the result of a trim.
     fn done(&mut self, before: u64, after: u64) {
         let is_of_use = after < before - before / 8;
         self.pause = if is_of_use {
@@ -141,7 +141,7 @@ pub(crate) struct Pressure {
     budget: u64,
     /// The function that releases memory.
     tidy: fn(),
-    /// The least since the last trim, in bytes.
+    /// The smallest size since the last trim, in bytes.
     least: u64,
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn tidy() {
     }
 }
 
-/// Resident bytes of a kind: `RssFile:` for files that are mapped, `RssAnon:` for the heap and stacks.
+/// Returns the resident bytes of a kind: `RssFile:` for mapped files, `RssAnon:` for the heap and stacks.
 fn resident(kind: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let told = status.lines().find_map(|line| line.strip_prefix(kind))?;
@@ -189,7 +189,7 @@ fn resident(kind: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Gives freed pages that the allocator still has to the kernel.
+/// Returns freed pages of the allocator to the kernel.
 pub(crate) fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes an integer and locks the allocator's own state; memory in use is not moved.
@@ -198,7 +198,7 @@ pub(crate) fn trim() {
     }
 }
 
-/// Unmaps the clean pages of the program and its libraries. Does nothing where procfs does not tell.
+/// Unmaps the clean pages of the program and its libraries. Does nothing if procfs does not list them.
 pub(crate) fn give_back() {
     let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else {
         return;
@@ -218,7 +218,7 @@ pub(crate) fn give_back() {
     }
 }
 
-/// Addresses of private mappings of files that nobody may write to and that have no page of their own.
+/// Returns the addresses of private mappings of files that are not writable and have no own page.
 fn clean(smaps: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut candidate = None;
@@ -235,8 +235,8 @@ fn clean(smaps: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// `55d8-55e0 r-xp 000 fe:00 123 /usr/bin/meseta`: its addresses, or nothing if it is not of the kind;
-/// `None` for a line that begins no mapping.
+/// Parses a line such as `55d8-55e0 r-xp 000 fe:00 123 /usr/bin/meseta`: its addresses, or `Some(None)` for a mapping of
+/// another kind; `None` for a line that begins no mapping.
 fn unwritable_file(line: &str) -> Option<Option<Range<usize>>> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -280,7 +280,7 @@ mod tests {
         assert!(!trims.is_due(50 * MIB), "small");
         assert!(trims.is_due(1_000 * MIB));
         trims.done(1_000 * MIB, 1_000 * MIB);
-        // All in use: looked at again after 20 s, 40 s, 80 s.
+        // The whole heap is in use: the next checks come after 20 s, 40 s, 80 s.
         let mut after_looks = Vec::new();
         for _ in 0..3 {
             let looks = (1..100).find(|_| trims.is_due(1_000 * MIB));
@@ -311,7 +311,7 @@ mod tests {
         assert!(pressure.is_due(76), "it has shrunk and grown again");
     }
 
-    /// Code and constants work as before.
+    /// Code and constants work as before the release.
     #[test]
     fn what_was_given_back_is_there_again() {
         let before = format!("{:?}", std::time::Duration::from_millis(1500));

@@ -1,6 +1,6 @@
-//! `meseta registry`: reads, copies and moves the registry of masters that do not run, in a file or in etcd.
+//! `meseta registry`: reads, copies and moves the registry of stopped masters, in a file or in etcd.
 //!
-//! Invariant: nothing is written but by `import` and `migrate`, and these replace nothing.
+//! Invariant: only `import` and `migrate` write, and they replace no data.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use meseta_master::registry::{Image, Inspected, Store};
 
 use crate::terminal;
 
-/// The largest file that is imported, in bytes: that of about 50,000 agents.
+/// The largest imported file, in bytes: that of about 50,000 agents.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// What to do with it.

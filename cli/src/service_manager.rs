@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_secs(2);
 /// Pings within one period of the watchdog, so that a late ping does not kill the daemon.
 const PINGS_PER_PERIOD: u32 = 3;
 
-/// A daemon that can be asked how it is.
+/// A daemon that can report its health.
 pub(crate) trait Daemon: Send + 'static {
     /// Returns a status line for people; `None` if the daemon does not answer.
     fn status(&self) -> impl Future<Output = Option<String>> + Send;
@@ -43,7 +43,7 @@ impl Daemon for meseta_jobs::Health {
     }
 }
 
-/// The manager's socket, a path or an abstract name.
+/// The variable with the manager's socket, a path or an abstract name.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// The pause before an important message is repeated to a manager that does not read.
 const SAY_AGAIN: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ pub(crate) fn notify_when_started<D: Daemon>() -> Option<oneshot::Sender<D>> {
     Some(sender)
 }
 
-/// Sent at the first request to stop.
+/// Notifies the manager of the first request to stop.
 pub(crate) fn stopping() {
     if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
         say(&socket, "STOPPING=1");

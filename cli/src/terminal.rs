@@ -1,7 +1,7 @@
-//! The output of verbs: lines, JSON and notes, with the text of others escaped, and the errors of printing.
+//! The output of verbs: lines, JSON and notes, with the text of other parties escaped, and the errors of printing.
 //!
-//! All output of verbs goes through here. Invariants: text of others forges no line, moves no cursor and changes no direction;
-//! output that could not be written ends the verb with an error, but for a reader that went away (`| head`).
+//! All output of verbs goes through here. Invariants: text of other parties forges no line, moves no cursor and changes no
+//! direction; failed output ends the verb with an error, unless the reader has left (`| head`).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -18,22 +18,22 @@ pub(crate) fn say(text: &str) {
     put(&one_line(text));
 }
 
-/// Prints lines of our own text.
+/// Prints lines of the program's own text.
 pub(crate) fn say_lines(text: &str) {
     put(&printable(text));
 }
 
-/// Text of others as part of a line.
+/// Escapes the text of other parties for a part of a line.
 pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
     untrusted::escaped(text, &['\t'])
 }
 
-/// Text as a terminal may have it: in lines, and without other characters that do harm.
+/// Escapes a text for a terminal: lines stay, other harmful characters do not.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     untrusted::escaped(text, &['\n', '\t'])
 }
 
-/// Prints a value, indented.
+/// Prints a value with indentation.
 pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
     put(&untrusted::escaped_json(&serde_json::to_string_pretty(
         value,
@@ -46,19 +46,19 @@ pub(crate) fn print_json_line(value: &Value) {
     put(&untrusted::escaped_json(&value.to_string()));
 }
 
-/// Writes a note to standard error, which may be closed.
+/// Writes a note to standard error, even if it is closed.
 pub(crate) fn note_line(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable(text));
 }
 
-/// Writes a note to standard error, as `eprintln!` would, with the text of others made harmless.
+/// Writes a note to standard error, as `eprintln!` would, with the text of other parties escaped.
 macro_rules! note {
     ($($argument:tt)*) => { $crate::terminal::note_line(&format!($($argument)*)) };
 }
 pub(crate) use note;
 
 thread_local! {
-    /// The lines of this thread that are held back, while they are.
+    /// The lines that this thread holds back, if any.
     static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn keep(written: io::Result<()>) {
     failure.get_or_insert(error);
 }
 
-/// The exit code of a process that has printed everything: an error if that did not succeed.
+/// Returns the exit code of a process that has printed everything: an error if printing failed.
 pub(crate) fn finish(code: ExitCode) -> ExitCode {
     keep(io::stdout().lock().flush());
     let failure = FAILURE
@@ -110,7 +110,7 @@ pub(crate) fn finish(code: ExitCode) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// A framework's name coloured the operator's terminal, and a task's name made a line of its own.
+    /// Regression: a framework's name coloured the operator's terminal, and a task's name made its own line.
     #[test]
     fn text_of_others_makes_no_line() {
         let text = "a\u{1b}[31mred\0\nstate  TASK_FINISHED\u{9b}K\u{202e}\u{2028}x";

@@ -27,7 +27,7 @@ const DRAWN: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// The whole file.
+/// Draws the whole file.
 pub(super) fn svg(course: &Course, step: Duration) -> String {
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
@@ -59,7 +59,7 @@ pub(super) fn svg(course: &Course, step: Duration) -> String {
     text
 }
 
-/// Axes: processors upwards, days to the right.
+/// Draws the axes: processors upwards, days to the right.
 fn frame(text: &mut String, course: &Course, step: Duration) {
     for quarter in 0..=4 {
         let share = f64::from(quarter) / 4.0;

@@ -30,7 +30,7 @@ const FLAGS: [(&str, &str); 3] = [
     ("agents", "agent"),
 ];
 
-/// The whole script.
+/// Returns the whole completion script.
 pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "meseta", &mut script);

@@ -18,11 +18,11 @@ const SCHEME: &str = "file://";
 /// The meaning of `file:///path` for a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileValue {
-    /// The flag takes a path: this one.
+    /// The flag takes a path, namely this file's.
     Path,
-    /// The daemon itself reads the file, each time that it changes.
+    /// The daemon itself reads the file, at each change.
     Followed,
-    /// The file's text is the value.
+    /// The text of the file is the value.
     Text,
 }
 
@@ -40,7 +40,7 @@ fn is_path(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
 
-/// Whether this is a flag of a daemon, by its own name, that takes a path.
+/// Whether a daemon has a flag of this name that takes a path.
 pub(crate) fn is_path_of_daemon(flag: &str) -> bool {
     let command = super::command();
     let daemons = super::DAEMONS.into_iter();
@@ -73,7 +73,7 @@ pub(super) fn replaced(arg: &str, daemon: &Command) -> Result<Option<String>, Re
     Ok(Some(format!("--{flag}={value}")))
 }
 
-/// Whether the value that is given here is the text of a file.
+/// Whether the value given here is the text of a file.
 pub(super) fn is_text_of_file(arg: &OsStr, daemon: &Command) -> bool {
     let parts = arg.to_str().and_then(|arg| parts(arg, daemon));
     parts.is_some_and(|(_, _, value)| value == FileValue::Text)
@@ -100,11 +100,10 @@ pub(super) fn texts(daemon: &Command) -> Vec<String> {
         .collect()
 }
 
-/// Whether the daemon itself is to read configuration from files that it does not look at again; `texts` are the flags
-/// of [`texts`].
+/// Whether the daemon itself reads configuration from files that it does not reread; `texts` are the flags of [`texts`].
 pub(super) fn are_read_later(matches: &ArgMatches, texts: &[String]) -> bool {
     let raw = |flag: &str| matches.try_get_raw(flag).ok().flatten();
-    // A folder of such files.
+    // The folder contains such files.
     let has_folder = raw("modules_dir").is_some();
     let mut values = texts.iter().filter_map(|flag| raw(flag)).flatten();
     has_folder || values.any(|value| value.to_string_lossy().starts_with(SCHEME))

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// Headings and their verbs, in the order in which they are read.
+/// Headings and their verbs, in the order of the help.
 const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Daemons",

@@ -1,10 +1,10 @@
-//! Manual pages of this command line, one for each verb, as a package installs them.
+//! Manual pages of this command line, one for each verb, for packages to install.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
-/// Writes `meseta.1`, `meseta-agent.1` and so on into a folder that is made.
+/// Writes `meseta.1`, `meseta-agent.1` and so on into a new folder.
 pub(super) fn write(dir: &Path) -> anyhow::Result<()> {
     let in_dir = || format!("failed to write the manual pages to {}", dir.display());
     std::fs::create_dir_all(dir).with_context(in_dir)?;

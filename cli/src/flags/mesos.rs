@@ -10,7 +10,7 @@ const FLAGS: &str = include_str!("../../../tests/mesos-flags.txt");
 const DEPARTURES: &str = include_str!("../../../docs/departures.md");
 const HEADING: &str = "## Flags of Mesos that are not here";
 
-/// The flags of a daemon of Mesos.
+/// Returns the flags of a daemon of Mesos.
 fn of_mesos(daemon: &str) -> BTreeSet<&'static str> {
     let lines = FLAGS.lines().filter_map(|line| line.split_once(' '));
     let of_daemon = lines.filter(|(whose, _)| *whose == daemon);

@@ -31,7 +31,7 @@ pub(super) fn place(
     super::environment(&name).map(|_| format!("the value is that of {name} in the environment"))
 }
 
-/// The flag whose value was refused, by its long name.
+/// Returns the long name of the flag whose value was refused.
 fn refused_flag(error: &clap::Error) -> Option<&str> {
     if !matches!(
         error.kind(),
@@ -39,7 +39,7 @@ fn refused_flag(error: &clap::Error) -> Option<&str> {
     ) {
         return None;
     }
-    // As clap shows it: `--flag[=<VALUE>]`.
+    // clap shows the flag in the form `--flag[=<VALUE>]`.
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };

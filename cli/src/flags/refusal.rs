@@ -13,16 +13,16 @@ pub(crate) enum Refusal {
     /// clap's own message, or a request for help or the version.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// clap's own message of a value that is not on the command line, or where values were read from files.
+    /// clap's own message about a value that is not on the command line, or about a command with values from files.
     #[error("{error}{}", note(.place.as_deref()))]
     Value {
         error: clap::Error,
         /// The place of the value, if it is outside the command line.
         place: Option<String>,
-        /// Values were read from files, which may be others a moment later.
+        /// Whether values were read from files, which may change a moment later.
         is_from_file: bool,
     },
-    /// clap's own message of a flag that Mesos has, and its replacement.
+    /// clap's own message about a flag of Mesos, with its replacement.
     #[error("{error}{}", note(Some(.instead)))]
     AbsentFlag { error: clap::Error, instead: String },
     #[error("failed to read {path}, the value of --{flag}")]
@@ -87,7 +87,7 @@ impl Refusal {
         }
     }
 
-    /// Prints the reason, with its causes, and gives the exit code.
+    /// Prints the reason with its causes, and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         if let Self::CommandLine(error) = self {
             // Help and version go to standard output with code 0, errors to standard error.

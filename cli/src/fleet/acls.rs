@@ -47,7 +47,7 @@ const BY_USER: [Action; 15] = [
 /// The endpoints for readers of metrics.
 const METRICS: [&str; 2] = ["/metrics", "/metrics/snapshot"];
 
-/// The rules of a fleet without frameworks of its own.
+/// Returns the rules of a fleet without its own frameworks.
 pub(super) fn basic() -> Map<String, Value> {
     let mut rules = Map::new();
     rules.insert("permissive".to_owned(), json!(false));
@@ -66,7 +66,7 @@ pub(super) fn basic() -> Map<String, Value> {
 /// Adds the permissions of a framework's principal.
 pub(super) fn allow(rules: &mut Map<String, Value>, principal: &Principal) -> anyhow::Result<()> {
     let below = |role: &String| [role.clone(), format!("{role}/%")];
-    // Nothing is below the role of everybody.
+    // The role `*` has no roles below it.
     let roles: Vec<String> = principal
         .roles
         .iter()
@@ -143,7 +143,7 @@ fn push(rules: &mut Map<String, Value>, action: Action, principal: &str, objects
     }
 }
 
-/// Reads a file of rules, which may have been edited since.
+/// Parses a file of rules, which may have been edited since its creation.
 pub(super) fn parse(text: &str) -> anyhow::Result<Map<String, Value>> {
     Acls::parse(text).with_context(|| format!("{ACLS} cannot be used"))?;
     serde_json::from_str(text).with_context(|| format!("{ACLS} is not JSON"))

@@ -1,7 +1,7 @@
-//! The authority of a small fleet: makes itself, and signs certificates for machines and principals.
+//! The authority of a small fleet: creates itself, and signs certificates for machines and principals.
 //!
 //! Invariant: a machine's certificate is for its name and for each of its addresses, for servers and for clients; a
-//! principal's is for clients only and for no host; neither ends after its authority.
+//! principal's certificate is for clients only and for no host; neither ends after its authority.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use meseta_daemon::tls::{DaemonKind, principal_uri};
 
 use super::names::Machine;
 
-/// Certificates count from this long before they were made: not all clocks of a fleet agree.
+/// The time before their creation from which certificates are valid: the clocks of a fleet differ.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
 
 /// The begin and end of a validity, since the Unix epoch.
@@ -41,7 +41,7 @@ impl Validity {
         }
     }
 
-    /// The day on which it ends, as `2030-12-31`.
+    /// Returns the last day of validity, as `2030-12-31`.
     pub(super) fn last_day(self) -> String {
         (rcgen::date_time_ymd(1970, 1, 1) + self.until)
             .date()
@@ -172,7 +172,7 @@ fn params(name: &str) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// Whether these bytes stand in a certificate, as its public key and the names that it is for do.
+/// Whether a certificate contains these bytes, such as its public key or its names.
 fn holds(certificate: &str, part: &[u8]) -> bool {
     use base64::Engine as _;
     let body: String = certificate

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// The members of the fleet, in its folder alone.
 pub(super) const FLEET: &str = "fleet.json";
-/// The rules, in the fleet's folder and in that of every daemon.
+/// The rules, in the fleet's folder and in that of each daemon.
 pub(super) const ACLS: &str = "acls.json";
-/// Principals with the hashes of their secrets, likewise.
+/// The principals with the hashes of their secrets, in the same folders.
 pub(super) const CREDENTIALS: &str = "credentials";
 
-/// The authority's own folder, which goes to no machine.
+/// The authority's own folder, which is copied to no machine.
 pub(super) const AUTHORITY: &str = "authority/ca.pem";
 pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
 
@@ -20,17 +20,17 @@ pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
 pub(super) const CA: &str = "ca.pem";
 pub(super) const CERTIFICATE: &str = "cert.pem";
 pub(super) const KEY: &str = "key.pem";
-/// A principal and its secret, which a daemon shows the master.
+/// A principal and its secret, which a daemon presents to the master.
 pub(super) const CREDENTIAL: &str = "credential";
 /// A principal's secret, and the file with which a shell acts as the principal.
 pub(super) const SECRET: &str = "secret";
 pub(super) const ENV: &str = "env";
 
-/// The folder of the machines' folders, and that of the principals'.
+/// The folders of the machines and of the principals.
 pub(super) const MACHINES: &str = "machines";
 pub(super) const PRINCIPALS: &str = "principals";
 
-/// Daemons of a machine, and their folders.
+/// The daemons of a machine, which also name their folders.
 pub(super) const MASTER: &str = "master";
 pub(super) const AGENT: &str = "agent";
 pub(super) const SCHEDULER: &str = "scheduler";
@@ -40,7 +40,7 @@ pub(super) const ETC: &str = "/etc/meseta";
 /// The extension of configuration files.
 const CONFIGURATION: &str = "toml";
 
-/// A daemon's configuration file.
+/// Returns the name of a daemon's configuration file.
 pub(super) fn configuration(daemon: &str) -> String {
     format!("{daemon}.{CONFIGURATION}")
 }
@@ -58,7 +58,7 @@ pub(super) fn principal_dir(name: &str) -> PathBuf {
     Path::new(PRINCIPALS).join(name)
 }
 
-/// The file of a principal's secret.
+/// Returns the path of a principal's secret.
 pub(super) fn secret(principal: &str) -> PathBuf {
     principal_dir(principal).join(SECRET)
 }

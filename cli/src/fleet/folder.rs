@@ -93,7 +93,7 @@ impl Folder {
         std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
     }
 
-    /// Writes files, each whole, in place of those there may be.
+    /// Writes complete files, in place of existing ones.
     pub(super) fn write(&self, files: &[File]) -> anyhow::Result<()> {
         for file in files {
             let path = self.path.join(&file.path);
@@ -122,7 +122,7 @@ impl Folder {
     /// Moves a new folder to its final path.
     pub(super) fn keep(mut self) -> anyhow::Result<()> {
         refuse_existing(&self.place)?;
-        // Over a folder only if that is empty.
+        // The rename replaces a folder only if that is empty.
         std::fs::rename(&self.path, &self.place)
             .with_context(|| format!("failed to make {}", self.place.display()))?;
         self.is_kept = true;

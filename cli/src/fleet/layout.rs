@@ -36,7 +36,7 @@ const SCHEDULER_PORT: u16 = 5070;
 #[serde(deny_unknown_fields)]
 pub(super) struct Fleet {
     pub(super) format: u32,
-    /// The authority's name, by which its certificates name it.
+    /// The authority's name, as written in its certificates.
     pub(super) authority: String,
     /// The end of the authority's certificate, in seconds since the Unix epoch.
     pub(super) authority_ends: u64,
@@ -45,7 +45,7 @@ pub(super) struct Fleet {
     /// The machine of the job scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) scheduler: Option<Machine>,
-    /// The user of jobs that name none, which is the user of the scheduler's framework.
+    /// The user of jobs that specify none, which is also the user of the scheduler's framework.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) job_user: Option<String>,
     pub(super) principals: Vec<Principal>,
@@ -66,7 +66,7 @@ impl Fleet {
         self.agents.iter().any(|agent| agent.name == name)
     }
 
-    /// The daemons of a machine.
+    /// Returns the daemons of a machine.
     fn daemons_of(&self, machine: &Machine) -> impl Iterator<Item = &'static str> {
         let name = &machine.name;
         let scheduler = self.scheduler.as_ref();
@@ -80,7 +80,7 @@ impl Fleet {
         all.into_iter().flatten()
     }
 
-    /// Principals with a certificate of their own.
+    /// Returns the principals that have a certificate.
     pub(super) fn certified_principals(&self) -> impl Iterator<Item = &str> {
         let added = self.principals.iter().map(|one| one.name.as_str());
         [ADMIN, PROMETHEUS].into_iter().chain(added)
@@ -149,7 +149,7 @@ pub(super) fn sources(fleet: &Fleet, shared: &Shared) -> anyhow::Result<Vec<File
     ])
 }
 
-/// The certificate of a principal.
+/// Returns the certificate files of a principal.
 pub(super) fn principal_pair(name: &str, pair: &Pair) -> Vec<File> {
     pair_in(&principal_dir(name), pair)
 }
@@ -189,7 +189,7 @@ pub(super) fn principal(
     files
 }
 
-/// The certificate of a daemon.
+/// Returns the certificate files of a daemon.
 pub(super) fn pair(machine: &Machine, daemon: &str, pair: &Pair) -> Vec<File> {
     pair_in(&machine_dir(machine).join(daemon), pair)
 }
@@ -283,7 +283,7 @@ pub(super) fn scheduler(
     )
 }
 
-/// The files of a daemon that finds the master, and shows it this credential.
+/// Returns the files of a daemon that finds the master and presents this credential.
 fn client_of_master(
     fleet: &Fleet,
     machine: &Machine,
@@ -314,7 +314,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// A file's path on its machine.
+/// Returns the path of a file on its machine.
 fn path_of(daemon: &str, name: &str) -> String {
     quoted(&format!("{ETC}/{daemon}/{name}"))
 }
@@ -357,7 +357,7 @@ fn host(machine: &Machine) -> String {
     }
 }
 
-/// The line that takes the whole folder of a machine that has nothing yet to where it belongs.
+/// Returns the command line that copies the whole folder to a new machine.
 fn first_copy(dir: &str, machine: &Machine) -> String {
     let (name, host) = (&machine.name, host(machine));
     format!("  scp -rp {dir}/{MACHINES}/{name}/. {host}:{ETC}/\n")
@@ -370,8 +370,8 @@ fn first_copy_of(dir: &str, machine: &Machine, daemon: &str) -> String {
     format!("  scp -rp {own}/{daemon} {own}/{configuration} {host}:{ETC}/\n")
 }
 
-/// The lines that take these files of daemons of a machine to where their former ones are. Configuration is never
-/// among them: it is edited on the machine once it is there.
+/// Returns the command lines that replace these files of a machine's daemons. Configuration is never among them, because it
+/// is edited on the machine.
 fn copies<'a>(
     dir: &str,
     machine: &Machine,
@@ -386,7 +386,7 @@ fn copies<'a>(
     daemons.map(line).collect()
 }
 
-/// The lines that give the files of these daemons to their users; an agent is root's.
+/// Returns the command lines that give the files of these daemons to their users; an agent's files belong to root.
 fn owners(fleet: &Fleet, is_meant: impl Fn(&Machine, &str) -> bool) -> String {
     let master = Some(&fleet.master).map(|machine| (machine, MASTER));
     let scheduler = fleet.scheduler.as_ref().map(|machine| (machine, SCHEDULER));
@@ -400,7 +400,7 @@ fn owners(fleet: &Fleet, is_meant: impl Fn(&Machine, &str) -> bool) -> String {
         .collect()
 }
 
-/// The line that starts a daemon which has a user of its own.
+/// Returns the command line that starts a daemon with its own user.
 fn first_start(machine: &Machine, daemon: &str) -> String {
     let address = machine.address();
     format!(
@@ -408,7 +408,7 @@ fn first_start(machine: &Machine, daemon: &str) -> String {
     )
 }
 
-/// The lines that start agents.
+/// Returns the command lines that start agents.
 fn agent_starts(agents: &[Machine]) -> String {
     let line = |agent: &Machine| {
         let address = agent.address();

@@ -29,7 +29,7 @@ use names::{Machine, Principal};
 use crate::terminal;
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
-/// The longest that anything is valid, in days.
+/// The longest validity, in days.
 const DAYS_MAX: u64 = 36_500;
 
 /// What to make.
@@ -136,13 +136,13 @@ fn days(count: u64) -> Duration {
     Duration::from_secs(count * SECONDS_PER_DAY)
 }
 
-/// A secret that nobody guesses: 244 bits from the operating system's generator, in hexadecimal digits.
+/// Returns a secret of 244 random bits from the operating system, in hexadecimal digits.
 fn fresh_secret() -> String {
     let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
     halves.map(|half| half.simple().to_string()).concat()
 }
 
-/// The principal's secret, and its line in the file of credentials.
+/// Returns the principal's secret, and its line in the file of credentials.
 fn credential(principal: &str) -> anyhow::Result<(String, String)> {
     let secret = fresh_secret();
     let hash = SecretHash::of(secret.as_bytes(), uuid::Uuid::new_v4().into_bytes())?;
@@ -229,7 +229,7 @@ struct Grown<'a> {
 }
 
 impl Grown<'_> {
-    /// Puts the new ones into the fleet and gives the files that are theirs alone.
+    /// Adds the new machines and principals to the fleet, and returns their own files.
     fn apply(&self, fleet: &mut Fleet, shared: &mut Shared) -> anyhow::Result<Vec<layout::File>> {
         self.check_addresses(fleet)?;
         self.check_names(fleet)?;
@@ -384,7 +384,7 @@ impl Grown<'_> {
     }
 }
 
-/// The authority of a folder, to sign with.
+/// Reads the authority of a folder, for signing.
 fn authority_of(folder: &Folder, fleet: &Fleet, now: Duration) -> anyhow::Result<Authority> {
     ensure!(
         fleet.authority_ends > now.as_secs(),
@@ -500,7 +500,7 @@ fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
     ))
 }
 
-/// Refuses a name that is not among those of the folder.
+/// Refuses a name that the folder does not contain.
 fn all_known(what: &str, names: &[String], known: &[&str], dir: &str) -> anyhow::Result<()> {
     let unknown = names.iter().find(|name| !known.contains(&name.as_str()));
     unknown.map_or(Ok(()), |name| {

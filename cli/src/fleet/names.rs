@@ -15,7 +15,7 @@ pub(super) const NODE: &str = "node";
 pub(super) const PROMETHEUS: &str = "prometheus";
 /// The principal of the job scheduler, in a fleet that has one.
 pub(super) const JOBS: &str = "jobs";
-/// Principals of every fleet.
+/// The principals that every fleet has.
 pub(super) const BUILT_IN: [&str; 3] = [ADMIN, NODE, PROMETHEUS];
 
 /// The longest host name, and the longest part of a host name between dots, in bytes.
@@ -27,7 +27,7 @@ const LABEL_BYTES_MAX: usize = 63;
 #[serde(deny_unknown_fields)]
 pub(super) struct Machine {
     pub(super) name: String,
-    /// Never empty; daemons listen on the first.
+    /// The addresses, never empty; daemons listen on the first.
     pub(super) addresses: Vec<IpAddr>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Principal {
     pub(super) users: Vec<String>,
 }
 
-/// Reads `NAME=ADDRESS[,ADDRESS]`.
+/// Parses `NAME=ADDRESS[,ADDRESS]`.
 pub(super) fn machine(text: &str) -> Result<Machine, String> {
     let Some((name, addresses)) = text.split_once('=') else {
         return Err(format!(
@@ -103,7 +103,7 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= HOST_BYTES_MAX && name.split('.').all(is_label)
 }
 
-/// Reads the name of a user of machines.
+/// Parses the name of a user of machines.
 pub(super) fn user(text: &str) -> Result<String, String> {
     if is_user(text) {
         return Ok(text.to_owned());
@@ -117,11 +117,11 @@ fn is_user(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_whitespace)
 }
 
-/// Reads `NAME:role=ROLE:user=USER`, each of the latter once or more.
+/// Parses `NAME:role=ROLE:user=USER`, with at least one role and one user.
 pub(super) fn principal(text: &str) -> Result<Principal, String> {
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default();
-    // It becomes the name of a folder too.
+    // The name also becomes that of a folder.
     let is_file = !name.contains('/') && !name.starts_with('.');
     if !is_principal(name) || !is_file || !may_begin_line(name) {
         return Err(format!(

@@ -92,7 +92,7 @@ fn every_file_is_its_owners_alone_and_the_authoritys_key_is_nowhere_else() {
         .iter()
         .filter(|(_, (_, text))| text.as_deref() == Some(key));
     assert_eq!(holders.count(), 1);
-    // No secret and no key is printed, and each secret is where it is needed.
+    // No secret and no key is printed, and each secret is in the place that needs it.
     for principal in names::BUILT_IN {
         let secret = text(&tree, &format!("principals/{principal}/secret")).trim_end();
         assert!(secret.len() >= 64 && !said.contains(secret));
@@ -153,7 +153,7 @@ fn the_administrator_may_do_everything_and_frameworks_what_is_theirs() {
     let ads = names::principal("ads:role=ads:user=www-data").expect("a principal");
     acls::allow(&mut rules, &ads).expect("rules");
     let acls = Acls::parse(&acls::pretty(&rules).expect("text")).expect("rules");
-    // The daemons' own default must not matter.
+    // The daemons' own default must not change the result.
     let rules = Authorizer::new(acls, true);
     for action in Action::ALL {
         let by_admin = *action != Action::RegisterAgent;
@@ -335,7 +335,7 @@ fn certificates_are_renewed_with_the_same_authority() {
     assert!(error.contains("valid no more"), "{error}");
 }
 
-/// The lines to copy by after a renewal put the configuration of the first day back on every machine.
+/// Regression: after a renewal, the printed lines restored the first configuration on every machine.
 #[test]
 fn a_machine_that_is_set_up_keeps_its_configuration() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -381,7 +381,7 @@ fn with_scheduler(machine: &str, users: &[&str]) -> Added {
     }
 }
 
-/// A cluster that was shut had no way to run a job but an open scheduler.
+/// Regression: a closed cluster could run jobs only with an open scheduler.
 #[test]
 fn the_scheduler_of_jobs_has_what_it_needs() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -580,7 +580,7 @@ fn an_address_is_of_one_agent() {
     let error = said(add_to(&dir, &["n9=10.0.0.7"], &[]));
     assert!(error.contains("give n9 an address"), "{error}");
     assert_eq!(tree(&dir), before);
-    // Each has its own loopback, for which its certificate may be too.
+    // Each machine has its own loopback address, which its certificate may contain.
     for agent in ["n8=10.0.0.8,127.0.0.1", "n9=10.0.0.9,127.0.0.1"] {
         add_to(&dir, &[agent], &[]).expect("added");
     }

@@ -15,9 +15,9 @@ use crate::terminal;
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// The time that an agent has to end its tasks and remove their cgroups; then it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// Pause between two looks for a daemon's endpoint file.
+/// The pause between two checks for a daemon's endpoint file.
 const ENDPOINT_POLL: Duration = Duration::from_millis(10);
-/// Pause before a daemon that may end is started again.
+/// The pause before a daemon is restarted after a permitted end.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
 
 /// The consequence of a daemon's end for the cluster.
@@ -35,10 +35,10 @@ pub(super) enum AtItsEnd {
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) name: String,
-    /// `http://` and its address.
+    /// The daemon's address after `http://`.
     pub(super) url: String,
     at_its_end: AtItsEnd,
-    /// The verb and its flags.
+    /// The verb, with its flags.
     arguments: Vec<String>,
     child: Child,
     /// The time of the next start of an ended daemon.
@@ -58,7 +58,7 @@ pub(super) enum Found {
 }
 
 impl Daemon {
-    /// Starts a master or an agent with its own directory and waits until it listens.
+    /// Starts a master or an agent in its own directory, and waits until it listens.
     pub(super) async fn start(
         name: &str,
         verb: &str,
@@ -100,12 +100,12 @@ impl Daemon {
         self.arguments.push(format!("--port={port}"));
     }
 
-    /// The address without `http://`.
+    /// Returns the address without `http://`.
     pub(super) fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
     }
 
-    /// Looks whether it has ended, and starts it again when that is due.
+    /// Checks whether the daemon has ended, and restarts it when due.
     pub(super) fn look(&mut self) -> anyhow::Result<Found> {
         if self.again_at.is_some_and(|again| Instant::now() < again) {
             return Ok(Found::Running);
@@ -151,7 +151,7 @@ impl Daemon {
         )
     }
 
-    /// Asks it to end.
+    /// Sends the daemon the signal to end.
     pub(super) fn terminate(&self) {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
@@ -178,7 +178,7 @@ impl Daemon {
     }
 }
 
-/// The directory made, and in it no endpoint of an earlier run.
+/// Creates the directory, and removes an earlier run's endpoint from it.
 fn clean_endpoint(dir: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
     let endpoint = dir.join("endpoint");
@@ -190,7 +190,7 @@ fn clean_endpoint(dir: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The URL that a daemon writes once its port listens.
+/// Reads the URL that a daemon writes once its port listens.
 fn endpoint_of(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())

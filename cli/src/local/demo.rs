@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::terminal;
 
-/// Agents of a demonstration, unless their number is given.
+/// The number of agents of a demonstration, unless specified.
 pub(super) const AGENTS: u16 = 3;
 /// The default resources of each agent: the same on every machine, so that the shares below fit.
 pub(super) const RESOURCES: &str = "cpus:2;mem:1024;disk:1024";
@@ -41,7 +41,7 @@ pub(super) fn oversubscription() -> Vec<String> {
     ]
 }
 
-/// The verbs of the demonstration, each with its arguments, in their order.
+/// Returns the verbs of the demonstration with their arguments, in their order.
 pub(super) fn commands() -> Vec<Vec<&'static str>> {
     vec![
         vec!["weights", "set", "shop=2", "science=1"],

@@ -1,4 +1,4 @@
-//! The etcd that several masters of `meseta local` share: the installed one, on loopback, with one member.
+//! The etcd that several masters of `meseta local` share: the installed program, on loopback, with one member.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     flags: Vec<String>,
 }
 
-/// Becomes etcd, which ends with the `meseta local` that started it.
+/// Replaces this process with etcd, which ends with the `meseta local` that started it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     end_with_parent()?;
     let error = std::process::Command::new(PROGRAM)
@@ -35,7 +35,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Err(error).context("failed to run etcd")
 }
 
-/// Starts it below a directory and waits until it listens.
+/// Starts etcd below a directory, and waits until it listens.
 pub(super) async fn start(dir: &Path) -> anyhow::Result<Daemon> {
     if installed().is_none() {
         bail!(
@@ -78,7 +78,7 @@ fn installed() -> Option<PathBuf> {
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// Two addresses on loopback that nobody listens on now.
+/// Returns two unused loopback addresses.
 fn free_addresses() -> anyhow::Result<[SocketAddr; 2]> {
     let listen = || TcpListener::bind((usual_loopback(), 0)).context("failed to find a free port");
     let (client, peer) = (listen()?, listen()?);

@@ -109,7 +109,7 @@ impl Options {
     }
 }
 
-/// Runs until Ctrl-C, SIGTERM, or the end of a daemon that is not started again.
+/// Runs until Ctrl-C, SIGTERM, or the end of a daemon that is not restarted.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     // The children end with the thread that started them: this one, the main thread.
     tokio::runtime::Builder::new_current_thread()
@@ -141,7 +141,7 @@ struct Cluster {
     masters: Vec<Daemon>,
     agents: Vec<Daemon>,
     scheduler: Option<Daemon>,
-    /// The last command of the demonstration, which ends with this.
+    /// The last command of the demonstration, which ends with the cluster.
     batch_job: Option<Child>,
 }
 
@@ -299,7 +299,7 @@ impl Cluster {
         );
     }
 
-    /// The masters as `--master` takes them.
+    /// Returns the addresses of the masters, in the form of `--master`.
     fn addresses(&self) -> String {
         let masters: Vec<_> = self.masters.iter().map(Daemon::address).collect();
         masters.join(",")
@@ -329,7 +329,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A line for each daemon.
+    /// Returns a line for each daemon.
     fn where_all_is(&self, leader: &str) -> String {
         let several = self.masters.len() > 1;
         let mut lines = String::new();
@@ -444,7 +444,7 @@ async fn end(daemons: &mut [Daemon]) {
     }
 }
 
-/// A word to paste into a shell; the brackets of an IPv6 address are a pattern there.
+/// Returns a word to paste into a shell, in which the brackets of an IPv6 address are a pattern.
 fn shell_word(word: String) -> String {
     match word.contains('[') {
         true => format!("'{word}'"),
@@ -519,7 +519,7 @@ fn invoked_as() -> String {
 mod tests {
     use std::ffi::OsString;
 
-    /// The port was ignored.
+    /// Regression: the port was ignored.
     #[test]
     fn a_port_is_for_a_scheduler_that_runs() {
         let parse = |line: &str| {

@@ -10,16 +10,16 @@ use meseta_daemon::advertised::{usual_address, usual_loopback};
 
 /// The distance of suggested ports from the requested ones, and from each other.
 const STEP: u16 = 10;
-/// Offers that are tried before none is made.
+/// Sets of ports that are tried before the suggestion is given up.
 const OFFERS_MAX: u16 = 100;
 
 /// The requested ports of all daemons; 0 stands for any free port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ports {
-    /// The first master's; the others take those below it.
+    /// The port of the first master; the others take the ports below.
     pub(super) master: u16,
     pub(super) masters: u16,
-    /// The first agent's; the others take those above it.
+    /// The port of the first agent; the others take the ports above.
     pub(super) agent: u16,
     pub(super) agents: u16,
     /// The scheduler's port, if requested by number.
@@ -27,7 +27,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// The port of one of the masters, the first being 0.
+    /// Returns the port of a master, where the first has the index 0.
     pub(super) fn of_master(&self, index: u16) -> anyhow::Result<u16> {
         if self.master == 0 {
             return Ok(0);
@@ -36,7 +36,7 @@ impl Ports {
         port.context("--port leaves no room below it")
     }
 
-    /// The port of one of the agents, the first being 0.
+    /// Returns the port of an agent, where the first has the index 0.
     pub(super) fn of_agent(&self, index: u16) -> anyhow::Result<u16> {
         if self.agent == 0 {
             return Ok(0);
@@ -92,7 +92,7 @@ impl Ports {
     }
 }
 
-/// A port that two daemons would have.
+/// Returns a port that two daemons would share.
 fn shared(ports: &[u16]) -> Option<u16> {
     let mut ports = ports.to_vec();
     ports.sort_unstable();
@@ -100,7 +100,7 @@ fn shared(ports: &[u16]) -> Option<u16> {
     twice.first().copied()
 }
 
-/// Ends with the ports that are taken and with others that are free.
+/// Fails if ports are in use, and names them with free replacements.
 pub(super) fn refuse_taken(ports: Ports) -> anyhow::Result<()> {
     check(ports, &is_free)
 }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn free_ports_are_offered_for_those_that_are_taken() {
         assert_eq!(said(USUAL, &[5049, 5054]), None);
-        // 5060 to 5063 are not free either.
+        // The ports 5060 to 5063 are not free either.
         let text = said(USUAL, &[5050, 5051, 5062]).expect("refused");
         assert!(
             text.starts_with("127.0.0.1:5050 and 127.0.0.1:5051 are in use"),
@@ -168,7 +168,7 @@ mod tests {
         assert!(text.ends_with("--port=5070 --agent_port=5071"), "{text}");
     }
 
-    /// The 20th agent has port 5070, where the scheduler could not listen then.
+    /// Regression: the 20th agent has port 5070, on which the scheduler could then not listen.
     #[test]
     fn the_scheduler_has_a_port_of_its_own() {
         let of_scheduler = |ports: Ports, taken: &[u16]| {

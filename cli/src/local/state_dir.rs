@@ -39,7 +39,7 @@ impl StateDir {
         })
     }
 
-    /// Removes it, if it is to go.
+    /// Removes the directory if it is temporary.
     pub(super) fn close(&self) {
         if self.temporary
             && let Err(error) = std::fs::remove_dir_all(&self.path)

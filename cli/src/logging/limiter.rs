@@ -15,17 +15,17 @@ pub(super) struct Rate {
     per_second: f64,
 }
 
-/// The lines of one place in the program: a burst has room for all agents of a cluster that come back at once.
+/// The rate of lines from one place in the program: a burst has room for all agents of a cluster that return at once.
 const PER_PLACE: Rate = Rate {
     burst: 500.0,
     per_second: 50.0,
 };
-/// The lines of one place about one framework, principal or job.
+/// The rate of lines from one place about one framework, principal or job.
 const PER_CLIENT: Rate = Rate {
     burst: 100.0,
     per_second: 10.0,
 };
-/// The audited changes of one principal: far more than scripts of operators make.
+/// The rate of audited changes of one principal: far above that of operators' scripts.
 const PER_AUDITED: Rate = Rate {
     burst: 2000.0,
     per_second: 200.0,
@@ -42,9 +42,9 @@ pub(super) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Cause {
     /// The place in the program.
     pub(super) place: u64,
-    /// The client that the line is about.
+    /// The client to which the line refers.
     pub(super) client: Option<u64>,
-    /// Whether the line belongs to the audit log. Audit lines have no limit in common: no principal can silence another.
+    /// Whether the line belongs to the audit log. Audit lines share no limit: no principal can silence another.
     pub(super) is_audit: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    /// Whether a line of this cause is written now. A line that is not is counted for the next report.
+    /// Whether a line of this cause is written now. A suppressed line is counted for the next report.
     pub(super) fn admit(&mut self, now: Instant, cause: Cause, message: &str) -> bool {
         let rate = client_rate(cause);
         if self.clients.len() >= CAUSES_MAX && !self.clients.contains_key(&cause) {
@@ -141,7 +141,7 @@ impl Limiter {
         true
     }
 
-    /// Takes the lines that were left out and not reported for [`REPORT_INTERVAL`]; all of them at the end.
+    /// Takes the unreported lines that were left out for [`REPORT_INTERVAL`], or at the end all of them.
     pub(super) fn take_left_out(&mut self, now: Instant, is_end: bool) -> Vec<LeftOut> {
         let is_due = |bucket: &Bucket| {
             let waited = now.saturating_duration_since(bucket.left_out_since);
@@ -221,7 +221,7 @@ mod tests {
         };
         assert_eq!(admitted(&mut limiter, now, of(1), 10_000), 100);
         assert_eq!(admitted(&mut limiter, now, of(2), 10), 10);
-        // Clients that take new names share the limit of the place.
+        // Clients that change their names share the limit of the place.
         let all = (3..10_000).map(|client| admitted(&mut limiter, now, of(client), 1));
         assert_eq!(all.sum::<usize>(), 500 - 110);
         assert!(limiter.clients.len() <= CAUSES_MAX);

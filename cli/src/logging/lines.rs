@@ -20,13 +20,13 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use super::limiter::{Cause, Limiter};
 
-/// The longest message, in bytes. Messages are the program's own, as the explanation of a flag is.
+/// The longest message, in bytes. Messages are the program's own, such as the explanation of a flag.
 const MESSAGE_BYTES_MAX: usize = 2048;
-/// The longest cause of an error, in bytes: a chain of our own sentences with two paths in it.
+/// The longest cause of an error, in bytes: a chain of the program's own sentences with two paths.
 const ERROR_BYTES_MAX: usize = 1024;
 /// Fields that hold the cause of an error.
 const ERRORS: [&str; 3] = ["error", "why", "reason"];
-/// Fields that name the client that a line is about.
+/// Fields that name the client to which a line refers.
 const CLIENTS: [&str; 5] = [
     "framework_id",
     "framework",
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// Writes a line to standard error, which may be closed.
+/// Writes a line to standard error, even if it is closed.
 pub(super) fn to_stderr(line: &[u8]) {
     let _ = std::io::stderr().lock().write_all(line);
 }
@@ -108,7 +108,7 @@ where
         event.record(&mut fields);
         let target = fields.log_target.take();
         let target = target.as_deref().unwrap_or(metadata.target());
-        // The operator asked for all of the more verbose levels.
+        // The operator requested all lines of the more verbose levels.
         if *metadata.level() <= Level::INFO {
             let cause = Cause {
                 place: hash(&(metadata.callsite(), target)),
@@ -133,9 +133,9 @@ fn hash(value: &impl std::hash::Hash) -> u64 {
 /// The value of a field.
 #[derive(Clone, Debug)]
 enum Value {
-    /// A text, perhaps of others.
+    /// A text, perhaps from other parties.
     Text(String),
-    /// The text form of a value, perhaps of others: in quotation marks where it is not a word.
+    /// The text form of a value, perhaps from other parties: quoted unless it is a word.
     Shown(String),
     /// A number or a truth value.
     Plain(String),
@@ -221,7 +221,7 @@ fn timestamp() -> String {
     text
 }
 
-/// `TIME LEVEL TARGET: MESSAGE NAME=VALUE ...`.
+/// Formats a line as `TIME LEVEL TARGET: MESSAGE NAME=VALUE ...`.
 fn text(level: &Level, target: &str, fields: &Fields) -> String {
     let level = match target {
         AUDIT => "AUDIT",
@@ -245,13 +245,13 @@ fn text(level: &Level, target: &str, fields: &Fields) -> String {
     line
 }
 
-/// Whether a value is understood without quotation marks.
+/// Whether a value needs no quotation marks.
 fn is_word(text: &str) -> bool {
     let is_part = |letter: char| is_harmless(letter) && !matches!(letter, ' ' | '"' | '\\' | '=');
     !text.is_empty() && text.chars().all(is_part)
 }
 
-/// Whether a value is one text in quotation marks already, as the `Debug` form of a text is.
+/// Whether a value is already a single quoted text, such as the `Debug` form of a text.
 fn is_quoted(text: &str) -> bool {
     let Some(inner) = text
         .strip_prefix('"')
@@ -280,7 +280,7 @@ fn escape(line: &mut String, text: &str, quoted: &[char]) {
     }
 }
 
-/// `{"timestamp":...,"level":...,"fields":{"message":...},"target":...}`.
+/// Formats a line as `{"timestamp":...,"level":...,"fields":{"message":...},"target":...}`.
 fn json(level: &Level, target: &str, fields: &Fields) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let mut line = format!(
@@ -310,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines that `act` logs.
+    /// Returns the lines that `act` logs.
     fn logged(format: Format, act: impl FnOnce()) -> Vec<String> {
         let log = Arc::new(Mutex::new(Vec::new()));
         let output = log.clone();
@@ -326,7 +326,7 @@ mod tests {
 
     const FORGED: &str = "x\n2026-11-28T00:00:00.000000Z AUDIT audit: change principal=\"admin\"\u{1b}[2K\u{9b}\u{202e}";
 
-    /// The newline in a status message made a line of the audit log.
+    /// Regression: a newline in a status message made a line of the audit log.
     #[test]
     fn text_of_others_stays_within_its_field() {
         let act = || {
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(rest, expected);
     }
 
-    /// A URI of 1 MB was written into each of four lines of each failed launch: 2.4 GB in a minute.
+    /// Regression: a URI of 1 MB was written into each of four lines of each failed launch: 2.4 GB in a minute.
     #[test]
     fn floods_of_long_texts_stay_small() {
         let long = "x".repeat(1 << 16);

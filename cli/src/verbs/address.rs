@@ -1,4 +1,4 @@
-//! Addresses as they are typed: with a scheme and a port, or without.
+//! Addresses in the form that users type: with or without a scheme and a port.
 
 use meseta_resources::HostPort;
 
@@ -23,12 +23,12 @@ pub(super) fn url_with(scheme: &str, address: &str, path: &str) -> String {
     }
 }
 
-/// The scheme, and the host with its port, of an address of a master that was typed.
+/// Returns the scheme, and the host with its port, of a typed address of a master.
 pub(super) fn base(address: &str) -> (&str, String) {
     base_with(address, MASTER_PORT)
 }
 
-/// Returns the scheme, and the host with its port, of a daemon with another usual port.
+/// Returns the scheme, and the host with its port, of a daemon with another default port.
 pub(super) fn base_with(address: &str, usual_port: u16) -> (&str, String) {
     let address = address.trim().trim_end_matches('/');
     let (scheme, rest) = address
@@ -70,7 +70,7 @@ pub(super) fn check(address: &str) -> Result<(), String> {
     }
     let (host, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
-        // Behind the bracket stands a port, or nothing.
+        // The bracket is followed by a port or the end.
         Some((host, port)) => match port.strip_prefix(':') {
             Some(port) => (host, Some(port)),
             None => ("", None),

@@ -140,7 +140,7 @@ fn lost_row(agent: &Value) -> Vec<String> {
     row
 }
 
-/// `used/total` of one scalar resource.
+/// Returns `used/total` of a scalar resource.
 fn used(agent: &Value, name: &str) -> String {
     format!(
         "{}/{}",
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// `mark-gone m1-S1` ended m1-S10 while m1-S1 was unreachable.
+    /// Regression: `mark-gone m1-S1` ended m1-S10 while m1-S1 was unreachable.
     #[test]
     fn a_whole_id_means_its_agent_wherever_it_is_listed() {
         let agent = |id: &str, hostname: &str| json!({"id": id, "hostname": hostname});
@@ -187,7 +187,7 @@ mod tests {
             ("S1", Some("m1-S1")),
             ("m1-S2", Some("m1-S2")),
             ("m1-S11", Some("m1-S11")),
-            // Another's host name.
+            // The id is the host name of another agent.
             ("m1-S4", Some("m1-S4")),
             // Both agents have the host name, and one of them is present.
             ("b", Some("m1-S10")),

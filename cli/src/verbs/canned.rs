@@ -1,4 +1,4 @@
-//! Daemons on loopback that the tests of the verbs ask: their answers are fixed beforehand.
+//! Daemons on loopback with fixed responses, for the tests of the verbs.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -85,7 +85,7 @@ pub(super) fn master_of(
     address
 }
 
-/// An agent that reads files as `read` does, or answers with its status.
+/// Starts an agent that reads files as `read` does, or responds with its status.
 pub(super) fn agent_of(
     mut read: impl FnMut(&agent::call::ReadFile) -> Result<agent::response::ReadFile, u16>
     + Send

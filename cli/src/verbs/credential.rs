@@ -1,4 +1,4 @@
-//! `meseta credential`: a line for a file of credentials, with the hash of a secret.
+//! `meseta credential`: prints a line for a file of credentials, with the hash of a secret.
 
 use std::io::BufRead as _;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Prints the line.
+/// Prints the line of the credential.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ensure!(
         is_principal(&options.principal),
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// The daemon took the line for a comment, or the whole file for damaged.
+    /// Regression: the daemon treated the line as a comment, or the whole file as damaged.
     #[test]
     fn a_line_that_no_file_takes_is_not_made() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! `meseta exec`: a command in the container of a task that runs, its output here, its exit code ours.
+//! `meseta exec`: a command in the container of a running task, with its output and exit code here.
 
 use std::process::ExitCode;
 
@@ -14,12 +14,12 @@ use super::request::quoted;
 use super::server::AgentAddress;
 use super::{MasterFlag, items, server, task, text};
 
-/// The agent's API.
+/// The path of the agent's API.
 const PATH: &str = "/api/v1";
 /// The number that shells add to the signal that ended a command.
 const EXIT_SIGNALLED: i32 = 128;
 
-/// Ends the session with its command.
+/// The error that ends a session when its output has no reader.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody reads the output any more")]
 struct Unread;
@@ -74,8 +74,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// The line by which a shell runs these words with nothing to read: the input of a session stays open as long as the session
-/// does.
+/// Returns the shell line that runs these words without input: the input of a session stays open as long as the session.
 fn without_input(words: &[String]) -> String {
     format!("{} </dev/null", quoted(words))
 }
@@ -121,7 +120,7 @@ async fn session(
         wait_nested_container: Some(call::WaitNestedContainer { container_id }),
         ..Call::default()
     };
-    // Asked while the session lives: it is forgotten with its reader.
+    // The question is sent while the session lives: the agent forgets the session with its reader.
     let ending = server::wait(&client, address, PATH, &wait);
     let copying = async {
         while let Some(chunk) = output.next().await? {
@@ -179,7 +178,7 @@ mod tests {
         }
     }
 
-    /// `meseta exec TASK -- cat` never came back.
+    /// Regression: `meseta exec TASK -- cat` never returned.
     #[test]
     fn a_command_that_reads_its_input_finds_its_end() {
         use std::process::{Command, Stdio};

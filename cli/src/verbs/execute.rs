@@ -27,9 +27,9 @@ use crate::terminal;
 mod ending;
 mod launched;
 
-/// Pause between two looks at the task's output.
+/// The pause between two reads of the task's output.
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
-/// An offer that does not fit is not wanted again for this long.
+/// The time for which an offer that does not fit is declined.
 const REFUSE_SECONDS: f64 = 2.0;
 /// The time without a fitting offer before the command names its obstacle.
 const HINT_AFTER: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ const EXIT_FAILED_ITSELF: u8 = 125;
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Runs the task to its end.
+/// Runs the task until its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     server::runtime()?.block_on(execute(options, Patience::default()))
 }
@@ -94,7 +94,7 @@ struct Job {
     reconciler: Reconciler,
     /// The origin of the reconciler's time.
     started: Instant,
-    /// The largest offer that did not fit.
+    /// The largest of the offers that did not fit.
     largest: Option<Resources>,
     last: Option<mesos::TaskState>,
     output_lost: bool,
@@ -107,7 +107,7 @@ struct Job {
     /// The master has reported something about the task. A new leader may not know its agent yet, and then answers neither
     /// the query nor the kill.
     is_heard: bool,
-    /// The master has taken the last kill.
+    /// Whether the master has accepted the last kill.
     is_kill_taken: bool,
     /// The time of the next kill, once the first was sent: the agent may not have received it.
     kill_at: Option<Instant>,
@@ -179,7 +179,7 @@ impl Job {
         terminal::note!("{error:#}; subscribing again");
         self.reconciler.disconnected();
         self.leave_at = None;
-        // It may be gone, or stand still with all its connections.
+        // The master may be gone, or suspended with all its connections.
         masters::forget(&self.master);
         let id = self.scheduler.framework_id().to_owned();
         let mut info = self.request.framework();
@@ -234,7 +234,7 @@ impl Job {
         }
     }
 
-    /// The task is to end, and the agent that could end it is away, or the master takes no kill.
+    /// Leaves a task that must end, while its agent is away or the master accepts no kill.
     fn leave_on_agent(&self) -> u8 {
         if !self.is_kill_taken {
             self.say_left();
@@ -247,7 +247,7 @@ impl Job {
         self.ends.code().unwrap_or(1)
     }
 
-    /// Notes since when the task is to end and cannot, as its agent is away or the master takes no kill.
+    /// Notes the time from which the task must end and cannot, because its agent is away or the master accepts no kill.
     fn note_away(&mut self) {
         use mesos::TaskState as S;
         let is_away = !self.is_heard
@@ -288,14 +288,14 @@ impl Job {
         self.kill_at = Some(Instant::now() + pause);
         self.is_kill_taken = is_taken;
         if is_taken && !self.is_heard {
-            // Whether the agent is back meanwhile, and ends the task, is known before the next question is due.
+            // If the agent returns and ends the task meanwhile, the scheduler learns this before the next question is due.
             self.reconciler.start(self.now());
         }
         self.note_away();
         true
     }
 
-    /// Whether the task's end has been asked for.
+    /// Whether the end of the task was requested.
     const fn is_ending(&self) -> bool {
         self.kill_at.is_some()
     }
@@ -305,7 +305,7 @@ impl Job {
         self.launched.is_some() && !self.request.detach && !self.is_unread
     }
 
-    /// The exit code, once the event is the task's end.
+    /// Handles an event, and returns the exit code once the event is the task's end.
     async fn handle(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
         if let Some(error) = event.error {
             bail!("the master ended the subscription: {}", error.message);
@@ -407,7 +407,7 @@ impl Job {
         );
         let is_output_whole = !has_run || !self.shows_output() || self.show_the_rest().await;
         if status.reason() == mesos::task_status::Reason::InvalidOffers {
-            // An operator's request was faster: nothing has run.
+            // An operator's request came first: the task has not run.
             if self.is_ending() {
                 return Ok(Some(EXIT_FAILED_ITSELF));
             }
@@ -565,7 +565,7 @@ mod tests {
         execute(options, patience).await.expect("a code")
     }
 
-    /// A subscription, and an offer of each of two agents.
+    /// Returns a subscription, and an offer of each of two agents.
     fn start() -> Vec<Event> {
         let id = mesos::FrameworkId {
             value: "f-0001".to_owned(),
@@ -614,7 +614,7 @@ mod tests {
         ]
     }
 
-    /// The end of the task that was launched with this name before its suffix.
+    /// Returns the end of the task that was launched with this name before its suffix.
     fn update(state: mesos::TaskState, message: &str) -> Event {
         let status = mesos::TaskStatus {
             task_id: mesos::TaskId {
@@ -631,7 +631,7 @@ mod tests {
         }
     }
 
-    /// The refusal ended the command, and with it the task.
+    /// Regression: the refusal ended the command, and with it the task.
     #[tokio::test]
     async fn a_task_outlives_a_decline_that_is_refused() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
@@ -702,7 +702,8 @@ mod tests {
         })
     }
 
-    /// KILL named no agent, so that no master could tell that the agent has no such task, and the command never ended.
+    /// Regression: KILL named no agent, so that no master could report that the agent has no such task, and the command
+    /// never ended.
     #[tokio::test]
     async fn a_kill_names_the_agent_so_that_a_task_that_is_gone_ends_the_command() {
         let master = master_that_answers_kills(|kill| {
@@ -717,7 +718,7 @@ mod tests {
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
-    /// A command with a time limit stood for as long as its agent was away.
+    /// Regression: a command with a time limit waited as long as its agent was away.
     #[tokio::test]
     async fn a_task_that_is_to_end_is_left_on_an_agent_that_is_away() {
         for state in [
@@ -749,8 +750,8 @@ mod tests {
         assert_eq!(code, ExitCode::from(EXIT_TIMED_OUT));
     }
 
-    /// A new master answers neither KILL nor RECONCILE of an agent that it has not heard of: the command outlived its time by
-    /// the ten minutes that the master gives the agent.
+    /// Regression: a new master responds neither to KILL nor to RECONCILE of an agent that it has not heard of. The command
+    /// exceeded its time by the ten minutes that the master gives the agent.
     #[tokio::test]
     async fn a_task_that_is_to_end_is_left_on_an_agent_that_a_new_master_has_not_heard_of() {
         let master = canned::master_of(start(), |call: &Call| match call.r#type() {
@@ -820,7 +821,8 @@ mod tests {
         assert_eq!(code, Some(ExitCode::from(EXIT_TIMED_OUT)));
     }
 
-    /// A read of the output waited for 30 seconds, and neither time nor signals nor the task's end were looked at.
+    /// Regression: a read of the output waited for 30 seconds, during which time limit, signals and the task's end were
+    /// ignored.
     #[tokio::test]
     async fn a_command_whose_agent_stands_still_ends_in_its_time() {
         let agent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,4 +1,4 @@
-//! `meseta explain`: why a framework or role gets no offer of an agent.
+//! `meseta explain`: the reason why a framework or role gets no offer of an agent.
 
 use anyhow::bail;
 use clap::Args;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{MasterFlag, agents, framework, items, lenient, server, table, text};
 use crate::terminal;
 
-/// The number of frameworks listed when none was given.
+/// The number of frameworks that are listed if the user specified none.
 const LISTED_MAX: usize = 10;
 
 /// The text for a cluster without agents: no other obstacle counts before this one.
@@ -124,7 +124,7 @@ fn agent_here(master: &str, requested: &str) -> anyhow::Result<String> {
     Ok(found.unwrap_or_else(|| requested.to_owned()))
 }
 
-/// The framework that is meant when none is named.
+/// Returns the only framework, for a command without one.
 fn only_framework(master: &str) -> anyhow::Result<String> {
     let body = server::get_json(master, "/frameworks")?;
     match items(&body, "frameworks") {

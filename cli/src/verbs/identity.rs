@@ -51,12 +51,12 @@ pub(crate) struct IdentityFlags {
 }
 
 impl IdentityFlags {
-    /// The file of the certificate that it shows.
+    /// Returns the file of the certificate to present.
     pub(super) fn certificate(&self) -> Option<&Path> {
         self.cert.as_deref()
     }
 
-    /// The file of the authorities that it believes.
+    /// Returns the file of the trusted authorities.
     pub(super) fn authorities(&self) -> Option<&Path> {
         self.ca.as_deref()
     }
@@ -76,12 +76,12 @@ const UNUSABLE: &str = "the certificates of --ca, --cert and --key cannot be use
 
 static IDENTITY: OnceLock<IdentityFlags> = OnceLock::new();
 
-/// Takes the flags of the verb that was typed, wherever below it they stand.
+/// Takes the flags of the typed verb, at whatever level below it they are.
 pub(crate) fn install(matches: &ArgMatches) {
     let mut flags = IdentityFlags::default();
     let mut at = matches;
     loop {
-        // Verbs without these flags have none to be taken.
+        // Verbs without these flags provide none.
         let path = |id: &str| at.try_get_one::<PathBuf>(id).ok().flatten().cloned();
         let principal = at.try_get_one::<String>("principal");
         flags = IdentityFlags {
@@ -111,7 +111,7 @@ fn is_set(matches: &ArgMatches, id: &str) -> bool {
     given.copied().unwrap_or_default()
 }
 
-/// The scheme of an address that names none.
+/// Returns the scheme of an address without a scheme.
 pub(super) fn scheme() -> &'static str {
     let encrypted = |flags: &IdentityFlags| flags.ca.is_some() || flags.cert.is_some();
     if IDENTITY.get().is_some_and(encrypted) {
@@ -157,13 +157,13 @@ pub(super) fn client_of_agent(is_encrypted: bool, hostname: &str) -> anyhow::Res
     Ok(Client::with(Options::default(), encryption, authorization))
 }
 
-/// The scheme of an address that names none, if this authority is believed where the verb was given no other.
+/// Returns the scheme of an address without a scheme, if this authority is trusted where the verb has no other.
 pub(super) fn scheme_trusting(trusted: Option<&Path>) -> &'static str {
     if trusted.is_some() { "https" } else { scheme() }
 }
 
-/// A client as [`client`] gives it for this master, which believes this authority where the verb was given no other, and
-/// keeps the certificate that it is shown.
+/// Builds a client for this master, as [`client`] does, which trusts this authority where the verb has no other, and keeps
+/// the presented certificate.
 pub(super) fn client_trusting(
     master: &str,
     trusted: Option<&Path>,
@@ -198,7 +198,7 @@ fn in_the_clear(authorization: Option<HeaderValue>) -> Client {
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A channel for gRPC to an address that is still to be connected to.
+/// Returns a gRPC channel to an address, not yet connected.
 pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
     let timeout = Options::default().connect_timeout;
     let endpoint = Endpoint::from_shared(url.to_owned())

@@ -1,4 +1,4 @@
-//! `meseta kill`: the end of a task that `meseta execute` has started.
+//! `meseta kill`: ends a task that `meseta execute` has started.
 
 use anyhow::bail;
 use clap::Args;
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The framework that goes with the task, if it may.
+/// Returns the framework to end with the task, if allowed.
 fn whose(task: &Value, frameworks: &[Value]) -> anyhow::Result<String> {
     let (id, framework) = (text(task, "id"), text(task, "framework_id"));
     let Some(known) = frameworks.iter().find(|one| text(one, "id") == framework) else {

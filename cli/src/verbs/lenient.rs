@@ -1,4 +1,4 @@
-//! Values as people write them: `3s` for `3secs`, `mem:1G` for `mem:1024`, and the near name of a resource.
+//! Values in the form that people write: `3s` for `3secs`, `mem:1G` for `mem:1024`, and the nearest name of a resource.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const UNITS: [(&str, &str); 8] = [
     ("w", "weeks"),
 ];
 
-/// Reads a duration, with Mesos's units or with shorter ones.
+/// Parses a duration, with Mesos's units or shorter ones.
 pub(crate) fn duration(text: &str) -> Result<Duration, DurationError> {
     let parse = meseta_resources::parse_duration;
     let error = match parse(text) {

@@ -25,7 +25,7 @@ pub(super) enum Asked<T> {
     Answered(T),
     /// Another master leads, or none does; the error is reported if none is found.
     Elsewhere(anyhow::Error),
-    /// No answer came.
+    /// No response was received.
     Unanswered {
         error: anyhow::Error,
         /// The master did not receive the request, or the request changes nothing.
@@ -84,7 +84,7 @@ pub(super) fn others(masters: &str, master: &str) -> anyhow::Result<Others> {
     })
 }
 
-/// The masters as they are connected to, and whom they are believed by if it is over TLS.
+/// Returns the masters' addresses to connect to, and the TLS settings if the connections are encrypted.
 fn addresses(masters: &str) -> anyhow::Result<(Vec<String>, Option<ClientConfig>)> {
     let masters: Vec<_> = masters.split(',').map(address::base).collect();
     let is_encrypted = masters.iter().any(|(scheme, _)| *scheme == "https");
@@ -151,7 +151,7 @@ pub(super) async fn at_leader<T>(
 /// The search for the leader of one verb.
 struct Search<'a> {
     masters: &'a str,
-    /// Set once a leader is first searched for: an answer may have been waited for before.
+    /// The end of the search, set once a leader is first searched for, because a response may have been awaited before.
     until: Option<Instant>,
     backoff: Backoff,
     was_told: bool,
@@ -217,7 +217,7 @@ mod tests {
     use super::super::{canned, server};
     use super::*;
 
-    /// A verb asked the master that it had once found for ever.
+    /// Regression: a verb kept asking the first leader forever.
     #[tokio::test]
     async fn a_leader_that_is_gone_is_left_for_the_next_one() {
         let (next, _asked) = canned::server_with(&[("GET /state", 200, json!({"who": "next"}))]);
@@ -254,7 +254,7 @@ mod tests {
             assert!(said.contains("master1:5050,master2:5050"), "{said}");
         }
         assert!(parse("a:5050,,b:5050").is_err());
-        // The port was taken for a part of the name.
+        // Regression: the port was treated as a part of the name.
         for (bad, part) in [
             ("127.0.0.1:99999", "\"99999\" is no port"),
             ("a:5050,b:0", "\"0\" is no port"),
@@ -279,7 +279,7 @@ mod tests {
             "a:5050, b:5050",
             "https://a:5050,https://b",
             "http://a:5050/",
-            // These worked before there was a check: as agents take it, and as URLs may be written.
+            // These worked before the check: agents accept them, and URLs may have this form.
             "master@a:5050",
             "master@a:5050,b",
             "HTTP://a:5050",

@@ -60,7 +60,7 @@ pub(crate) struct MasterFlag {
         value_parser = masters::parse
     )]
     pub(crate) master: String,
-    // Read from the command line by `identity::install`, for all that this process asks.
+    // The field is read from the command line by `identity::install`, for the whole process.
     #[command(flatten)]
     identity: identity::IdentityFlags,
 }
@@ -84,7 +84,7 @@ pub(crate) struct ListOptions {
     watch: watch::WatchFlag,
 }
 
-/// Gets `path` from the master and prints `list`, an array in it, as a table or as it came.
+/// Gets `path` from the master and prints `list`, an array in it, as a table or as received.
 fn show(
     options: &ListOptions,
     path: &str,
@@ -112,7 +112,7 @@ fn list_all(
     Ok(())
 }
 
-/// A call of the master's v1 API without a body yet.
+/// Returns a call of the master's v1 API, still without a body.
 fn call_of(kind: call::Type) -> Call {
     Call {
         r#type: Some(kind.into()),
@@ -126,7 +126,7 @@ fn agent_id(value: &str) -> AgentId {
     }
 }
 
-/// The array under `key`; an absent one is empty.
+/// Returns the array under `key`, or an empty slice if it is absent.
 fn items<'a>(body: &'a Value, key: &str) -> &'a [Value] {
     body.get(key)
         .and_then(Value::as_array)
@@ -143,7 +143,7 @@ fn text(body: &Value, key: &str) -> String {
     }
 }
 
-/// The number under `key` of the object `group`.
+/// Returns the number under `key` of the object `group`.
 fn number(body: &Value, group: &str, key: &str) -> f64 {
     let value = body.get(group).and_then(|g| g.get(key));
     value.and_then(Value::as_f64).unwrap_or(0.0)

@@ -1,4 +1,4 @@
-//! `meseta drain`, `deactivate`, `reactivate`, `mark-gone` and `maintenance`: agents on their way out.
+//! `meseta drain`, `deactivate`, `reactivate`, `mark-gone` and `maintenance`: the removal of agents.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -45,11 +45,11 @@ pub(crate) struct DrainOptions {
     timeout: Option<Duration>,
 }
 
-/// The id of the agent that is meant.
+/// Returns the id of the specified agent.
 fn find(options: &AgentOptions) -> anyhow::Result<String> {
     let body = server::get_json(&options.master.master, "/slaves")?;
     let found = agents::find_anywhere(&body, &options.agent)?;
-    // The master may know more ids than it lists.
+    // The master may know further ids that it does not list.
     Ok(found.unwrap_or_else(|| options.agent.clone()))
 }
 

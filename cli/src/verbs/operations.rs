@@ -114,7 +114,7 @@ async fn take(
     Ok(taken.map(tonic::Response::into_inner))
 }
 
-/// The agent's own word.
+/// Checks the status that the agent has reported.
 fn check_status(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
     if status.state() == OperationState::OperationFinished {
         return Ok(());

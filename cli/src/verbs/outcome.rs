@@ -66,7 +66,7 @@ fn failure_code(status: &mesos::TaskStatus) -> u8 {
         .unwrap_or(1)
 }
 
-/// The code in the agent's words for how a command ended, which are Mesos's.
+/// Returns the code in the agent's message for the end of a command, whose text is Mesos's.
 pub(super) fn exit_code_in(message: &str) -> Option<u8> {
     if let Some(rest) = message.split("exited with status ").nth(1) {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();

@@ -1,4 +1,4 @@
-//! Output of tasks, copied to ours.
+//! The output of tasks, copied to this process's output.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub(super) fn write_all(mut output: impl io::Write, bytes: &[u8]) -> io::Result<
 mod tests {
     use super::*;
 
-    /// A reader that went away, as `head` does, was taken for an agent that cannot be read.
+    /// Regression: a reader that had left, as `head` does, was reported as an unreadable agent.
     #[test]
     fn output_that_nobody_reads_is_told_from_output_that_cannot_be_written() {
         let (reader, writer) = std::io::pipe().expect("a pipe");

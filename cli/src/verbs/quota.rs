@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A warning if all guarantees together exceed the agents.
+/// Returns a warning if all guarantees together exceed the agents.
 fn overcommitment(roles: &[Value], config: &QuotaConfig, agents: &[Value]) -> Option<String> {
     let sum_on_agents = |name: &str| -> f64 {
         let amount = |agent: &Value| agent.get("resources")?.get(name)?.as_f64();
@@ -119,7 +119,7 @@ fn overcommitment(roles: &[Value], config: &QuotaConfig, agents: &[Value]) -> Op
     })
 }
 
-/// A warning if a role uses more than its new limits.
+/// Returns a warning if a role uses more than its new limits.
 fn overuse(role: &Value, config: &QuotaConfig) -> Option<String> {
     let over = config.limits.iter().filter_map(|(name, limit)| {
         let consumed = role.pointer("/quota/consumed")?.get(name)?.as_f64()?;
@@ -144,18 +144,18 @@ fn unusable(guarantees: &BTreeMap<String, Scalar>) -> Option<&'static str> {
     }
 }
 
-/// The semantics in which the guarantee is the limit of everything.
+/// The semantics in which the guarantee limits all resources.
 const SEED: &str = "seed";
 /// The semantics of Mesos 1.12.
 const HEAD: &str = "head";
 
-/// The semantics of a role's quota; none if it has no quota.
+/// Returns the semantics of a role's quota, or `None` without a quota.
 fn semantics(role: &Value) -> Option<&str> {
     role.pointer("/quota/semantics")?.as_str()
 }
 
 impl Set {
-    /// The effects that the amounts alone do not show.
+    /// Returns notes on effects that the amounts alone do not show.
     fn notes(
         &self,
         master: &str,
@@ -307,7 +307,7 @@ fn rows(role: &Value) -> Vec<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// A limit of 0 was taken for none.
+    /// Regression: a limit of 0 was treated as unlimited.
     #[test]
     fn a_limit_of_nothing_is_a_limit() {
         let limits = |limit: &str| {

@@ -17,7 +17,7 @@ pub(super) const FAILOVER_SECONDS: f64 = 15.0;
 pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
 /// The only resource that can be revocable.
 const CPUS: &str = "cpus";
-/// Agents with these are offered to frameworks alone that opt in.
+/// The resource whose agents are offered only to frameworks that opt in.
 const GPUS: &str = "gpus";
 
 /// The failover timeout for a detached task: a week.
@@ -87,7 +87,7 @@ pub(super) struct Request {
     pub(super) role: Role,
     user: String,
     pub(super) detach: bool,
-    /// The CPUs are to be revocable ones.
+    /// Whether the CPUs must be revocable.
     revocable: bool,
 }
 
@@ -161,7 +161,7 @@ impl Request {
         }
     }
 
-    /// The part of an offer that the task runs on, if the offer holds it.
+    /// Returns the part of an offer for the task, if the offer contains it.
     pub(super) fn cover(&self, offered: &Resources) -> Option<Resources> {
         if !self.revocable {
             return offered.cover(&self.resources);
@@ -173,7 +173,7 @@ impl Request {
         Some(revocable.with_revocable(true) + offered.cover(&others)?)
     }
 
-    /// The task on these resources of an offer.
+    /// Returns the task on these resources of an offer.
     pub(super) fn task(
         &self,
         id: mesos::TaskId,
@@ -198,7 +198,7 @@ impl Request {
     }
 }
 
-/// The line by which a shell runs these words as they are.
+/// Returns the shell line that runs these words unchanged.
 pub(super) fn quoted(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     let word = |word: &String| {
@@ -212,7 +212,7 @@ pub(super) fn quoted(words: &[String]) -> String {
     format!("exec {}", words.join(" "))
 }
 
-/// `HOST_PATH:CONTAINER_PATH`, to be written to unless `:ro` follows.
+/// Parses `HOST_PATH:CONTAINER_PATH`, writable unless `:ro` follows.
 fn volume(text: &str) -> anyhow::Result<mesos::Volume> {
     let (paths, mode) = match text.strip_suffix(":ro") {
         Some(paths) => (paths, mesos::volume::Mode::Ro),

@@ -75,7 +75,7 @@ pub(super) struct LabelFlag {
     pub(super) label: Vec<Label>,
 }
 
-/// Reads `KEY=VALUE`, or `KEY` for a label without a value.
+/// Parses `KEY=VALUE`, or `KEY` for a label without a value.
 fn parse_label(text: &str) -> Result<Label, String> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(value.to_owned())),
@@ -106,7 +106,7 @@ impl ReserverFlag {
             labels: (!labels.is_empty()).then(|| Labels::new(labels.to_vec())),
         };
         let stack = holder.reservations(requested, role, &requested_by)?;
-        // Not there, or not for our eyes: the master has the last word.
+        // The reservation is missing or hidden from this caller: the master decides.
         let stack = stack.unwrap_or_else(|| {
             let name = requested_by.name.or(requested_by.asker);
             let mut made = Reservation::dynamic(role.clone(), name);
@@ -279,7 +279,7 @@ fn list_once(options: &ListOptions) -> anyhow::Result<()> {
     })
 }
 
-/// A label in the form in which --label takes it.
+/// Returns a label in the form of `--label`.
 fn shown_label(label: &Value) -> String {
     match label.get("value").and_then(Value::as_str) {
         Some(value) => format!("{}={value}", text(label, "key")),

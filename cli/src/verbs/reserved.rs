@@ -13,11 +13,11 @@ use super::{agents, items, server, text};
 /// The principal and the labels of the reservation that the operator means.
 #[derive(Debug, Default)]
 pub(super) struct Reserver<'a> {
-    /// The principal that was named.
+    /// The principal that the operator specified.
     pub(super) name: Option<&'a str>,
-    /// The principal that asks.
+    /// The principal that sends the request.
     pub(super) asker: Option<&'a str>,
-    /// The labels that were named: exactly these.
+    /// The labels that the operator specified: exactly these.
     pub(super) labels: Option<Labels>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// The agent with this id, or this host name if no other has it.
+    /// Finds the agent with this id, or with this host name if no other agent has it.
     pub(super) fn find(master: &str, requested: &str) -> anyhow::Result<Self> {
         Self::among(&server::get_json(master, "/slaves")?, requested)
     }
@@ -211,7 +211,7 @@ mod tests {
             .and_then(|top| Some(top.principal.as_ref()?.to_string()))
     }
 
-    /// `volumes destroy m1-S1` destroyed the volume of m1-S10 while m1-S1 was away.
+    /// Regression: `volumes destroy m1-S1` destroyed the volume of m1-S10 while m1-S1 was away.
     #[test]
     fn an_agent_that_is_away_is_not_taken_for_another() {
         let agent = |id: &str, hostname: &str| json!({"id": id, "hostname": hostname});

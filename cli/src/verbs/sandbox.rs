@@ -22,22 +22,21 @@ const ATTEMPTS_MAX: u32 = 3;
 /// `<file>.1`, and then to `<file>.2`, and so on).
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// Made at the first look.
+    /// The client, created at the first read.
     client: Option<Client>,
     agent: AgentAddress,
-    /// The sandbox.
+    /// The folder of the sandbox.
     folder: String,
     path: String,
     offset: u64,
-    /// The file that was read last; `None` before the first read.
+    /// The id of the last file that was read; `None` before the first read.
     file_id: Option<u64>,
     /// The number of files begun after this one, when it was last seen.
     newer: u32,
 }
 
 impl Tail {
-    /// `file` in the sandbox of the newest run of an executor. For a command task the executor's id
-    /// is the task's.
+    /// Follows `file` in the sandbox of an executor's newest run. For a command task, the executor's id is the task's.
     pub(super) fn new(agent: &AgentAddress, framework: &str, executor: &str, file: &str) -> Self {
         let folder = format!("/frameworks/{framework}/executors/{executor}/runs/latest");
         Self {
@@ -51,7 +50,7 @@ impl Tail {
         }
     }
 
-    /// Whether there was ever anything to read, be it empty.
+    /// Whether the file ever existed, even if empty.
     pub(super) fn was_found(&self) -> bool {
         self.file_id.is_some()
     }
@@ -124,7 +123,7 @@ impl Tail {
         }
     }
 
-    /// The beginning of the oldest file there is: some may be full before the first look.
+    /// Reads the beginning of the oldest file: some files may be full before the first look.
     async fn first(&mut self) -> anyhow::Result<Option<FileChunk>> {
         let (mut oldest, mut gap) = (None, 0);
         for newer in 0..FILES_MAX {

@@ -16,14 +16,14 @@ use super::masters;
 use super::server::{self, EventStream};
 use crate::terminal;
 
-/// Heartbeats that may be missing before the stream is taken for dead.
+/// Heartbeats that may be missing before the stream counts as dead.
 const HEARTBEATS_MISSED_MAX: f64 = 3.0;
 /// The time limit for a sign of life from a master that states no interval.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// Events that have been read and not been looked at yet.
+/// Events that are read and not yet handled.
 const EVENTS_MAX: usize = 16;
 
-/// A master that leads will not have this framework.
+/// The refusal of this framework by a leading master.
 #[derive(Debug, thiserror::Error)]
 #[error("the master refused the subscription: {0}")]
 pub(super) struct Refused(pub(super) String);
@@ -43,7 +43,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Subscribes and waits for the master's answer.
+    /// Subscribes and waits for the master's response.
     pub(super) async fn subscribe(
         masters: &str,
         framework_info: mesos::FrameworkInfo,
@@ -88,7 +88,7 @@ impl Scheduler {
         &self.framework_id.value
     }
 
-    /// The next event that is not a heartbeat. Cancel safe.
+    /// Returns the next event that is not a heartbeat. Cancel safe.
     pub(super) async fn next(&mut self) -> anyhow::Result<Event> {
         let event = self.events.recv().await;
         event.context("the stream has ended")?
@@ -118,7 +118,7 @@ impl Scheduler {
         .await
     }
 
-    /// Gives offers back and asks not to see them again for `refuse_seconds`.
+    /// Declines offers, and asks not to receive them again for `refuse_seconds`.
     pub(super) async fn decline(&self, offer_ids: Vec<mesos::OfferId>, refuse_seconds: f64) {
         let filters = Some(mesos::Filters {
             refuse_seconds: Some(refuse_seconds),
@@ -134,7 +134,7 @@ impl Scheduler {
         self.attempt(of(call::Type::Suppress)).await;
     }
 
-    /// Asks for offers again.
+    /// Requests offers again after a decline.
     pub(super) async fn revive(&self) {
         self.attempt(of(call::Type::Revive)).await;
     }
@@ -262,7 +262,7 @@ mod tests {
     use super::super::canned;
     use super::*;
 
-    /// A master that stood still was listened to for ever.
+    /// Regression: the command listened to a suspended master forever.
     #[tokio::test]
     async fn a_master_that_falls_silent_is_left() {
         let subscribed = Event {
@@ -280,7 +280,7 @@ mod tests {
         let mut scheduler = scheduler.expect("subscribed");
         let ended = async {
             loop {
-                // As often as the command does something else.
+                // Each wait is as short as if the command were busy otherwise.
                 let event = tokio::time::timeout(Duration::from_millis(10), scheduler.next());
                 if let Ok(event) = event.await {
                     return event;

@@ -33,12 +33,12 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// A value as a query has it.
+/// Returns a value encoded for a query.
 pub(super) fn encoded(value: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(value, PLAIN)
 }
 
-/// A client for the master at this address.
+/// Returns a client for the master at this address.
 pub(super) fn client(address: &str) -> anyhow::Result<Client> {
     identity::client(DaemonKind::Master, is_encrypted(address))
 }
@@ -67,7 +67,8 @@ impl AgentAddress {
         })
     }
 
-    /// A client for it, which believes a certificate for its address or for its host name, and is shown no secret.
+    /// Returns a client for the agent, which accepts a certificate for its address or its host name, and receives no
+    /// secret.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         identity::client_of_agent(is_encrypted(&self.address), &self.hostname)
     }
@@ -81,7 +82,7 @@ impl AgentAddress {
     }
 }
 
-/// A daemon that cannot be reached is the newcomer's most likely trouble.
+/// Describes a daemon that cannot be reached, the most likely trouble of a new user.
 fn unreachable(address: &str, error: Error) -> anyhow::Error {
     let hint = match &error {
         Error::Connect { source, .. } => match hints::of_certificate(source) {
@@ -127,7 +128,7 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("failed to start the runtime")
 }
 
-/// GET of a JSON page of the master that leads, blocking.
+/// Gets a JSON page of the leading master, blocking.
 pub(super) fn get_json(masters: &str, path: &str) -> anyhow::Result<Value> {
     runtime()?.block_on(fetch_json(masters, path))
 }
@@ -199,7 +200,7 @@ async fn request_change(address: &str, call: Call) -> anyhow::Result<Asked<Reply
     }
 }
 
-/// The answer of a master, unless it is a refusal, or that it does not lead or cannot do it yet.
+/// Returns the response of a master, unless it is a refusal, or the master does not lead or cannot respond yet.
 fn of_leader(address: &str, reply: Reply) -> anyhow::Result<Asked<Reply>> {
     let is_early =
         reply.status == StatusCode::SERVICE_UNAVAILABLE && reply.header("retry-after").is_some();
@@ -220,7 +221,7 @@ fn refuse_follower(address: &str, reply: &Reply) -> anyhow::Error {
     }
 }
 
-/// The `host:port` that a redirection leads to, which is printed for people to type.
+/// Returns the `host:port` of a redirection, which is printed for users to type.
 fn leader_in(location: &str) -> Option<&str> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._:[]".contains(letter);
     let (_, rest) = location.split_once("//")?;
@@ -229,7 +230,7 @@ fn leader_in(location: &str) -> Option<&str> {
     is_address.then_some(leader)
 }
 
-/// The answer of a daemon, unless it is a refusal.
+/// Returns the response of a daemon, unless it is a refusal.
 fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
     if reply.status.is_success() {
         return Ok(reply);
@@ -301,7 +302,7 @@ pub(super) fn may_pass(error: &anyhow::Error) -> bool {
         || error.downcast_ref::<Error>().is_some_and(is_away)
 }
 
-/// The answer of a call that may find nothing.
+/// The response to a call whose object may be missing.
 #[derive(Debug)]
 pub(super) struct Answer {
     address: String,
@@ -309,7 +310,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The message, or nothing when the daemon answered 404.
+    /// Returns the message, or `None` if the daemon responded 404.
     pub(super) fn found<T: WireMessage>(self) -> anyhow::Result<Option<T>> {
         if self.reply.status == StatusCode::NOT_FOUND {
             return Ok(None);
@@ -321,7 +322,7 @@ impl Answer {
     }
 }
 
-/// POST of a call that has an answer.
+/// Posts a call that has a response.
 pub(super) async fn call<T: WireMessage>(
     client: &Client,
     address: &str,
@@ -331,7 +332,7 @@ pub(super) async fn call<T: WireMessage>(
     awaited(address, ask(client, address, path, message)).await
 }
 
-/// POST of a call that is answered when something has ended, however late that is.
+/// Posts a call whose response comes at the end of an operation, however late.
 pub(super) async fn wait<T: WireMessage>(
     client: &Client,
     address: &str,
@@ -355,7 +356,7 @@ async fn ask<T: WireMessage>(
     })
 }
 
-/// POST of a call on a stream, which is accepted or refused.
+/// Posts a call on a stream, which is accepted or refused.
 pub(super) async fn post<T: WireMessage>(
     client: &Client,
     address: &str,
@@ -383,7 +384,7 @@ pub(super) struct EventStream<T> {
 }
 
 impl<T: WireMessage> EventStream<T> {
-    /// The next event; nothing once the stream has ended. Cancel safe.
+    /// Returns the next event, or `None` once the stream has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<T>> {
         Ok(self.records.next_message(MEDIA).await?)
     }
@@ -405,11 +406,11 @@ pub(super) async fn records<C: WireMessage, E: WireMessage>(
     })
 }
 
-/// A subscription at the master that leads.
+/// A subscription to the leading master.
 #[derive(Debug)]
 pub(super) struct Subscription<T> {
     pub(super) client: Client,
-    /// The master's address.
+    /// The address of the subscribed master.
     pub(super) master: String,
     pub(super) stream_id: String,
     pub(super) events: EventStream<T>,

@@ -16,9 +16,9 @@ use crate::terminal::put;
 
 /// The gap between two columns.
 const GAP: &str = "  ";
-/// A column is not cut below this, in characters.
+/// The smallest width of a cut column, in characters.
 const COLUMN_MIN: usize = 6;
-/// A column that is divided into lines is not narrower than this.
+/// The smallest width of a column that wraps.
 const WRAPPED_MIN: usize = 24;
 /// A cell without information.
 const NOTHING: &str = "-";
@@ -316,7 +316,7 @@ mod tests {
         );
     }
 
-    /// A framework's name coloured the operator's terminal, and made a second row.
+    /// Regression: a framework's name coloured the operator's terminal, and made a second row.
     #[test]
     fn control_characters_of_tenants_do_not_reach_the_terminal() {
         let rows = vec![vec!["a\u{1b}[31mred\0\nF2 active\u{9b}K".to_owned()]];
@@ -389,7 +389,7 @@ mod tests {
         assert!(lines[1].contains(&format!("{UUID}-S0")));
     }
 
-    /// Columns were aligned by characters: a name in Chinese moved all columns behind it.
+    /// Regression: columns were aligned by characters, so that a Chinese name moved all later columns.
     #[test]
     fn columns_are_aligned_by_what_a_terminal_shows() {
         let names = [

@@ -34,7 +34,7 @@ pub(crate) struct Options {
 /// The common prefix of all states.
 const STATES: &str = "TASK_";
 
-/// A task among all: its framework and its own id.
+/// The key of a task among all tasks: its framework and its own id.
 type Key = (String, String);
 
 /// The details of a task's state that `/tasks` does not show.
@@ -55,7 +55,7 @@ impl Standing {
     }
 }
 
-/// The statuses of every task that the master knows, oldest first.
+/// Returns the statuses of every task that the master knows, oldest first.
 pub(super) fn statuses(master: &str) -> anyhow::Result<HashMap<Key, Vec<Standing>>> {
     let answer = server::operate(master, &call_of(call::Type::GetTasks))?;
     let answer = answer.get_tasks.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `meseta teardown`: the end of a framework and of all that it runs.
+//! `meseta teardown`: the end of a framework and all its tasks.
 
 use clap::Args;
 use meseta_proto::mesos::v1::FrameworkId;

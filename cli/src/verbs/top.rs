@@ -42,7 +42,7 @@ struct Row {
 }
 
 impl Row {
-    /// Promised and not used: of regular work only.
+    /// Returns the allocated but unused amount, of regular work only.
     fn slack(&self) -> Option<f64> {
         let promised = self.allocated - self.revocable;
         (promised > 0.0).then_some(())?;
@@ -117,7 +117,7 @@ fn sample(
     all
 }
 
-/// The agent itself first, then its executors. Readings that could not be had are null.
+/// Returns the agent's own row, then those of its executors. Missing readings are null.
 fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Row> {
     let mut rows = Vec::new();
     for framework in items(state, "frameworks") {
@@ -225,7 +225,7 @@ fn slack(row: &Row, rows: &[Row]) -> Option<f64> {
     Some(total(own.filter_map(Row::slack)))
 }
 
-/// The sum, which is 0 of nothing; the standard library's is -0, and printed so.
+/// Returns the sum, which is 0 for no values; the standard library returns -0, which would be printed as such.
 fn total(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(0.0, |sum, value| sum + value)
 }

@@ -1,4 +1,4 @@
-//! `meseta volumes`: disk of an agent that outlives the tasks of a role.
+//! `meseta volumes`: disks of an agent that outlive the tasks of a role.
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};

@@ -8,7 +8,7 @@ use clap::Args;
 use super::lenient;
 use crate::terminal;
 
-/// Asked for more often than this, a list of a large cluster would never be read.
+/// The shortest interval: at a shorter one, the list of a large cluster would never be complete.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Moves to the first line and column, and clears everything below.
 const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
@@ -65,7 +65,7 @@ fn print(text: &str) -> io::Result<()> {
 /// has no rows.
 fn fitting(text: &str, rows: usize) -> String {
     let count = text.lines().count();
-    // The cursor stands in the row below.
+    // The cursor is in the row below.
     if rows < 3 || count < rows {
         return text.to_owned();
     }

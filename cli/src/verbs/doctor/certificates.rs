@@ -15,13 +15,13 @@ const RENEW: &str = "`meseta tls renew` makes new ones of its own, another autho
 /// The purpose of the certificates in a file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// The first is shown, and the others are its way to an authority.
+    /// The first certificate is presented, and the others lead to an authority.
     Shown,
     /// A set of authorities, of which one valid certificate is sufficient.
     Authorities,
 }
 
-/// A finding of each file, once, at this time since 1970.
+/// Returns a finding for each file, once, at this time since 1970.
 pub(super) fn check(
     files: impl Iterator<Item = (PathBuf, Kind)>,
     now: Duration,
@@ -31,7 +31,7 @@ pub(super) fn check(
     each.map(move |(path, kind)| evaluate(&path, kind, tls::ends_of(&path), now))
 }
 
-/// A finding of the certificate that a master has shown, and that ends then.
+/// Returns a finding for the certificate that a master has presented, which ends at this time.
 pub(super) fn of_master(address: &str, end: Duration, now: Duration) -> Finding {
     judge(
         &format!("the certificate that master {address} shows"),
@@ -69,7 +69,7 @@ fn evaluate(
     let found = judge(&format!("the {what} in {path}"), end, now);
     let others = ends.iter().copied().flatten().min();
     match others {
-        // Who knows another authority believes it without.
+        // A client that knows another authority trusts the certificate without the others.
         Some(first) if kind == Kind::Shown && found.severity == Severity::Fine => {
             let way = format!("a certificate that goes with that in {path}");
             let of_way = judge(&way, first, now);
@@ -99,7 +99,7 @@ fn judge(what: &str, end: Duration, now: Duration) -> Finding {
 pub(super) mod tests {
     use super::*;
 
-    /// A certificate of loopback that ends with that year, and its key, in PEM form.
+    /// Creates a certificate of loopback that ends with that year, with its key, in PEM form.
     pub(in super::super) fn ending(year: i32) -> (String, String) {
         let mut params =
             rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("names");

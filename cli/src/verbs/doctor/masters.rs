@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::verbs::{address, hints, identity};
 
-/// Clocks that differ by more make logs and times of maintenance misleading.
+/// The clock difference from which logs and times of maintenance are misleading.
 const SKEW_WARNING: Duration = Duration::from_secs(5);
 /// The skew above which new certificates are not valid yet.
 const SKEW_PROBLEM: Duration = Duration::from_secs(300);
@@ -47,12 +47,12 @@ pub(super) enum Answer {
     NotTrusted { why: String, hint: &'static str },
     /// The server that answered is no master.
     Strange(String),
-    /// The certificates or the secret that this side should use cannot be read.
+    /// The certificates or the secret of this side cannot be read.
     Unusable(String),
 }
 
 impl Answer {
-    /// Whether a daemon of Meseta has answered.
+    /// Whether a daemon of Meseta has responded.
     pub(super) const fn is_of_meseta(&self) -> bool {
         let Self::Answered { version, .. } = self else {
             return false;
@@ -143,7 +143,7 @@ fn read(reply: &Reply, asked: SystemTime, answered: SystemTime) -> Answer {
     }
 }
 
-/// Judges an answer; `own` is the version of this program.
+/// Evaluates a response; `own` is the version of this program.
 pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding> {
     let (version, skew, suspended) = match answer {
         Answer::Answered {
@@ -221,7 +221,7 @@ fn evaluate_version(address: &str, version: Option<&str>, own: &str) -> Finding 
     )
 }
 
-/// Major and minor of `1.2.3`.
+/// Returns the major and the minor number of `1.2.3`.
 fn release(version: &str) -> Option<(u64, u64)> {
     let mut numbers = version.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -389,7 +389,7 @@ mod tests {
         // The last certificate is the trusted one, and signs itself.
         let ended = ask(&urls[0], Some(&own.0)).await;
         assert!(matches!(ended.answer, Answer::NotTrusted { .. }));
-        // 2021-01-01.
+        // The date 2021-01-01.
         let end = Duration::from_secs(1_609_459_200);
         assert_eq!(ended.certificate_end, Some(end));
         let valid = ask(&urls[1], Some(&own.0)).await;

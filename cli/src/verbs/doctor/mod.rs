@@ -58,7 +58,7 @@ pub(crate) struct Options {
     agent: Vec<OsString>,
 }
 
-/// Looks, and ends with 1 if something has to be done.
+/// Examines the cluster, and ends with 1 if a problem needs action.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let agent = agent_flags(options)?;
     let mut findings = Vec::new();
@@ -104,7 +104,7 @@ fn check_daemon(daemon: &str, config: &Path, known: &[(PathBuf, Kind)]) -> Vec<F
     let files = match files_of_daemon(daemon, config) {
         Ok(files) => files,
         Err(error) => {
-            // clap explains itself in several lines.
+            // clap's explanation has several lines.
             let text = format!("{error:#}");
             let text = text.lines().next().unwrap_or_default();
             return vec![Finding::warning(
@@ -143,7 +143,7 @@ fn removal_of(config: &Path) -> String {
     format!("on a machine without this daemon remove {config}")
 }
 
-/// The files of certificates that a master or a scheduler of this configuration serves, shows to etcd or believes.
+/// Returns the certificate files that a master or a scheduler with this configuration serves, presents to etcd or trusts.
 fn files_of_daemon(daemon: &str, config: &Path) -> anyhow::Result<Vec<(PathBuf, Kind)>> {
     if !config.exists() {
         return Ok(Vec::new());
@@ -173,7 +173,7 @@ fn files_of_daemon(daemon: &str, config: &Path) -> anyhow::Result<Vec<(PathBuf, 
         .collect())
 }
 
-/// A value of `--master`. The environment has the agent's own, which may be a file.
+/// Parses a value of `--master`. The environment contains the agent's own value, which may name a file.
 fn parse_masters(text: &str) -> Result<String, String> {
     match text.starts_with("file:///") {
         true => Ok(text.to_owned()),
@@ -197,7 +197,7 @@ fn agent_flags(options: &Options) -> anyhow::Result<meseta_agent::Flags> {
     );
     line.extend(options.agent.iter().cloned());
     let parsed = flags::parse(line).map_err(|refusal| match refusal {
-        // clap's own text has its cause.
+        // clap's own text contains its cause.
         flags::Refusal::CommandLine(error) => anyhow!(error.to_string().trim_end().to_owned()),
         other => other.into(),
     });
@@ -262,7 +262,7 @@ fn print(findings: &[Finding], is_json: bool) -> anyhow::Result<()> {
         return terminal::print_json(&all.collect());
     }
     for one in findings {
-        // A finding has its remedy on a line of its own.
+        // A finding has its remedy on a separate line.
         terminal::say_lines(&one.to_string());
     }
     let count = |severity| {
@@ -286,7 +286,7 @@ fn now_since_1970() -> Duration {
     now.unwrap_or_default()
 }
 
-/// The time by this machine's clock.
+/// Returns the time by this machine's clock.
 fn now() -> SystemTime {
     SystemTime::now()
 }
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::flags::Refusal;
 
-    /// The certificate that is shown to etcd ended unseen, and with it all masters.
+    /// Regression: the certificate for etcd expired unnoticed, and all masters stopped with it.
     #[test]
     fn certificates_of_masters_and_schedulers_are_looked_at() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -323,7 +323,7 @@ mod tests {
         std::fs::write(&path, "nosuch = 1\n").expect("written");
         let error = files_of_daemon("master", &path).expect_err("refused");
         assert!(error.to_string().contains("nosuch"), "{error:#}");
-        // A package installs these on every machine.
+        // A package installs these files on every machine.
         let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
         for (daemon, config) in CONFIGS_OF_OTHERS {
             let name = Path::new(config).file_name().expect("a name");

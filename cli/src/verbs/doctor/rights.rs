@@ -159,7 +159,7 @@ fn read(reply: &Reply) -> Answer {
     }
 }
 
-/// Judges an answer of a master that is there.
+/// Evaluates the response of a reachable master.
 pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Option<Finding> {
     let who = asker.name();
     match answer {
@@ -168,7 +168,7 @@ pub(super) fn evaluate(address: &str, asker: &Asker<'_>, answer: &Answer) -> Opt
             principal,
             may_register,
         } => {
-            // A master that does not ask readers who they are may well ask agents.
+            // A master that does not authenticate readers may still authenticate agents.
             let name = principal.as_deref()?;
             let is_refused = matches!(asker, Asker::Agent(_)) && !may_register;
             Some(if is_refused {
@@ -253,7 +253,7 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
     }
 }
 
-/// Judges all answers of these masters together: where none leads, no verb and no agent gets anywhere.
+/// Evaluates all responses of these masters together: without a leader, no verb and no agent can proceed.
 pub(super) fn evaluate_leader(masters: &str, answers: &[Answer]) -> Option<Finding> {
     let is_silent = |answer: &Answer| matches!(answer, Answer::Elsewhere | Answer::Nobody(_));
     if answers.is_empty() || !answers.iter().all(is_silent) {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     fn secret_file(text: &str) -> tempfile::NamedTempFile {
-        // Its owner's alone, as such files are made.
+        // The file is readable by its owner only, as such files are created.
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), text).expect("written");
         file
@@ -328,7 +328,7 @@ mod tests {
                 Severity::Problem,
                 "--credential",
             ),
-            // It may be accepted as nobody, where readers are not.
+            // The agent may be accepted without a name, where readers are not.
             (&agent, refused(401, ""), Severity::Warning, "not known"),
             (
                 &agent,
@@ -377,7 +377,7 @@ mod tests {
             assert_eq!(severity == Severity::Fine, found.mend.is_empty());
             assert!(found.to_string().contains(part), "{found}");
         }
-        // Without authentication there is nothing to accept, and a follower cannot tell.
+        // Without authentication no acceptance is needed, and a follower cannot decide it.
         assert_eq!(evaluate("m", &agent, &accepted(None, false)), None);
         assert_eq!(evaluate("m", &agent, &Answer::Elsewhere), None);
     }
@@ -413,7 +413,7 @@ mod tests {
         });
         let (master, _asked) = canned::server_with(&[("GET /rights", 200, rights)]);
         assert_eq!(ask(&master, &agent).await, accepted(Some("node"), false));
-        // An agent, or a scheduler of jobs, has no such page.
+        // An agent or a job scheduler has no such page.
         let (other, _asked) = canned::server_with(&[]);
         assert_eq!(ask(&other, &agent).await, refused(404, "{}"));
         let elsewhere = json!({"location": "//next:5050/rights"});

@@ -21,11 +21,12 @@ const EXIT_TERMINATED: u8 = 143;
 /// The time limits for waiting on absent or stalled parts of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// The answer to a call that is made again where it is not taken.
+    /// The time limit of a call that is repeated if it fails.
     pub(super) call: Duration,
     /// The pause before a kill that the master accepted is repeated: its agent may not have received it.
     pub(super) repeat: Duration,
-    /// The agent of a task that is to end, and a master that takes no kill: two kills are answered in this time.
+    /// The wait for an absent agent, or for a master that accepts no kill, when the task must end: two kills are answered
+    /// in this time.
     pub(super) away: Duration,
     /// The time limit for a leading master that refuses the framework to accept it.
     pub(super) refused: Duration,
@@ -101,7 +102,7 @@ impl Ends {
         self.code
     }
 
-    /// Ends it for a reason of its own, unless there is another already.
+    /// Ends the command with its own code, unless another reason came first.
     pub(super) fn end_with(&mut self, code: u8) {
         self.code.get_or_insert(code);
     }
@@ -163,7 +164,7 @@ impl Ends {
 /// Returns the fate of a task whose framework this command cannot end.
 pub(super) fn left(id: &str, framework: &str, is_detached: bool) -> String {
     let rest = match is_detached {
-        // Its framework is kept for a week.
+        // The framework of a detached task is kept for a week.
         true => "",
         false => ", and the master that leads next does if nobody takes its framework up",
     };
@@ -198,7 +199,7 @@ impl Search {
         }
     }
 
-    /// The command is to end, and looks no longer than it takes to tell.
+    /// Notes that the command must end, which shortens the search.
     pub(super) fn note_ending(&mut self) {
         self.ending.get_or_insert_with(Instant::now);
     }
@@ -232,8 +233,8 @@ impl Search {
     }
 }
 
-/// Whether a master that leads has answered, and will not answer otherwise a while later. Proxies answer 502 and 504 while
-/// no master does, and 408 and 429 are of a master with much to do.
+/// Whether a leading master has responded, and will not change its response soon. Proxies respond 502 and 504 while no
+/// master does; 408 and 429 come from a busy master.
 fn is_refusal(error: &anyhow::Error) -> bool {
     let passes = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     let status = server::refused_with(error);
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!(search.until(), since + patience.refused, "in a row");
         search.failed(anyhow!("no leader was found within 15 s"));
         assert_eq!(search.until(), search.begun + patience.leaderless);
-        // Nor longer than for a leader in all.
+        // The total is no longer than the wait for a leader either.
         search.begun = begun
             .checked_sub(patience.leaderless - Duration::from_secs(1))
             .expect("up");
@@ -307,7 +308,7 @@ mod tests {
         );
     }
 
-    /// "To leave at once" took 15 seconds where the master stood still.
+    /// Regression: leaving "at once" took 15 seconds if the master was suspended.
     #[tokio::test]
     async fn a_command_that_leaves_at_once_does_not_wait_for_a_teardown() {
         let patience = Patience {
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(read, Some("more"), "it was one signal");
     }
 
-    /// A signal that came while the last of the output was copied kept the framework from being ended at all.
+    /// Regression: after a signal during the last copy of the output, the framework was not ended at all.
     #[tokio::test]
     async fn a_signal_of_before_leaves_time_to_end_the_framework() {
         let mut ends = signalled(SignalKind::user_defined2(), Signal::USR2).await;

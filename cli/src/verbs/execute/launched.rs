@@ -1,4 +1,4 @@
-//! The task once it has been sent off, and its output, copied to ours as it grows.
+//! The launched task and its output, which is copied as it grows.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub(super) struct LaunchedTask {
     pub(super) agent: mesos::AgentId,
     stdout: Tail,
     stderr: Tail,
-    /// A part of the output was read and could not be written, and is not read again.
+    /// Whether a part of the output was read but could not be written, and will not be read again.
     is_cut: bool,
 }
 
@@ -58,7 +58,7 @@ impl LaunchedTask {
         }
     }
 
-    /// Whether both files were there, and all that was read of them was written.
+    /// Whether both files existed, and all their content was written.
     pub(super) fn is_whole(&self) -> bool {
         self.stdout.was_found() && self.stderr.was_found() && !self.is_cut
     }
@@ -107,7 +107,7 @@ mod tests {
     use super::super::super::canned;
     use super::*;
 
-    /// A task at an agent that reads its files so.
+    /// Returns a task at an agent that reads its files in this way.
     fn task_at(
         read: impl FnMut(&ReadFileCall) -> Result<ReadFile, u16> + Send + 'static,
     ) -> LaunchedTask {

@@ -17,7 +17,7 @@ use crate::terminal;
 
 /// The default port of schedulers.
 pub(super) const SCHEDULER_PORT: u16 = 5070;
-/// Characters that are escaped in a name, such as the slash between a role and the name of a job.
+/// Characters that are escaped in a name, such as the slash between the role and the name of a job.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 /// Redirections that a request follows, one after the other.
 const REDIRECTIONS_MAX: usize = 3;
@@ -51,7 +51,7 @@ pub(super) fn path(name: &str) -> anyhow::Result<String> {
     Ok(format!("/v1/jobs/{}", utf8_percent_encode(name, ESCAPED)))
 }
 
-/// The path of the job file of a version.
+/// Returns the path of a version's job file.
 pub(super) fn file_path(name: &str, version: Option<u64>) -> anyhow::Result<String> {
     let path = format!("{}/file", path(name)?);
     Ok(match version {
@@ -88,7 +88,7 @@ impl Scheduler {
         self.ask(path, true, Call::get)
     }
 
-    /// A job with all of its tasks, which come in pages. They are as they were when each page was made.
+    /// Returns a job with all its tasks, which are read in pages. Each page shows the state at its own time.
     pub(super) fn whole_job(&self, name: &str) -> anyhow::Result<Value> {
         let path = path(name)?;
         let mut job = self.get(&path)?;
@@ -172,7 +172,7 @@ impl Scheduler {
     }
 }
 
-/// The scheme and the host with its port, of an address that was typed.
+/// Returns the scheme, and the host with its port, of a typed address.
 fn base_of(address: &str) -> String {
     let (scheme, host) = base_with(address, SCHEDULER_PORT);
     format!("{scheme}://{host}")
@@ -261,7 +261,7 @@ mod tests {
         assert!(told.to_string().contains(&address.to_string()), "{told:#}");
     }
 
-    /// Instances behind the first page were unknown to `job logs` and `job exec`.
+    /// Regression: instances beyond the first page were unknown to `job logs` and `job exec`.
     #[test]
     fn a_large_job_is_read_to_its_end() {
         let task = |index: u32| json!({ "id": format!("web.{index}"), "index": index });

@@ -40,7 +40,7 @@ fn before(history: &Value, version: u64) -> Option<u64> {
     known.filter(|one| *one < version).max()
 }
 
-/// The fields that differ, by their paths.
+/// Returns the differing fields, by their paths.
 fn changes(old: &Value, new: &Value) -> Vec<Value> {
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", old, &mut before);

@@ -15,7 +15,7 @@ use super::stderr;
 use crate::terminal;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// A scheduler that is away for longer is given up: the next leader takes over sooner.
+/// The absence after which a scheduler is given up: the next leader takes over sooner.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 
 /// The number of answers with an older state of a job, or without it, that may come from a scheduler which does not know
@@ -34,7 +34,7 @@ pub(super) enum Ending {
 pub(super) struct Progress {
     version: u64,
     last: Option<String>,
-    /// True once an obstacle was printed in the present state: obstacles change with each offer.
+    /// Whether an obstacle was printed in the present state: obstacles change with each offer.
     has_obstacle: bool,
     has_reverted: bool,
     /// The number of consecutive answers in which only an older version runs.
@@ -73,7 +73,7 @@ impl Progress {
         let version = job.get("version").and_then(Value::as_u64);
         self.has_reverted |= state == "reverting";
         let is_ours = version.is_none_or(|version| version == self.version);
-        // Its instances may still have run, so that going back was over between two looks.
+        // Its instances may still have run, so that the rollback was over between two looks.
         let is_older = version.is_some_and(|version| version < self.version);
         self.older = match state.as_str() {
             "healthy" | "complete" if is_older => self.older + 1,
@@ -121,7 +121,7 @@ impl Progress {
     }
 }
 
-/// `web: updating, 2 of 3 running, 1 healthy: short of cpus:1`.
+/// Describes a job, as in `web: updating, 2 of 3 running, 1 healthy: short of cpus:1`.
 fn describe(job: &Value, state: &str) -> String {
     let number = |key: &str| job.get(key).and_then(Value::as_u64).unwrap_or_default();
     let mut line = format!("{}: {state}, ", text(job, "name"));
@@ -186,13 +186,13 @@ fn say_why(scheduler: &Scheduler, (name, version): (&str, u64), job: &Value) {
 /// The prefixes of events of failed tasks.
 const FAILURES: [&str; 2] = ["failed", "killed: its run took too long"];
 
-/// The last task of this version that has failed, by the history of its job, and why.
+/// Returns the last failed task of this version in its job's history, with the reason.
 pub(super) fn last_failure(history: &Value, version: u64) -> Option<String> {
     let version = version.to_string();
     let mut events = items(history, "events").iter().rev();
     let failure = events.find(|event| {
         let what = text(event, "text");
-        // `JOB.VERSION.RUN.INDEX.ATTEMPT`.
+        // The task id has the form `JOB.VERSION.RUN.INDEX.ATTEMPT`.
         text(event, "task_id").rsplit('.').nth(3) == Some(&*version)
             && FAILURES.iter().any(|begin| what.starts_with(begin))
     })?;

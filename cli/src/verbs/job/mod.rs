@@ -270,7 +270,7 @@ fn submit(scheduler: &Scheduler, specs: &[JobSpec]) -> anyhow::Result<Vec<Value>
 const PLAN_CHANGES: u8 = 1;
 pub(crate) const PLAN_IMPOSSIBLE: u8 = 255;
 
-/// The exit code of a plan.
+/// Returns the exit code of a plan.
 fn plan_code(plan: &Value) -> u8 {
     let number = |key: &str| plan.get(key).and_then(Value::as_u64).unwrap_or_default();
     let is_new = number("wants") > 0 || !items(plan, "changes").is_empty();
@@ -425,7 +425,7 @@ pub(crate) fn one(options: &JobOptions) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The jobs of a file; its mistakes each on a line that editors understand.
+/// Reads the jobs of a file; reports each mistake on a line that editors understand.
 fn read(path: &Path) -> anyhow::Result<Vec<JobSpec>> {
     let text = if path == Path::new("-") {
         std::io::read_to_string(std::io::stdin()).context("failed to read standard input")?

@@ -1,4 +1,4 @@
-//! Jobs, their tasks and their history, as tables.
+//! Tables of jobs, their tasks and their history.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -114,7 +114,7 @@ pub(super) fn summary(job: &Value) -> Vec<String> {
     lines
 }
 
-/// The task that failed last, how, how often any did, and when the next attempt is.
+/// Returns a line about the last failed task: how it failed, the number of failures, and the time of the next attempt.
 fn failure_line(job: &Value) -> Option<String> {
     let failure = job.get("last_failure").filter(|one| one.is_object())?;
     let count = failure.get("failures").and_then(Value::as_u64).unwrap_or(1);

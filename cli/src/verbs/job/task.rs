@@ -22,7 +22,7 @@ pub(super) fn newest(
             .unwrap_or_default()
     };
     let mut tasks = of_index(job, index)?;
-    // Running ones first, by index; then the newest.
+    // Running tasks come first, by index; then the newest.
     tasks.sort_by(|one, other| {
         let order = runs(other).cmp(&runs(one));
         order.then_with(|| match runs(one) {
@@ -33,7 +33,7 @@ pub(super) fn newest(
     id(tasks.first().copied(), job)
 }
 
-/// The task to run a command in.
+/// Returns the task in which a command runs.
 pub(super) fn running(job: &Value, index: Option<u32>) -> anyhow::Result<String> {
     let mut tasks = of_index(job, index)?;
     tasks.retain(|task| runs(task));
@@ -46,7 +46,7 @@ pub(super) fn running(job: &Value, index: Option<u32>) -> anyhow::Result<String>
     id(tasks.into_iter().min_by_key(|task| index_of(task)), job)
 }
 
-/// The last task that the events of a job name.
+/// Returns the last task that the events of a job name.
 fn last_of(history: &Value, job: &Value, index: Option<u32>) -> anyhow::Result<String> {
     let events = items(history, "events").iter().rev();
     let mut ids = events.filter_map(|event| event.get("task_id")?.as_str());
@@ -63,7 +63,7 @@ fn last_of(history: &Value, job: &Value, index: Option<u32>) -> anyhow::Result<S
     )
 }
 
-/// The index in the id of a task: `JOB.VERSION.RUN.INDEX.ATTEMPT`.
+/// Returns the index in a task's id: `JOB.VERSION.RUN.INDEX.ATTEMPT`.
 fn index_in(id: &str) -> Option<u32> {
     id.rsplit('.').nth(1)?.parse().ok()
 }

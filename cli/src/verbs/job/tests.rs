@@ -1,4 +1,4 @@
-//! The verbs against a small scheduler of canned answers.
+//! Tests of the verbs with a small scheduler of fixed responses.
 
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn a_job_is_followed_until_its_version_is_healthy() {
         ["web: pending, 0 of 3 running, 0 healthy: short of cpus:1"]
     );
     assert_eq!(ending, None);
-    // Print an obstacle once: it changes with each offer.
+    // Each obstacle is printed once per state: it changes with each offer.
     waiting["obstacles"] = json!([
         "a0: rack is r12, which has to match r1",
         "a1: short of cpus:1"
@@ -116,7 +116,8 @@ fn a_version_that_is_reverted_ends_badly() {
     );
 }
 
-/// The reason was in the history alone, and behind a `\n` that was printed as such.
+/// Regression: the reason was only in the history, and after a literal `
+/// `.
 #[test]
 fn run_prints_reason_of_rollback() {
     let mut progress = Progress::new(2);
@@ -222,7 +223,7 @@ fn the_task_that_is_meant_is_found() {
     );
 }
 
-/// The alert for jobs that have failed names `meseta job logs`, which knew no task that has ended.
+/// Regression: the alert for failed jobs names `meseta job logs`, which knew no ended task.
 #[test]
 fn the_output_of_a_task_that_has_ended_is_found_by_the_history_of_its_job() {
     let job = json!({"name": "nightly.x", "why": "", "tasks": []});
@@ -287,7 +288,7 @@ fn going_back_may_be_over_between_two_looks() {
     let job = |version: u64, state: &str| json!({"name": "web", "kind": "service", "version": version, "state": state});
     let mut progress = Progress::new(2);
     assert_eq!(progress.observe(&job(2, "updating")).1, None);
-    // A scheduler that does not know yet that it leads no more may show it so, but not for long.
+    // A scheduler that has lost the lead without knowing it may show this state, but not for long.
     assert_eq!(progress.observe(&job(1, "healthy")).1, None);
     let looks = (0..20).map(|_| progress.observe(&job(1, "healthy")));
     let (told, ending) = looks
@@ -304,7 +305,7 @@ fn going_back_may_be_over_between_two_looks() {
     assert_eq!(progress.observe(&job(2, "healthy")).1, Some(Ending::Good));
 }
 
-/// The command waited without a word.
+/// Regression: the command waited without any output.
 #[test]
 fn an_update_that_waits_to_be_promoted_says_so() {
     let job = json!({"name": "web", "kind": "service", "version": 2, "state": "updating", "update": {"state": "canary"}});
@@ -411,7 +412,7 @@ fn run_gives_up_after_its_timeout_with_the_last_reason() {
     );
 }
 
-/// Ways to fail and to wait, as the scheduler answers them: `jobs/src/core/tests/reason_file.rs` writes the file.
+/// Failures and waiting states in the scheduler's responses: `jobs/src/core/tests/reason_file.rs` writes the file.
 const REASONS: &str = include_str!("../../../../jobs/testdata/reasons.jsonl");
 
 #[test]
@@ -433,7 +434,7 @@ fn run_and_status_name_each_failure() {
     assert!(count >= 60, "{count}");
 }
 
-/// The outcome of `meseta job rebalance web`, asked of this scheduler.
+/// Returns the result of `meseta job rebalance web` with this scheduler.
 fn rebalance(address: &str) -> anyhow::Result<std::process::ExitCode> {
     #[derive(clap::Parser)]
     struct Line {
