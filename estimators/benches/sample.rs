@@ -11,7 +11,7 @@ use meseta_resources::{ExecutorId, FrameworkId, Moment, Resource, Resources, Sca
 
 const CONTAINERS: u64 = 1000;
 
-/// Every tenth one revocable.
+/// A node with a thousand containers, every tenth of them revocable.
 fn node() -> UsageSample {
     let mut sample = UsageSample {
         at: Moment::from_nanos(1),

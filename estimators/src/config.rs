@@ -36,7 +36,7 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Parameters {
     }
 }
 
-/// Parameters by the name of the module that they are for.
+/// Parameters by the name of their module.
 pub type ModuleParameters = BTreeMap<String, Parameters>;
 
 /// Errors in a name or a parameter.
@@ -86,7 +86,7 @@ pub enum ConfigError {
 pub struct Suggestion(Option<String>);
 
 impl Suggestion {
-    /// The nearest of `known`.
+    /// Suggests the nearest of `known`.
     #[must_use]
     pub fn for_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let near = known
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A share of a whole.
+    /// Reads a share of a whole.
     ///
     /// # Errors
     /// When the value is not a number from 0 to 1.
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A duration in Mesos's spelling, such as `15secs`.
+    /// Reads a duration in Mesos's spelling, such as `15secs`.
     ///
     /// # Errors
     /// When the value is not a duration, or is shorter than `least`.
@@ -274,10 +274,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Resources in Mesos's text form, all of which may be oversubscribed.
+    /// Reads resources in Mesos's text form, all of which may be oversubscribed.
     ///
     /// # Errors
-    /// When the value does not parse, or names something that cannot be revocable.
+    /// When the value does not parse, or names a resource that cannot be revocable.
     pub fn resources_opt(&mut self, key: &'static str) -> Result<Option<Resources>, ConfigError> {
         let Some(text) = self.take(key) else {
             return Ok(None);
@@ -317,7 +317,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Two parameters that do not go together.
+    /// Checks a condition between two parameters.
     ///
     /// # Errors
     /// When the condition does not hold.

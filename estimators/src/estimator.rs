@@ -103,12 +103,12 @@ impl Estimate {
     }
 }
 
-/// The reckoning for one resource: cpus, or megabytes of memory.
+/// The computation for one resource: cpus, or megabytes of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     pub resource: &'static str,
     pub capacity: f64,
-    /// Allocated to regular work.
+    /// The resources allocated to regular work.
     pub promised: f64,
     /// The use of regular work at the last sample.
     pub used: f64,

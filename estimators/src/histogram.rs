@@ -61,7 +61,7 @@ impl DecayingHistogram {
         None
     }
 
-    /// The buckets that hold anything.
+    /// The non-empty buckets and their weights.
     pub(crate) fn weights(&self) -> impl Iterator<Item = (u8, f32)> {
         let held = self
             .weights
@@ -95,7 +95,7 @@ fn bucket(share: f64) -> usize {
         return last;
     }
     let guess = usize::try_from(whole(steps)).map_or(last, |index| index.min(last));
-    // Rounding of the logarithms may be off by one bucket: down is not allowed.
+    // Rounding of the logarithms may be off by one bucket, but never downwards.
     if edge(guess) >= share {
         guess
     } else {
@@ -140,7 +140,7 @@ mod tests {
         (0..2).for_each(|_| histogram.add(0.8));
         histogram.decay(12 * HOUR, 12 * HOUR);
         histogram.add(0.1);
-        // One and one: the lower half is the new one.
+        // The two weights are equal: the lower half is the new one.
         assert!(histogram.quantile(0.5).unwrap() < 0.106);
         histogram.decay(10_000 * HOUR, HOUR);
         assert_eq!(histogram.quantile(0.5), None, "everything fades in the end");

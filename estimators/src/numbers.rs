@@ -14,7 +14,7 @@ pub(crate) const fn bytes(count: u64) -> f64 {
     bytes
 }
 
-/// Cuts the fraction off; negative and undefined count as zero.
+/// Cuts the fraction off; negative and undefined values count as zero.
 pub(crate) fn whole(count: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -32,7 +32,7 @@ pub(crate) const fn single(value: f64) -> f32 {
     single
 }
 
-/// A number that means something: finite and not negative.
+/// A meaningful number: finite and not negative.
 pub(crate) fn sound(value: f64) -> Option<f64> {
     (value.is_finite() && value >= 0.0).then_some(value)
 }

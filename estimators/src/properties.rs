@@ -35,7 +35,7 @@ enum Fault {
     Host,
     /// A repetition of the previous sample.
     Repeated,
-    /// Garbage where a number should be.
+    /// Garbage in place of a number.
     Garbage(f64),
     /// A counter that goes backwards.
     Backwards(usize),
@@ -151,7 +151,7 @@ fn apply(node: &mut Node, step: &Step) -> UsageSample {
     sample
 }
 
-/// Whether everything that the controller's cpu and memory detectors need was there.
+/// Whether the fault hides a value that the controller's cpu and memory detectors need.
 fn is_blind(fault: Fault) -> bool {
     matches!(fault, Fault::Host | Fault::Repeated)
 }
@@ -228,7 +228,7 @@ fn check_estimator(
             }
             let known = before.iter_mut().find(|(known, _)| *known == name);
             if let Some((_, total)) = known {
-                // Nothing is added on a sample of which a part could not be read.
+                // A sample with an unreadable part adds nothing.
                 let blind = match step.fault {
                     Fault::Host => true,
                     Fault::Container(index) => index < REGULAR,

@@ -11,7 +11,7 @@ use meseta_resources::{ContainerId, Moment};
 
 use crate::{ContainerUsage, ExecutorKey, UsageSample};
 
-/// Readings kept of one counter: ten seconds at one each second, and some to spare.
+/// The number of kept readings of one counter: ten seconds at one each second, and some to spare.
 const POINTS_MAX: usize = 16;
 
 /// The present knowledge of a value.
@@ -49,7 +49,7 @@ impl Counter {
                 self.points.clear();
             }
         }
-        // Readings that come faster than the window can hold replace one another.
+        // Readings that arrive faster than the window can hold replace one another.
         let spacing = window / u32::try_from(POINTS_MAX - 2).unwrap_or(u32::MAX);
         if let [.., (before, _), last] = self.points.make_contiguous()
             && last.0.saturating_since(*before) < spacing
@@ -58,7 +58,7 @@ impl Counter {
         } else {
             self.points.push_back((at, value));
         }
-        // One reading at or before the start of the window stays, to reckon from.
+        // One reading at or before the start of the window stays as the base.
         while let Some(&(second, _)) = self.points.get(1)
             && (self.points.len() > POINTS_MAX
                 || (self.points.len() > 2 && at.saturating_since(second) >= window))
@@ -168,7 +168,7 @@ impl Meter {
         tracked.refreshed = tracked.counter.points.back().copied() != before;
     }
 
-    /// Whether the statistics of an executor's container were read for the last sample.
+    /// Whether the last sample included the statistics of an executor's container.
     pub(crate) fn was_read(&self, key: &ExecutorKey) -> bool {
         self.containers.get(key).is_some_and(|tracked| tracked.read)
     }
@@ -182,13 +182,13 @@ impl Meter {
             .reading(self.now, self.host_refreshed, self.stale_after)
     }
 
-    /// Whether the counter of an executor's container was read now, and never before.
+    /// Whether the last sample has the first reading of an executor's counter.
     pub(crate) fn is_first_reading(&self, key: &ExecutorKey) -> bool {
         let tracked = self.containers.get(key);
         tracked.is_some_and(|tracked| tracked.refreshed && tracked.counter.points.len() == 1)
     }
 
-    /// Processors in use by an executor's container.
+    /// The processors that an executor's container uses.
     pub(crate) fn container(&self, key: &ExecutorKey) -> Reading {
         self.containers
             .get(key)

@@ -26,7 +26,7 @@ pub const HORIZONS: [(&str, Duration); 3] = [
     ("1 h", Duration::from_secs(3600)),
     ("24 h", Duration::from_secs(86_400)),
 ];
-/// Rounding of counters must not count as a violation.
+/// The tolerance of comparisons: rounding of counters must not count as a violation.
 const TOLERANCE: f64 = 1e-6;
 const DAY: f64 = 86_400.0;
 
@@ -127,7 +127,7 @@ pub fn mean(judgements: &[Vec<Score>]) -> Vec<Score> {
 
 /// The highest of the next `steps` values at each moment; the result is shorter than the values by `steps`.
 fn highest_ahead(values: &[f64], steps: usize) -> Vec<f64> {
-    // Indices of values that are higher than all after them in the window.
+    // The indices of values that are higher than all later ones in the window.
     let mut falling: VecDeque<(usize, f64)> = VecDeque::new();
     let mut highest = Vec::with_capacity(values.len().saturating_sub(steps));
     for (index, value) in values.iter().enumerate() {

@@ -19,12 +19,12 @@ pub struct UsageSample {
     pub containers: Vec<ContainerUsage>,
 }
 
-/// The machine as a whole.
+/// The usage of the whole machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostUsage {
     /// The number of processors that are online.
     pub cpus: Option<u32>,
-    /// Processor time spent on anything but idling since the machine started, all processors together.
+    /// The processor time spent on anything but idling since the machine started, all processors together.
     pub cpu_time: Option<Duration>,
     pub load: Option<LoadAverage>,
     pub memory: Option<HostMemory>,
@@ -36,7 +36,7 @@ pub struct HostUsage {
     pub regular_memory_pressure: Option<Pressure>,
 }
 
-/// Runnable and uninterruptible tasks, averaged over three windows; absolute, not by processor.
+/// The numbers of runnable and uninterruptible tasks, averaged over three windows; absolute, not by processor.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct LoadAverage {
     pub one: f64,
@@ -74,7 +74,7 @@ pub struct ContainerUsage {
     pub allocated: Resources,
     /// The time of the last reading of the statistics; `None` before the first reading.
     pub at: Option<Moment>,
-    /// User and system time together.
+    /// The user and system time together.
     pub cpu_time: Option<Duration>,
     /// Resident memory that cannot be dropped: anonymous pages, without the page cache.
     pub memory_bytes: Option<u64>,
@@ -89,7 +89,7 @@ pub struct ContainerUsage {
 }
 
 impl ContainerUsage {
-    /// A container of which nothing has been read yet.
+    /// A container without any readings yet.
     #[must_use]
     pub fn new(framework: FrameworkId, executor: ExecutorId, allocated: Resources) -> Self {
         Self {
@@ -124,8 +124,8 @@ impl ContainerUsage {
             .any(meseta_resources::Resource::is_revocable)
     }
 
-    /// Whether its statistics are young enough to be believed. They may be a little younger than the
-    /// sample, if that is dated by the beginning of the sweep.
+    /// Whether the statistics are recent enough to count. They may be slightly younger than the sample, if the sample has the
+    /// time of the beginning of the sweep.
     pub(crate) fn is_fresh(&self, now: Moment, stale_after: Duration) -> bool {
         let apart = |at: Moment| now.saturating_since(at).max(at.saturating_since(now));
         self.at.is_some_and(|at| apart(at) <= stale_after)
@@ -140,7 +140,7 @@ pub struct ExecutorKey {
 }
 
 impl UsageSample {
-    /// The containers that a controller may touch.
+    /// The containers that a controller may correct.
     pub(crate) fn revocable(&self) -> impl Iterator<Item = &ContainerUsage> {
         self.containers
             .iter()

@@ -65,9 +65,9 @@ const CONTROLLERS: [(&str, BuiltinController); 4] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EstimatorSpec {
     Builtin(BuiltinEstimator),
-    /// The most careful of several.
+    /// The most cautious of several estimators.
     Max(Vec<Self>),
-    /// Served by another process, at this address.
+    /// An estimator in another process, at this address.
     Remote(String),
 }
 
@@ -75,7 +75,7 @@ pub enum EstimatorSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerSpec {
     Builtin(BuiltinController),
-    /// Served by another process, at this address.
+    /// A controller in another process, at this address.
     Remote(String),
 }
 
@@ -130,7 +130,7 @@ fn parameters_of<'a, K: Copy + PartialEq>(
 
 impl EstimatorSpec {
     /// # Errors
-    /// When a name is not known, or the text is no expression.
+    /// When a name is unknown, or the text is not an expression.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::parse_within(text, text, DEPTH_MAX)
     }
@@ -224,7 +224,7 @@ fn split_arguments(text: &str) -> Option<Vec<&str>> {
 
 impl ControllerSpec {
     /// # Errors
-    /// When the name is not known.
+    /// When the name is unknown.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let text = text.trim();
         if is_remote(text) {
@@ -254,7 +254,7 @@ impl ControllerSpec {
     }
 }
 
-/// Every name that something built in goes by.
+/// The names of all built-in modules.
 pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     let estimators = ESTIMATORS.iter().map(|(name, _)| *name);
     estimators.chain(CONTROLLERS.iter().map(|(name, _)| *name))

@@ -29,11 +29,11 @@ pub(crate) fn container(framework: &str, executor: &str, allocated: &Resources) 
     )
 }
 
-/// A machine that is driven from sample to sample.
+/// A machine that a test drives from sample to sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) sample: UsageSample,
-    /// Used beside the containers, in processors.
+    /// The processors in use outside the containers.
     pub(crate) system: f64,
 }
 
@@ -75,7 +75,7 @@ impl Node {
         self.sample.containers.push(new);
     }
 
-    /// Time passes, in which the containers use these many processors; frozen ones use none.
+    /// Advances the time; the containers use these numbers of processors, and frozen ones none.
     pub(crate) fn step(&mut self, elapsed: Duration, used: &[f64]) -> UsageSample {
         self.sample.at += elapsed;
         let mut total = self.system;

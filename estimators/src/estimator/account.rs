@@ -15,9 +15,9 @@ use super::shaper::{ShapeRequest, Shaper};
 /// The measured resource and its unit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The amount, in processors.
+    /// Processors, by their number.
     Cpus,
-    /// The amount, in megabytes.
+    /// The size of memory, in megabytes.
     Mem,
 }
 
@@ -29,7 +29,7 @@ impl Kind {
         }
     }
 
-    /// The smallest step that is reported.
+    /// The smallest reported step.
     const fn quantum(self) -> f64 {
         match self {
             Self::Cpus => 0.1,
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// The amount in those resources that are meant.
+    /// The amount in the selected resources.
     fn sum(self, resources: &Resources, meant: impl Fn(&Resource) -> bool) -> f64 {
         let name = self.name();
         let of_kind = resources
@@ -209,7 +209,7 @@ impl Account {
         used.value().unwrap_or(0.0)
     }
 
-    /// The total that may be oversubscribed if regular work peaks at this, after the caps and the ramp.
+    /// The total that may be oversubscribed for this peak of regular work, after the caps and the ramp.
     pub(super) fn settle(
         &self,
         kind: Kind,
@@ -266,7 +266,7 @@ pub(super) fn oversubscribed(kind: Kind, sample: &UsageSample) -> f64 {
         .sum()
 }
 
-/// Refuses to count a closed gate's time as time to grow.
+/// Prevents that the time of a closed gate counts as time to grow.
 pub(super) fn gate_is_shut(shaper: &mut Shaper, at: Moment, gate: Gate) -> bool {
     let shut = shaper.gate(at, gate);
     if shut {

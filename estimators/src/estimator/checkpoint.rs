@@ -26,7 +26,7 @@ impl Encoder {
         self.0.extend(value.to_le_bytes());
     }
 
-    /// A count of things in memory, which is far below four billion.
+    /// Encodes a count of things in memory, which is far below four billion.
     pub(super) fn count(&mut self, value: usize) {
         self.u32(u32::try_from(value).unwrap_or(u32::MAX));
     }
@@ -114,7 +114,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Finite and not negative, as everything that is counted here.
+    /// Decodes a finite, non-negative number, as all counts here are.
     pub(super) fn f32(&mut self, what: &'static str) -> Result<f32, CheckpointError> {
         let value = f32::from_le_bytes(self.array()?);
         sound(value.into(), what).map(|_| value)

@@ -48,7 +48,7 @@ impl Member<'_> {
 #[derive(Clone, Debug)]
 struct Generation {
     members: BTreeSet<ExecutorKey>,
-    /// The limits of all members together, which shares are of.
+    /// The limits of all members together, the base of shares.
     scale: f64,
     histogram: DecayingHistogram,
     highest: f64,
@@ -84,7 +84,7 @@ impl Crowd {
         }
     }
 
-    /// Begins a next generation where the present one does not cover all that are known.
+    /// Begins a next generation if the present one does not cover all known executors.
     fn renew(&mut self, now: Moment, crowd: &[Member<'_>]) {
         let known = || crowd.iter().filter(|member| member.learned_peak.is_some());
         let covered = |generation: &Generation| {
@@ -115,7 +115,7 @@ impl Crowd {
         }
     }
 
-    /// The most that all will use soon: by the learned peaks of each alone, or of all together.
+    /// The maximum use of all executors soon: by the learned peaks of each alone, or of all together.
     pub(super) fn peak(&self, crowd: &[Member<'_>]) -> f64 {
         let alone: f64 = crowd.iter().map(Member::peak).sum();
         let together = self.present.as_ref().and_then(|present| {
@@ -224,8 +224,8 @@ mod tests {
     use super::*;
     use crate::testing::{container, resources};
 
-    /// The peak of all after these seconds, in which one executor at a time used 0.9 of its one cpu. That is the peak
-    /// learned of each alone.
+    /// The peak of all after these seconds, in which one executor at a time used 0.9 of its one cpu. Each executor alone has the
+    /// same learned peak.
     fn learned(crowd: &mut Crowd, executors: usize, seconds: Range<u64>) -> f64 {
         let keys: Vec<ExecutorKey> = (0..executors)
             .map(|index| container("f", &format!("e{index}"), &resources("cpus:1")).key())

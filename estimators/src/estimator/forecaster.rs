@@ -12,12 +12,12 @@ use super::checkpoint::{Decoder, Encoder};
 use crate::histogram::DecayingHistogram;
 use crate::{CheckpointError, ExecutorKey};
 
-/// Executors that are remembered, of one resource: some 600 bytes each. Those beyond count at their
-/// limit until others are forgotten.
+/// The maximum number of remembered executors for one resource: some 600 bytes each. Further ones count at their limit until
+/// others are forgotten.
 pub(super) const HISTORIES_MAX: usize = 4096;
 /// The time that the history of a removed executor is kept: it may restart under the same name.
 const RETENTION: Duration = Duration::from_secs(3600);
-/// A limit that changed by more than this makes the shares learned so far meaningless.
+/// The ratio of a limit's change above which the learned shares become meaningless.
 const RESCALE_MAX: f64 = 2.0;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub(super) struct ForecasterConfig {
 #[derive(Clone, Debug)]
 struct History {
     histogram: DecayingHistogram,
-    /// The limit that shares are of.
+    /// The limit, the base of shares.
     scale: f64,
     /// The highest share since the fold began, which is counted at its end.
     highest: f64,

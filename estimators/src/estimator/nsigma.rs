@@ -21,7 +21,7 @@ use crate::{
 
 const VERSION: u8 = 1;
 const MINUTE: Duration = Duration::from_secs(60);
-/// A week of five-minute samples.
+/// The number of five-minute samples in a week.
 const HISTORY_MAX: u32 = 2016;
 
 /// The parameters of the estimator: each field has the name of its parameter, including those of `caps`.
@@ -33,13 +33,13 @@ pub struct NSigmaConfig {
     pub history: u32,
     /// The number of periods that must be known before anything is oversubscribed. Default: 24, which is two hours.
     pub warm_up: u32,
-    /// The highest use of each such period is remembered. Default: 5 min.
+    /// The length of a period, of which the highest use is remembered. Default: 5 min.
     pub fold: Duration,
-    /// Use is averaged over this. Default: 10 s.
+    /// The window over which use is averaged. Default: 10 s.
     pub rate_window: Duration,
-    /// Younger executors count at their limit. Default: 5 min.
+    /// The age below which executors count at their limit. Default: 5 min.
     pub min_age: Duration,
-    /// Older readings are not believed, nor rates over longer gaps. Default: 45 s.
+    /// The age above which readings are ignored, and the longest gap of a rate. Default: 45 s.
     pub stale_after: Duration,
     /// The amount kept for the system even when it uses less. Default: 0.
     pub reserved_cpus: f64,
@@ -95,7 +95,7 @@ pub struct NSigma {
     config: NSigmaConfig,
     meter: Meter,
     shaper: Shaper,
-    /// The highest use of each past period, as a share of the limits then.
+    /// The highest use of each past period, as a share of the limits at that time.
     shares: VecDeque<f64>,
     highest: f64,
     fold_since: Option<Moment>,
@@ -131,7 +131,7 @@ impl NSigma {
         }
     }
 
-    /// The greatest share of the limits that will be used soon.
+    /// The greatest share of the limits that regular work is expected to use soon.
     fn share(&self) -> f64 {
         mean_and_deviations(
             self.shares.iter().copied(),
@@ -141,7 +141,7 @@ impl NSigma {
     }
 }
 
-/// The mean plus `n` deviations, at most 1; 1 while fewer than `warm_up` are known.
+/// The mean plus `n` deviations, at most 1; 1 while fewer than `warm_up` periods are known.
 pub(crate) fn mean_and_deviations(
     shares: impl Iterator<Item = f64> + Clone,
     warm_up: u32,

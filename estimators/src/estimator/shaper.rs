@@ -13,14 +13,14 @@ use crate::config::{ConfigError, Reader};
 /// The caps and the ramp, in shares of the capacity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShaperConfig {
-    /// `utilization_cap`: regular, system and revocable work together stay below. Default: 0.90.
+    /// `utilization_cap`: the upper limit on regular, system and revocable work together. Default: 0.90.
     pub utilization_cap: f64,
-    /// `offer_cap`: never oversubscribe more than this. Default: 0.80.
+    /// `offer_cap`: the upper limit on oversubscribed resources. Default: 0.80.
     pub offer_cap: f64,
-    /// `growth`: grow by no more than this per `growth_interval`. Defaults: 0.10 per 15 s.
+    /// `growth`: the maximum growth per `growth_interval`. Defaults: 0.10 per 15 s.
     pub growth: f64,
     pub growth_interval: Duration,
-    /// `reopen_after`: how long no detector may have said stop. Default: 45 s.
+    /// `reopen_after`: the time without a stop signal of any detector before offers resume. Default: 45 s.
     pub reopen_after: Duration,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct ShapeRequest {
     pub(super) at: Moment,
     pub(super) total: f64,
     pub(super) capacity: f64,
-    /// The smallest step that is reported.
+    /// The smallest reported step.
     pub(super) quantum: f64,
     /// Whether everything needed to oversubscribe more could be read.
     pub(super) may_grow: bool,

@@ -30,15 +30,15 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The parameters of the estimator: each field has the name of its parameter, including those of `caps`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlackConfig {
-    /// Oversubscribe memory too. Default: false, for memory cannot be taken back without killing.
+    /// Whether to oversubscribe memory too. Default: false, because memory cannot be taken back without killing.
     pub mem: bool,
     /// The percentile of the use in five minutes that an executor seldom exceeds. Default: 0.98.
     pub cpu_percentile: f64,
     /// A factor on the learned percentile. Default: 1.0, since the floor margin is enough (see `docs/estimators.md`).
     pub cpu_margin: f64,
-    /// The half-life; 12 h by default.
+    /// The half-life of cpu histories. Default: 12 h.
     pub cpu_half_life: Duration,
-    /// Defaults: 0.98, 1.10, 24 h.
+    /// The percentile, factor and half-life for memory. Defaults: 0.98, 1.10, 24 h.
     pub mem_percentile: f64,
     pub mem_margin: f64,
     pub mem_half_life: Duration,
@@ -51,15 +51,15 @@ pub struct SlackConfig {
     pub crowd_min_age: Duration,
     /// The margin kept free above the present use, as a share of the capacity. Default: 0.09.
     pub floor_margin: f64,
-    /// Use is averaged over this. Default: 10 s.
+    /// The window over which use is averaged. Default: 10 s.
     pub rate_window: Duration,
-    /// The highest average of each such period is remembered. Default: 5 min.
+    /// The length of a period, of which the highest average is remembered. Default: 5 min.
     pub fold: Duration,
-    /// Younger executors count at their limit. Default: 5 min.
+    /// The age below which executors count at their limit. Default: 5 min.
     pub min_age: Duration,
     /// So do those of which fewer samples were seen. Default: 30.
     pub min_samples: u32,
-    /// Older readings are not believed, nor rates over longer gaps. Default: 45 s.
+    /// The age above which readings are ignored, and the longest gap of a rate. Default: 45 s.
     pub stale_after: Duration,
     /// The amounts kept for the system even when it uses less. Defaults: 0 cpus, 0 MB.
     pub reserved_cpus: f64,
@@ -288,7 +288,7 @@ impl Slack {
 struct ModelForecast {
     forecast: Forecast,
     blind: Option<&'static str>,
-    /// Executors of which too little is known.
+    /// The number of executors of which too little is known.
     unlearned: usize,
 }
 
@@ -370,7 +370,7 @@ impl ResourceEstimator for Slack {
         bytes.finish()
     }
 
-    /// The histories of a resource that is no longer oversubscribed are dropped. The total begins at nothing.
+    /// Drops the histories of a resource that is no longer oversubscribed. The total begins at zero.
     fn restore(&mut self, now: Moment, bytes: &[u8]) -> Result<(), CheckpointError> {
         if bytes.is_empty() {
             return Ok(());

@@ -35,7 +35,7 @@ use victims::{Candidate, by_cpu, by_memory, choose};
 struct CpuUse {
     capacity: f64,
     revocable: f64,
-    /// Regular work and the system: the host's use less that of revocable work.
+    /// The use of regular work and the system: the host's use minus that of revocable work.
     rest: f64,
     /// Whether all revocable work could be read. If not, `rest` contains a part of it: good enough to hold revocable work back,
     /// not to kill.
@@ -263,7 +263,7 @@ impl PressureController {
         needs
     }
 
-    /// Carries out the most urgent need that anything can be done about.
+    /// Carries out the most urgent need for which an action is possible.
     fn correct(
         &mut self,
         sample: &UsageSample,

@@ -6,7 +6,7 @@ use super::trace::Trace;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// The amount, in processors.
+    /// The capacity in processors.
     pub capacity: f64,
     /// The use of all tasks at each step.
     pub used: Vec<f64>,

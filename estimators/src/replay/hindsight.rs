@@ -10,13 +10,13 @@ use crate::numbers;
 const HOUR_VIOLATIONS_MAX: f64 = 0.005;
 /// The allowed share of violations within ten minutes.
 const SOON_VIOLATIONS_MAX: f64 = 0.001;
-/// Shares of the capacity that count as one state of a machine.
+/// The number of bands of use; use within one band counts as one state of a machine.
 const BANDS: usize = 20;
 
 pub(super) const CONSTANT: &str = "best constant, known afterwards (0.5 % in 1 h)";
 pub(super) const BY_USE: &str = "best margin by use, known afterwards (0.1 % in 10 min)";
 
-/// The lowest constant peak that is exceeded within an hour no oftener than is allowed.
+/// The lowest constant peak that is exceeded within an hour no more often than allowed.
 pub(super) fn constant(ahead: &[Vec<f64>; HORIZONS.len()], moments: usize) -> Vec<f64> {
     let mut hour = ahead.get(1).cloned().unwrap_or_default();
     hour.sort_by(f64::total_cmp);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn misses_are_spent_where_they_save_most() {
-        // Without misses 5 * 2 + 9 * 3; the one miss saves 12 in the second, 8 in the first.
+        // Without misses 5 * 2 + 9 * 3; a single miss saves 12 in the second band, and 8 in the first.
         let bands = [vec![5.0, 1.0], vec![9.0, 5.0, 5.0]];
         assert_eq!(spend(&bands, 0), [5.0, 9.0]);
         assert_eq!(spend(&bands, 1), [5.0, 5.0]);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn margins_follow_the_use() {
-        // Low use is followed by a rise of 1, high use by none.
+        // A rise of 1 follows low use, and no rise follows high use.
         let used: Vec<f64> = (0..1000)
             .map(|at| if at % 2 == 0 { 1.0 } else { 8.0 })
             .collect();

@@ -27,7 +27,7 @@ pub fn machines(tasks: &[usize], count: usize, size: usize, seed: u64) -> Vec<Ve
     (0..count).map(deal).collect()
 }
 
-/// Steele, Lea and Flood's generator: every seed is as good as another.
+/// Steele, Lea and Flood's generator, for which all seeds are equally good.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -74,7 +74,7 @@ impl<'a> Machine<'a> {
             .filter_map(|index| Running::new(trace.task(*index)?, *index))
             .collect();
         let capacity = running.iter().map(|running| running.task.limit).sum();
-        // The thousandths that the promises were rounded to add up to the total.
+        // The total is the sum of the promises after their rounding to thousandths.
         let mut total = Resources::new();
         for running in &running {
             total += &running.usage.allocated;

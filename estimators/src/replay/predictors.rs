@@ -29,7 +29,7 @@ impl Seen<'_> {
     }
 }
 
-/// Foretells the highest use of a machine.
+/// A predictor of the highest use of a machine.
 pub trait Predictor: fmt::Debug {
     fn name(&self) -> String;
 
@@ -173,7 +173,7 @@ impl Predictor for RcLike {
     }
 }
 
-/// The greater of two.
+/// The greater prediction of two predictors.
 #[derive(Debug)]
 struct MaxPredictor(Box<dyn Predictor>, Box<dyn Predictor>);
 
@@ -212,7 +212,7 @@ impl EstimatorPredictor {
     }
 }
 
-/// The default, but for the pace of the trace.
+/// The default configuration at the pace of the trace.
 fn slack_config(step: Duration) -> SlackConfig {
     let default = SlackConfig::default();
     SlackConfig {
@@ -269,7 +269,7 @@ impl Predictor for EstimatorPredictor {
         match estimate.forecasts.first() {
             Some(forecast) if self.offered => seen.capacity - forecast.total,
             Some(forecast) => forecast.peak,
-            // Nothing can be oversubscribed where nothing is known.
+            // Without knowledge nothing can be oversubscribed.
             None => seen.capacity,
         }
     }

@@ -1,4 +1,4 @@
-//! Traces, the judge, and the whole lineup on a made-up week.
+//! Traces, ratings, and the whole lineup on a made-up week.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn the_lineup_on_a_made_up_week() {
     }
 }
 
-/// Twenty mostly idle services with short bursts, as business machines are.
+/// Twenty mostly idle services with short bursts, like business machines.
 fn fleet() -> String {
     let mut text = String::from("t_s");
     (0..20).for_each(|task| write!(text, ",s{task}").unwrap());
@@ -85,7 +85,7 @@ fn fleet() -> String {
     text + "\n"
 }
 
-/// The bars that the estimator is held to, on a trace that allows them.
+/// The required results of the estimator, on a trace that allows them.
 #[test]
 fn slack_clears_its_bars_on_a_fleet_that_is_mostly_idle() {
     let trace = Trace::parse(&fleet(), None).unwrap();

@@ -21,7 +21,7 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Task {
     pub(super) name: String,
-    /// The amount, in processors.
+    /// The limit in processors.
     pub(super) limit: f64,
     /// The use in processors, one value for each step.
     pub(super) used: Vec<Option<f64>>,
@@ -60,7 +60,7 @@ fn number(line: usize, text: &str) -> Result<f64, TraceError> {
     })
 }
 
-/// Lines that hold anything, with their numbers from 1.
+/// The non-empty lines, with their numbers from 1.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..)
         .zip(text.lines())
@@ -122,7 +122,7 @@ impl Trace {
             .zip(limits)
             .zip(columns)
             .map(|((name, limit), used)| {
-                // A counter may be a little ahead of its clock: nothing uses more than its limit.
+                // A counter may be slightly ahead of its clock: no task uses more than its limit.
                 let scaled = |used: f64| used.min(limit) * scale;
                 let used = used.into_iter().map(|used| used.map(scaled)).collect();
                 Task {

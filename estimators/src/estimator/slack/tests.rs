@@ -164,7 +164,7 @@ fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_oversubscribe
         Some("executors of which too little is known count at their limit: 1")
     );
     let estimate = run(&mut node, &mut slack, 600, &[0.5]);
-    // 4 promised less the greater of 0.5 by its profile (within one bucket) and 0.5 + 9 % of 8.
+    // 4 promised minus the greater of 0.5 by its profile (within one bucket) and 0.5 + 9 % of 8.
     near(estimate.forecasts[0].peak, 1.22, 1e-3);
     near(cpus(&estimate), 2.7, 1e-6);
     assert_eq!(estimate.held_back, None);
@@ -187,7 +187,7 @@ fn what_wakes_up_is_given_back_at_once_and_what_sleeps_is_oversubscribed_slowly(
     run(&mut node, &mut slack, 900, &[0.5]);
     let awake = run(&mut node, &mut slack, 10, &[4.0]);
     assert_eq!(cpus(&awake), 0.0);
-    // Long after the profile is forgotten, growth is still bounded.
+    // Growth is still bounded long after the profile is forgotten.
     let asleep = run(&mut node, &mut slack, 5, &[0.5]);
     assert!(cpus(&asleep) <= 0.8, "{asleep:?}");
 }
@@ -200,7 +200,7 @@ fn the_caps_hold() {
     let mut node = Node::new(10, &[10.0]);
     node.system = 3.0;
     let loaded = run(&mut node, &mut slack(&[]), 3600, &[1.0]);
-    // 90 % of 10, less a peak of 1 + 0.9, less the system's 3.
+    // 90 % of 10, minus a peak of 1 + 0.9, minus the system's 3.
     near(cpus(&loaded), 4.1, 0.11);
 }
 
@@ -218,7 +218,7 @@ fn the_regular_part_of_a_revocable_container_is_kept_free() {
     let mut node = Node::new(10, &[4.0]);
     node.add("batch", "b", &(resources("cpus:6") + revocable_cpus("1")));
     let estimate = run(&mut node, &mut slack(&[]), 3600, &[0.0, 0.0]);
-    // 0.9 * 10 less a peak of 0.9, less the 6 of the mixed container.
+    // 0.9 * 10 minus a peak of 0.9, minus the 6 of the mixed container.
     near(estimate.forecasts[0].total, 2.1, 1e-6);
     assert_eq!(estimate.forecasts[0].promised, 4.0);
 }
@@ -298,7 +298,7 @@ fn one_that_has_not_begun_counts_at_its_limit_and_holds_nothing_else_back() {
         (late.at, late.cpu_time, late.memory_bytes) = (None, None, None);
         estimate = slack.estimate(&node.sample, Gate::Open);
     }
-    // Of the 8 that are promised 4.5 count as used; and 9 % of 12 is kept free.
+    // 4.5 of the promised 8 count as used, and 9 % of 12 is kept free.
     near(estimate.forecasts[0].used, 4.5, 1e-6);
     near(cpus(&estimate), 2.4, 1e-6);
 }
@@ -341,7 +341,7 @@ fn memory_is_oversubscribed_only_when_asked_for() {
     let without = run(&mut node.clone(), &mut slack(&[]), 3600, &[0.5]);
     assert_eq!(without.oversubscribable.unwrap().mem(), None);
     let with = run(&mut node, &mut slack(&[("mem", "true")]), 3600, &[0.5]);
-    // 8192 promised less 1024 + 9 % of 10240, in steps of 32, but for a last move below 1 %.
+    // 8192 promised minus 1024 + 9 % of 10240, in steps of 32, without a last move below 1 %.
     let mem = with.oversubscribable.unwrap().mem().unwrap().to_f64();
     assert_eq!(mem, 6144.0);
 }
@@ -374,7 +374,7 @@ fn a_checkpoint_carries_the_histories_to_another_clock() {
     assert!(bytes.len() < 200, "{}", bytes.len());
 
     let mut after = slack(&[]);
-    // The node restarted its clock; the task went on.
+    // The node restarted its clock, and the task continued.
     after.restore(Moment::ORIGIN + 2 * HOUR, &bytes).unwrap();
     node.sample.at = Moment::ORIGIN + 2 * HOUR;
     let remembered = run(&mut node, &mut after, 60, &[2.0]);
@@ -435,7 +435,7 @@ fn what_is_used_together_bounds_what_each_uses_alone() {
     let early = run_bursts(&mut node.clone(), &mut slack.clone(), 60);
     assert!(early.peak > 9.0, "not before enough is known: {early:?}");
     let together = run_bursts(&mut node, &mut slack, 200);
-    // 1.35 at a time, 10 % and a bucket more.
+    // 1.35 at a time, plus 10 % and a bucket.
     assert!(together.peak > 1.35 && together.peak < 1.6, "{together:?}");
 
     // A newcomer counts for itself until the next crowd is known.
@@ -467,7 +467,7 @@ fn histories_are_bounded_however_many_executors_come_and_go() {
     }
     assert!(slack.models[0].forecaster.len() <= HISTORIES_MAX);
     assert!(slack.checkpoint(node.sample.at).len() < 4 << 20);
-    // After an hour only the last ones are known.
+    // After an hour only the last executors are known.
     run(&mut node, &mut slack, 15, &[0.0; 2000]);
     node.sample.at += 2 * HOUR;
     node.sample.containers.clear();

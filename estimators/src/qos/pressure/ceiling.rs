@@ -24,7 +24,7 @@ pub(super) struct Ceiling {
 struct Held {
     /// The containers that had begun when memory became short.
     containers: BTreeSet<Name>,
-    /// The least that these held together since.
+    /// The least memory that these have held together since.
     least_bytes: Option<u64>,
 }
 

@@ -9,21 +9,21 @@ use crate::{ConfigError, Parameters};
 /// The parameters of the controller: each field has the name of its parameter. Shares are of the host's processors or memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PressureConfig {
-    /// Use of regular work and the system. Defaults: stop offering at 0.65, throttle at 0.70, kill at
-    /// 0.85 after 5 s; each clears 0.05 below.
+    /// Use of regular work and the system. Defaults: stop offering at 0.65, throttle at 0.70, kill at 0.85 after 5 s; each clears
+    /// 0.05 below.
     pub cpu_util_stop: f64,
     pub cpu_util_throttle: f64,
     pub cpu_util_kill: f64,
     pub cpu_util_clear: f64,
     pub cpu_util_hold: Duration,
-    /// Per cent of ten seconds in which some regular task waited for a processor. Defaults: 10, 20,
-    /// 40 after 10 s; each clears at half.
+    /// The percentage of ten seconds in which some regular task waited for a processor. Defaults: 10, 20, 40 after 10 s; each
+    /// clears at half.
     pub psi_cpu_stop: f64,
     pub psi_cpu_throttle: f64,
     pub psi_cpu_kill: f64,
     pub psi_cpu_hold: Duration,
-    /// Take the whole host's stall where that of regular work alone is not known. Default: false, for
-    /// revocable work of low weight waits by design.
+    /// Whether to use the whole host's stall if that of regular work alone is unknown. Default: false, because revocable work of
+    /// low weight waits by design.
     pub psi_cpu_host: bool,
     /// The memory pressure thresholds: some tasks waited, or all did. Defaults: some 5 and 20, full 1 and 5; kill after 5 s.
     pub psi_mem_some_stop: f64,
@@ -60,7 +60,7 @@ pub struct PressureConfig {
     /// The pause between two rounds of kills, by the resource of the second one. Defaults: 20 s and 4 s.
     pub cpu_cool_down: Duration,
     pub mem_cool_down: Duration,
-    /// Older readings are not believed, nor rates over longer gaps. Default: 60 s.
+    /// The age above which readings are ignored, and the longest gap of a rate. Default: 60 s.
     pub stale_after: Duration,
 }
 

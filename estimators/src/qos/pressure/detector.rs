@@ -95,12 +95,12 @@ impl Detector {
         self.level
     }
 
-    /// Whether the last value could be read and is below all thresholds.
+    /// Whether the last value was readable and is below all thresholds.
     pub(super) fn is_over_nothing(&self) -> bool {
         self.value.is_some() && self.level == Level::Clear
     }
 
-    /// Whether nothing has to be held back.
+    /// Whether the detector requires no restraint.
     pub(super) fn is_calm(&self) -> bool {
         self.level < Level::Throttle
     }
@@ -207,7 +207,7 @@ impl Need {
         }
     }
 
-    /// A frozen container uses no cpu, but keeps its memory and its claim.
+    /// Whether freezing can help: a frozen container uses no cpu, but keeps its memory and its claim.
     pub(super) const fn freezing_helps(&self) -> bool {
         !self.memory && !self.requests
     }

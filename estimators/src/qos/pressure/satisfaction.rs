@@ -13,7 +13,7 @@ use super::detector::Need;
 use crate::{DetectorReading, Explanation, Level, Unit};
 
 const NAME: &str = "be-satisfaction";
-/// Points kept of a window.
+/// The maximum number of points in a window.
 const POINTS_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl Satisfaction {
             return None;
         }
         let why = Explanation::over(NAME, better, self.lower, Unit::Share);
-        // The better of both: the smaller gap.
+        // The higher satisfaction of both, which has the smaller gap.
         let gap = now.requested * (self.upper - better);
         Some(Need::requests(Explanation { held, ..why }, gap))
     }
@@ -144,7 +144,7 @@ mod tests {
         let need = starved(&mut satisfaction, 60..61, 1.0).unwrap();
         // The gap from a quarter of the request up to 0.6 of it.
         assert!((need.gap.unwrap() - 1.4).abs() < 1e-9, "{need:?}");
-        // A half is above the 0.4 that kills, and below the 0.6 that ends the minute.
+        // A half is above the 0.4 of a kill, and below the 0.6 that ends the minute.
         assert!(starved(&mut satisfaction, 61..62, 2.0).is_none());
         assert!(starved(&mut satisfaction, 62..63, 1.0).is_some());
     }

@@ -13,7 +13,7 @@ fn controller(pairs: &[(&str, &str)]) -> PressureController {
     PressureController::new(PressureConfig::read(&parameters).unwrap())
 }
 
-/// Ten processors, one regular container, two revocable ones of three cpus each.
+/// A node with ten processors, one regular container, and two revocable ones of three cpus each.
 fn node() -> Node {
     let mut node = Node::new(10, &[9.0]);
     node.add("batch", "b0", &revocable_cpus("3"));

@@ -6,7 +6,7 @@ use super::*;
 fn memory_kills_the_largest_and_never_freezes() {
     let mut controller = controller(&[]);
     let mut node = settled(&mut controller);
-    // In quarters of a gigabyte, of ten: 86 % used, of which the first has 0.5 and the second 1.
+    // In quarters of a gigabyte, of ten: 86 % used; the first container has 0.5 and the second 1.
     node.sample.containers[1].memory_bytes = Some(2 << 28);
     node.sample.containers[2].memory_bytes = Some(4 << 28);
     memory(&mut node, 33);
