@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::settings::{Settings, SettingsError};
 use crate::watch::Watch;
 
-/// The largest answer that is taken: a page of records.
+/// The largest accepted answer: a page of records.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// A connection to a cluster of etcd. Cheap to clone. Connects and reconnects by itself, with the certificates and the
@@ -39,7 +39,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client, which connects with its first call. To be made within a runtime.
+    /// Makes a client, which connects with its first call. Must be called within a runtime.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         Ok(Self {
             channels: settings.channels()?.into(),
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// Keys and values of a range.
+    /// Reads keys and values of a range.
     pub async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Error> {
         self.call(range, |client, request| async move {
             let mut kv = KvClient::new(client).max_decoding_message_size(ANSWER_BYTES_MAX);
@@ -135,7 +135,7 @@ impl Client {
         Ok(())
     }
 
-    /// The changes of a key from a revision on.
+    /// Watches the changes of a key from a revision on.
     pub async fn watch(&self, key: &str, from_revision: i64) -> Result<Watch, Error> {
         let create = WatchCreateRequest {
             key: key.to_owned().into(),

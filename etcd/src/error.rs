@@ -59,7 +59,7 @@ impl From<Status> for Error {
     }
 }
 
-/// The message with its causes, which name the address that could not be reached.
+/// The message with its causes, which name the unreachable address.
 fn text(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);

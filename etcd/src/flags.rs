@@ -91,7 +91,7 @@ impl EtcdFlags {
             endpoints,
             user: self.user()?,
             tls: self.tls()?,
-            // So that several tries fit in a lease.
+            // Several attempts must fit in a lease.
             call_timeout: lease_ttl / 4,
         })
     }

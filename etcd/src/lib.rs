@@ -24,7 +24,7 @@ pub use reloaded::Reloaded;
 pub use settings::{Settings, SettingsError};
 pub use watch::{Change, Watch};
 
-/// Messages and clients, named as etcd names them.
+/// The messages and clients, with the names that etcd gives them.
 #[allow(
     clippy::all,
     clippy::pedantic,

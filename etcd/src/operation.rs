@@ -5,12 +5,12 @@ use prost::bytes::Bytes;
 use crate::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::api::{Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, request_op};
 
-/// Writes a value, which lives without a lease.
+/// Writes a value without a lease.
 pub fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> RequestOp {
     put_leased(key, value, 0)
 }
 
-/// Writes a value that goes when the lease does.
+/// Writes a value that is deleted at the end of the lease.
 pub fn put_leased(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: i64) -> RequestOp {
     let put = PutRequest {
         key: key.into(),
@@ -65,7 +65,7 @@ pub fn modified_at(key: impl Into<Bytes>, revision: i64) -> Compare {
     equal(key.into(), CompareTarget::Mod, target)
 }
 
-/// Whether a key has this value.
+/// Compares the value of a key.
 pub fn has_value(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Compare {
     let target = TargetUnion::Value(value.into());
     equal(key.into(), CompareTarget::Value, target)

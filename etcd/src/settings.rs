@@ -13,13 +13,13 @@ use crate::Reloaded;
 /// The settings of the connection to etcd.
 #[derive(Clone)]
 pub struct Settings {
-    /// `http://host:port` or `https://host:port`, or `host:port`, which takes the scheme that TLS asks for.
+    /// Endpoints of the form `http://host:port` or `https://host:port`, or `host:port`, whose scheme depends on TLS.
     pub endpoints: Vec<String>,
-    /// Name and password, where etcd asks for them.
+    /// The name and password, if etcd requires them.
     pub user: Option<(String, Reloaded<String>)>,
     /// The trusted servers and the client certificate, read at each connection.
     pub tls: Option<Reloaded<ClientConfig>>,
-    /// The longest that a call waits for its answer.
+    /// The longest wait of a call for its answer.
     pub call_timeout: Duration,
 }
 

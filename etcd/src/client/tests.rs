@@ -18,7 +18,7 @@ struct Command {
     flags: EtcdFlags,
 }
 
-/// Puts a pair in another's place.
+/// Replaces a pair by another.
 fn replace(old: &Pair, new: &Pair) {
     std::fs::copy(&new.certificate, &old.certificate).unwrap();
     std::fs::copy(&new.key, &old.key).unwrap();

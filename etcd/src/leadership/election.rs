@@ -33,7 +33,7 @@ impl LeaseTimes {
         self.ttl / 5
     }
 
-    /// Time between two renewals.
+    /// The interval of renewals.
     fn interval(self) -> Duration {
         self.ttl / 4
     }
@@ -67,11 +67,11 @@ pub enum Lost {
     Refused(Error),
 }
 
-/// A daemon that wants to lead, or does.
+/// A daemon that leads or tries to lead.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub client: Client,
-    /// The key that the leader holds.
+    /// The key of the leader in etcd.
     pub key: String,
     pub me: Leader,
     pub times: LeaseTimes,
@@ -134,7 +134,7 @@ impl Candidate {
         if let Some((lease, sent)) = *granted
             && found.lease == lease
         {
-            // The answer to an earlier try was lost.
+            // The answer to an earlier attempt was lost.
             return Ok(Some(self.elected(lease, sent, found.create_revision)));
         }
         if let Some((lease, _)) = granted.take() {
@@ -233,7 +233,7 @@ impl Candidate {
         ended
     }
 
-    /// Renews the lease until the leadership is lost; the fence moves on with each answer, and closes with the end.
+    /// Renews the lease until the leadership is lost; each answer extends the fence, and the end closes it.
     pub async fn hold(&self, elected: &Elected, fence: &Fence) -> Lost {
         fence.extend(elected.safe_until);
         let lost = tokio::select! {
@@ -281,7 +281,7 @@ impl Candidate {
         Ok(sent)
     }
 
-    /// Returns when the key is known to be gone or another's.
+    /// Returns when the key is known to be gone or to belong to another daemon.
     async fn until_replaced(&self, elected: &Elected) {
         let mut revision = elected.created;
         loop {
@@ -299,7 +299,7 @@ impl Candidate {
         }
     }
 
-    /// Returns when the key is deleted or written by another; an error if that cannot be watched any more.
+    /// Returns when another daemon deletes or writes the key; an error if the watch fails.
     async fn watch_key(&self, elected: &Elected, revision: i64) -> Result<(), Error> {
         let mut watch = self.client.watch(&self.key, revision + 1).await?;
         loop {

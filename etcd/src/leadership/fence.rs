@@ -24,7 +24,7 @@ impl BootTime {
         Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
-    /// The runtime's time instead, which a test may turn.
+    /// The runtime's time instead, which a test may control.
     #[cfg(feature = "testing")]
     pub fn of_runtime() -> Self {
         /// Far enough from 0 for runtimes that are older than the origin.
@@ -57,7 +57,7 @@ pub struct Fence {
 #[derive(Debug)]
 struct Shared {
     until: AtomicU64,
-    /// The end was moved.
+    /// Signals a change of the deadline.
     moved: Notify,
 }
 
@@ -92,13 +92,13 @@ impl Fence {
         self.shared.until.load(Ordering::Acquire)
     }
 
-    /// Moves the end on; an earlier one changes nothing.
+    /// Extends the deadline; an earlier one changes nothing.
     pub fn extend(&self, until: BootTime) {
         self.shared.until.fetch_max(until.0, Ordering::AcqRel);
         self.shared.moved.notify_waiters();
     }
 
-    /// Ends the time at once.
+    /// Ends the right to act at once.
     pub fn close(&self) {
         self.shared.until.store(0, Ordering::Release);
         self.shared.moved.notify_waiters();
@@ -134,7 +134,7 @@ impl Fence {
             if left == 0 {
                 return;
             }
-            // A timer may come a little early, and this one never does.
+            // A timer may fire slightly early, which this margin prevents.
             let left = Duration::from_nanos(left) + Duration::from_millis(1);
             tokio::select! {
                 () = moved => {}

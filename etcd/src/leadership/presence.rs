@@ -30,8 +30,8 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Keeps this daemon's key, and the addresses of all daemons in `known`. Where etcd does not answer, the last ones
-    /// stay: the election logs why.
+    /// Maintains this daemon's key, and the addresses of all daemons in `known`. If etcd does not answer, the last addresses
+    /// stay: the election logs the cause.
     pub async fn keep(self, known: watch::Sender<Vec<String>>) -> Infallible {
         let mut lease = None;
         loop {

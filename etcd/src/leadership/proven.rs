@@ -77,7 +77,7 @@ async fn prove<F: Future<Output = Result<(), String>>>(
     }
 }
 
-/// Tries until the leader is proven, then rests.
+/// Repeats the proof until it succeeds, and then waits.
 async fn until_proven<F: Future<Output = Result<(), String>>>(
     judge: &impl Fn(Leader) -> F,
     leader: Option<Leader>,

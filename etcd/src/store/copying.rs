@@ -193,7 +193,7 @@ impl Filler<'_> {
         }
     }
 
-    /// Writes the first number that transactions are compared with.
+    /// Writes the first number for the comparison of transactions.
     async fn begin_sequence(&self, first: u64) -> Result<(), StoreError> {
         let compare = operation::created_at(self.keys.leader(), self.elected.created);
         let write = TxnRequest {
@@ -208,7 +208,7 @@ impl Filler<'_> {
     }
 }
 
-/// Returns why nothing is written any more, which need not come.
+/// Returns the reason when the writer stops; waits for ever if it never does.
 async fn stalled(writing: &mut watch::Receiver<Writing>) -> String {
     let changed = writing.wait_for(|writing| *writing != Writing::Works).await;
     match changed.as_deref() {

@@ -5,7 +5,7 @@ use tokio::sync::watch;
 use super::Writing;
 use crate::leadership::{Fence, Role, tell};
 
-/// Keeps the role up until nothing will be written any more; returns why.
+/// Updates the role until the writer ends for good; returns the reason.
 pub async fn keep_role(
     role: &watch::Sender<Role>,
     fence: &Fence,
@@ -30,7 +30,7 @@ pub async fn keep_role(
             }
         };
         let writing_changed = async {
-            // A writer that has written all ends before the core does.
+            // A writer that has finished ends before the core does.
             if writing.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

@@ -47,7 +47,7 @@ impl Keys {
         self.key("pointer")
     }
 
-    /// Parts of a change that is too large for one transaction.
+    /// The prefix of the parts of a change that is too large for one transaction.
     pub fn all_staged(&self) -> String {
         self.key("staged/")
     }
@@ -73,7 +73,7 @@ impl Keys {
         self.key("chunks/")
     }
 
-    /// The chunks of one record. Its length comes first, so that no name is the beginning of another.
+    /// The prefix of the chunks of one record. The length comes first, so that no name is the beginning of another.
     pub fn chunks(&self, name: &str) -> String {
         self.key(&format!("chunks/{}:{name}/", name.len()))
     }

@@ -57,13 +57,13 @@ impl Write {
 /// The layout of the records of a kind of daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// The version of its records as a whole.
+    /// The version of all records together.
     pub format: u32,
-    /// A record that may ask for a higher epoch than the last, and how its value is read.
+    /// A record that may require a higher epoch than the last, and the parser of its value.
     pub raised_epoch: Option<RaisedEpoch>,
 }
 
-/// The name of the record of a raised epoch, and how its value is read.
+/// The name of the record of a raised epoch, and the parser of its value.
 pub type RaisedEpoch = (&'static str, fn(&[u8]) -> Result<u64, prost::DecodeError>);
 
 /// The cluster of the records.
@@ -135,10 +135,10 @@ pub enum Writing {
     Ended(String),
 }
 
-/// Called from the writer with the number of the last durable change.
+/// The writer calls this with the number of the last durable change.
 pub type OnDurable = Box<dyn Fn(u64) + Send>;
 
-/// The way to the writer of changes of one kind.
+/// The queue of changes of one kind, which leads to their writer.
 pub struct Queue<C> {
     fence: Fence,
     changes: Option<mpsc::UnboundedSender<(u64, C)>>,
@@ -160,7 +160,7 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Returns when all that is queued is durable, or cannot be written.
+    /// Returns when all queued changes are durable, or cannot be written.
     pub async fn close(mut self) {
         /// Changes that are unwritten by then were never promised.
         const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

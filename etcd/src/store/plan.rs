@@ -12,14 +12,14 @@ use prost::Message;
 use super::Write;
 use super::keys::Keys;
 
-/// Operations in a transaction at most, besides the number that each one writes; etcd takes 128
-/// (`--max-txn-ops`).
+/// The maximum number of operations in a transaction, besides the sequence number that each transaction writes; etcd accepts
+/// 128 (`--max-txn-ops`).
 pub(crate) const OPERATIONS_MAX: usize = 100;
 
-/// Keys and values in a transaction, in bytes at most; etcd takes requests of 1.5 MiB (`--max-request-bytes`).
+/// The maximum size of keys and values in a transaction, in bytes; etcd accepts requests of 1.5 MiB (`--max-request-bytes`).
 pub(crate) const BYTES_MAX: usize = 1 << 20;
 
-/// A longer value is kept in chunks of this length, in bytes.
+/// The length of chunks of longer values, in bytes.
 const CHUNK_BYTES: usize = 512 << 10;
 
 /// An operation of a transaction.
@@ -40,7 +40,7 @@ pub(crate) struct Transaction {
     pub(crate) durable: Option<u64>,
 }
 
-/// A change's writes as they are staged. Stored, so fields are only added.
+/// The staged form of a change's writes. Stored, so fields are only added.
 #[derive(Clone, PartialEq, Message)]
 struct Staged {
     #[prost(message, repeated, tag = "1")]
@@ -51,7 +51,7 @@ struct Staged {
 struct StagedWrite {
     #[prost(string, tag = "1")]
     key: String,
-    /// Absent when the key is deleted.
+    /// The new value; absent for a deletion.
     #[prost(bytes = "vec", optional, tag = "2")]
     value: Option<Vec<u8>>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Planner {
     keys: Keys,
     /// The number of the last transaction.
     sequence: u64,
-    /// Names of records that are kept in chunks.
+    /// The names of records in chunks.
     chunked: BTreeSet<String>,
 }
 
@@ -166,7 +166,7 @@ impl Planner {
         all
     }
 
-    /// Deletes parts that nothing points to.
+    /// Deletes parts without a pointer.
     pub(crate) fn discard_staged(&mut self) -> Transaction {
         let prefix = self.keys.all_staged();
         self.transaction(vec![Operation::DeletePrefix { prefix }], None)
@@ -312,7 +312,7 @@ fn encode(writes: &[Write]) -> Vec<u8> {
     Staged { writes }.encode_to_vec()
 }
 
-/// The writes that the parts of a change hold together.
+/// Decodes the writes in the joined parts of a change.
 pub(crate) fn decode(parts: &[u8]) -> Result<Vec<Write>, prost::DecodeError> {
     let staged = Staged::decode(parts)?;
     let write = |write: StagedWrite| Write {

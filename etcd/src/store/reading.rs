@@ -11,7 +11,7 @@ use crate::api::{KeyValue, RangeRequest, RangeResponse, ResponseOp, TxnRequest, 
 use crate::leadership::election::Elected;
 use crate::{Client, Error, operation};
 
-/// Records in one page.
+/// The number of records in a page.
 const PAGE: i64 = 500;
 
 /// The metadata of all records. Stored, so fields are only added.
@@ -27,7 +27,7 @@ pub struct Meta {
     /// The configured name of the cluster.
     #[prost(string, tag = "4")]
     pub name: String,
-    /// The start of a daemon that made this epoch.
+    /// The id of the daemon's start that made this epoch.
     #[prost(string, tag = "5")]
     pub leader: String,
 }
@@ -113,7 +113,7 @@ async fn read_all(client: &Client, keys: &Keys, mut revision: i64) -> Result<Con
     }
 }
 
-/// Does writes to the records that were read.
+/// Applies writes to the read records.
 pub fn apply(values: &mut BTreeMap<String, Vec<u8>>, writes: &[Write]) {
     for write in writes {
         match &write.value {
@@ -221,7 +221,7 @@ fn check(keys: &Keys, layout: &Layout, cluster: &Cluster, found: &Meta) -> Resul
     check_name(keys, &cluster.name, &found.name)
 }
 
-/// Refuses the records of another cluster. Names are empty where a cluster has none.
+/// Refuses the records of another cluster. The name of a nameless cluster is empty.
 ///
 /// # Errors
 /// [`StoreError::AnotherCluster`].
@@ -242,7 +242,7 @@ const NAME_CHECK: Duration = Duration::from_secs(10);
 /// Whether the records are of this cluster; false if no daemon has led below the prefix yet.
 ///
 /// # Errors
-/// [`StoreError::AnotherCluster`], or they cannot be read.
+/// [`StoreError::AnotherCluster`], or an error of the read.
 pub async fn is_of_cluster(
     client: &Client,
     keys: &Keys,
@@ -294,7 +294,7 @@ pub enum Staged {
     Pointed(Pointer, Vec<Write>),
 }
 
-/// Reading as of one revision.
+/// A reader as of one revision.
 pub(crate) struct At<'a> {
     pub(crate) client: &'a Client,
     pub(crate) keys: &'a Keys,

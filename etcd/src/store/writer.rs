@@ -12,7 +12,7 @@ use crate::leadership::failures::Failures;
 use crate::leadership::{Fence, tell};
 use crate::{Client, Error, operation};
 
-/// Changes planned at once, so that a long queue still reports progress.
+/// The number of changes planned at once, so that a long queue still reports progress.
 const BATCH_MAX: usize = 1_024;
 
 /// The first and the longest pause between two attempts of a transaction.
@@ -21,7 +21,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The time without a success after which the writer reports a stall.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 
-/// The task that writes.
+/// The task that writes changes.
 pub(crate) struct Writer<C> {
     pub(crate) client: Client,
     pub(crate) keys: Keys,
@@ -36,7 +36,7 @@ pub(crate) struct Writer<C> {
 }
 
 impl<C> Writer<C> {
-    /// Ends when the queue is closed and empty, or when nothing can be written any more.
+    /// Ends when the queue is closed and empty, or when writing has failed for good.
     pub(crate) async fn run(mut self, unfinished: Vec<Transaction>, on_durable: OnDurable) {
         if let Err(error) = self.write_all(unfinished, on_durable).await {
             tracing::error!(%error, "etcd takes no more changes");

@@ -61,9 +61,9 @@ pub enum Fault {
 struct Rule {
     call: Call,
     fault: Fault,
-    /// Calls that are answered before the fault comes.
+    /// The number of normal calls before the fault.
     skip: usize,
-    /// Calls that meet the fault then.
+    /// The number of calls with the fault.
     times: usize,
 }
 
@@ -74,7 +74,7 @@ struct Shared {
     /// The password of the user; `None` without a user.
     password: Mutex<Option<String>>,
     rules: Mutex<Vec<Rule>>,
-    /// Transactions that came, in their order.
+    /// The received transactions, in their order.
     transactions: Mutex<Vec<TxnRequest>>,
     /// The revision, for watchers of a key.
     revision: watch::Sender<i64>,
@@ -128,7 +128,7 @@ pub struct FakeEtcd {
 }
 
 impl FakeEtcd {
-    /// An empty one. To be made within a runtime.
+    /// Starts an empty etcd. Must be called within a runtime.
     #[must_use]
     pub fn start() -> Self {
         let shared = Arc::new(Shared {
@@ -196,7 +196,7 @@ impl FakeEtcd {
         self.shared.rules().push(rule);
     }
 
-    /// Ends all faults that are still to come.
+    /// Removes all pending faults.
     pub fn heal(&self) {
         self.shared.rules().clear();
     }
@@ -208,13 +208,13 @@ impl FakeEtcd {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    /// Writes a key as another program would; the revision of that.
+    /// Writes a key like another program; returns the revision of the write.
     pub fn put(&self, key: &str, value: impl Into<Bytes>) -> i64 {
         let (key, value) = (key.to_owned().into(), value.into());
         self.shared.change(|store| store.put(key, value))
     }
 
-    /// Deletes all keys that begin so, as another program would.
+    /// Deletes all keys with this prefix, like another program.
     pub fn delete_prefix(&self, prefix: &str) {
         self.shared.change(|store| store.delete_prefix(prefix));
     }
@@ -224,7 +224,7 @@ impl FakeEtcd {
         self.shared.store().get(key.as_bytes())
     }
 
-    /// Keys and values of all keys that begin so.
+    /// Keys and values of all keys with this prefix.
     #[must_use]
     pub fn all(&self, prefix: &str) -> BTreeMap<String, Bytes> {
         let all = self.shared.store().all();
@@ -240,7 +240,7 @@ impl FakeEtcd {
         self.shared.change(Store::expire_all);
     }
 
-    /// Transactions that came so far, done or not, in their order.
+    /// The transactions received so far, done or not, in their order.
     #[must_use]
     pub fn transactions(&self) -> Vec<TxnRequest> {
         self.shared.transactions().clone()

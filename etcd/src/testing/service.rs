@@ -1,4 +1,4 @@
-//! The services over one store, each call with the fault that a test asks for.
+//! The services over one store; each call may have the fault that a test injects.
 
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};

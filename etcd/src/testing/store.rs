@@ -34,7 +34,7 @@ pub(super) struct Store {
     revision: i64,
     compacted: i64,
     keys: Keys,
-    /// The keys as they were at each revision.
+    /// The keys at each revision.
     former: BTreeMap<i64, Keys>,
     events: Vec<Event>,
     leases: BTreeMap<i64, Lease>,
@@ -221,7 +221,7 @@ impl Store {
         }
     }
 
-    /// Ends a lease if its time is over; else, when that will be.
+    /// Ends a lease if its time is over; otherwise returns the time of its end.
     pub(super) fn expire(&mut self, id: i64) -> Option<Instant> {
         let expires = self.leases.get(&id)?.expires;
         if expires > Instant::now() {

@@ -28,7 +28,7 @@ fn fence() -> Fence {
     Fence::closed_by(BootTime::of_runtime)
 }
 
-/// A fence that is open as long as the leadership is held, beside the test.
+/// Holds the leadership beside the test, with a fence that is open during that time.
 fn held(leader: &Candidate, elected: &Elected) -> (Fence, tokio::task::JoinHandle<Lost>) {
     let fence = fence();
     let holding = tokio::spawn({
@@ -42,7 +42,7 @@ fn following() -> watch::Sender<Role> {
     watch::Sender::new(Role::Following(None))
 }
 
-/// Whether the key is there, and this leader's.
+/// Whether the key exists and belongs to this leader.
 fn leads(etcd: &FakeEtcd, elected: &Elected) -> bool {
     etcd.get(KEY)
         .is_some_and(|found| found.create_revision == elected.created)
@@ -185,7 +185,7 @@ async fn a_leader_whose_key_or_lease_is_gone_is_told_at_once() {
         assert!(fence.is_open());
         let begun = Instant::now();
         lose(&etcd);
-        // A value that another program wrote leaves the key this leader's.
+        // A value that another program wrote does not change the owner of the key.
         if index == 1 {
             assert!(tokio::time::timeout(TTL, holding).await.is_err());
             assert!(fence.is_open());

@@ -1,4 +1,4 @@
-//! Transactions are played to a map, in part and as a whole, and the map is read as a new leader reads etcd.
+//! Transactions are applied to a map, in part and as a whole, and the map is read as a new leader reads etcd.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn play(store: &mut Store, transaction: &Transaction) {
     }
 }
 
-/// The records as a leader would find them, staged ones included.
+/// The records that a leader would find, staged ones included.
 fn read(store: &Store) -> BTreeMap<String, Vec<u8>> {
     let keys = keys();
     let mut records: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -178,7 +178,7 @@ fn a_master_that_finds_a_pointer_does_the_rest() {
         assert_eq!(read(&store).len(), 300);
         assert_eq!(store.len(), 300, "stopped after {stopped}");
     }
-    // Stopped before: nothing was promised, and nothing stays.
+    // Stopped before the pointer: nothing was promised, and nothing stays.
     let mut store = Store::new();
     transactions[..pointed]
         .iter()
@@ -200,7 +200,7 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
         key: format!("k/{key}"),
         value,
     });
-    // A mutation names a key once.
+    // A mutation has each key once.
     prop::collection::vec(write, 1..8).prop_map(|writes| {
         let by_key: BTreeMap<_, _> = writes.into_iter().map(|one| (one.key, one.value)).collect();
         let write = |(key, value)| Write { key, value };
