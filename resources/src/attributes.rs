@@ -125,7 +125,7 @@ impl PartialEq for Attributes {
 
 impl FromStr for Attributes {
     type Err = ParseError;
-    /// Reads `name:value;...`; a line feed separates too.
+    /// Parses `name:value;...`; a line feed also separates.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         each_piece(text, &[';', '\n'], Attribute::parse).map(Self)
     }

@@ -1,4 +1,4 @@
-//! Byte sizes as Mesos writes them: a whole number and a unit of 1024s, `64MB`.
+//! Byte sizes in Mesos's format: a whole number and a unit of 1024s, `64MB`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +42,7 @@ impl ByteSize {
 
 impl FromStr for ByteSize {
     type Err = ByteSizeError;
-    /// Units are read without regard to case.
+    /// Parses a size; the case of units does not matter.
     fn from_str(text: &str) -> Result<Self, ByteSizeError> {
         let invalid = || ByteSizeError::Invalid(text.into());
         let split = text
@@ -64,7 +64,7 @@ impl FromStr for ByteSize {
                 unit: unit.into(),
             });
         };
-        // Digits only, so all that can fail is the size.
+        // The text has only digits, so only its size can be invalid.
         let number: Option<u64> = number.parse().ok();
         number
             .and_then(|number| number.checked_mul(*factor))

@@ -136,7 +136,7 @@ impl Conversion {
     /// UNRESERVE: pops the last reservation of each resource.
     ///
     /// # Errors
-    /// When something is not dynamically reserved, or is still a volume.
+    /// When a resource is not dynamically reserved, or is still a volume.
     pub fn unreserve(resources: &Resources) -> Result<Self, ConversionError> {
         for resource in resources {
             check_dynamic(resource)?;

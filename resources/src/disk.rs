@@ -39,11 +39,11 @@ pub enum VolumeMode {
 
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum DiskSourceKind {
-    /// A directory: can be divided.
+    /// A directory, which is divisible.
     Path,
-    /// A file system of its own: all or nothing.
+    /// A file system of its own, which is indivisible.
     Mount,
-    /// A device: all or nothing.
+    /// A block device, which is indivisible.
     Block,
     /// A disk without a file system or volume yet; indivisible once it has an id.
     Raw,

@@ -16,7 +16,7 @@ const UNITS: [(&str, u64); 8] = [
     ("weeks", 604_800_000_000_000),
 ];
 
-/// Mesos counts nanoseconds in a signed 64-bit integer: 292 years.
+/// The longest duration of Mesos, which counts nanoseconds in a signed 64-bit integer: 292 years.
 pub const DURATION_MAX: Duration = Duration::from_nanos(i64::MAX.unsigned_abs());
 
 /// Errors of parsing a duration.
@@ -56,7 +56,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
             unit: unit.into(),
         });
     };
-    // Whole numbers are exact; only a fraction goes through a double, which is then cut off.
+    // Whole numbers are exact; only a fraction goes through a double, which is then truncated.
     let nanos = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(*factor),
         Err(_) => fraction_nanos(value, *factor),
@@ -92,7 +92,7 @@ pub fn format_duration(duration: Duration) -> String {
     let (name, factor) = UNITS[bucket];
     let whole = |factor: u64| nanos.is_multiple_of(u128::from(factor));
     let (name, factor) = match bucket.checked_sub(1).map(|smaller| UNITS[smaller]) {
-        // Microseconds that are not whole print as nanoseconds, which always are.
+        // A fraction of microseconds prints as nanoseconds, which are always whole.
         Some(smaller) if !whole(factor) && whole(smaller.1) => smaller,
         _ => (name, factor),
     };
@@ -108,7 +108,7 @@ fn quotient(nanos: u128, factor: u128) -> String {
     }
     let decimals = SIGNIFICANT.saturating_sub(units.to_string().len());
     let scale = 10_u128.pow(u32::try_from(decimals).unwrap_or(0));
-    // Half rounds up: a duration is not negative.
+    // Halves round up: a duration is not negative.
     let fraction = (rest * scale * 2 + factor) / (factor * 2);
     let (units, fraction) = (units + fraction / scale, fraction % scale);
     let fraction = format!("{fraction:0decimals$}");

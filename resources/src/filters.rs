@@ -17,7 +17,7 @@ impl Resources {
         self.filtered(|resource| !resource.is_revocable())
     }
 
-    /// Reserved to exactly this role, or to anyone.
+    /// The resources reserved to exactly this role, or to any role.
     #[must_use]
     pub fn reserved(&self, role: Option<&Role>) -> Self {
         self.filtered(|resource| match role {
@@ -134,13 +134,13 @@ impl Resources {
         self.scalar(CPUS)
     }
 
-    /// The amount, in megabytes.
+    /// The amount of memory, in megabytes.
     #[must_use]
     pub fn mem(&self) -> Option<Scalar> {
         self.scalar(MEM)
     }
 
-    /// The amount, in megabytes.
+    /// The amount of disk, in megabytes.
     #[must_use]
     pub fn disk(&self) -> Option<Scalar> {
         self.scalar(DISK)

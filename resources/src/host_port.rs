@@ -62,13 +62,13 @@ impl fmt::Display for HostPort {
 }
 
 impl From<SocketAddr> for HostPort {
-    /// An IPv4 address in the form of IPv6 is written as IPv4.
+    /// Writes an IPv4 address in the form of IPv6 as IPv4.
     fn from(address: SocketAddr) -> Self {
         Self::new(address.ip().to_canonical().to_string(), address.port())
     }
 }
 
-/// Reason why a text is not a host and a port.
+/// The reasons why a text is not a host and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostPortError {
     #[error("the port is missing: give HOST:PORT")]

@@ -50,7 +50,7 @@ fn validate(what: &'static str, id: &str, max: usize, banned: &[char]) -> Result
             id: id.into(),
         });
     }
-    // Nearly all are of these, and very many are read when agents come back.
+    // Nearly all ids have only these characters, and very many ids are read when agents reregister.
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
     if id.bytes().all(is_plain) && !id.contains(banned) {
         return Ok(());
@@ -110,7 +110,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A node of the cluster.
+    /// The id of a node of the cluster.
     AgentId, "Agent ID"
 );
 id!(FrameworkId, "Framework ID");
@@ -127,7 +127,7 @@ id!(
     OfferId, "Offer ID"
 );
 id!(
-    /// Chosen by the framework to hear of an operation's outcome.
+    /// The framework chooses the id to receive an operation's outcome.
     OperationId, "Operation ID"
 );
 id!(
@@ -138,7 +138,7 @@ id!(
 /// The separator between a container and its nested container, in ids and in the names of cgroups and files.
 pub const NESTING: char = '+';
 
-/// A container, possibly nested: the components from the outermost one, with [`NESTING`] between.
+/// The id of a container, possibly nested: the components from the outermost one, with [`NESTING`] between.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId(Arc<str>);
 
@@ -173,7 +173,7 @@ impl ContainerId {
         }
     }
 
-    /// A container nested in this one.
+    /// The id of a container nested in this one.
     ///
     /// # Errors
     /// See [`ContainerId::named`].

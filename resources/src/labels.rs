@@ -23,11 +23,11 @@ impl fmt::Display for Label {
     }
 }
 
-/// A handle that is cheap to clone.
+/// A list of labels that is cheap to clone.
 #[derive(Clone, Default)]
 pub struct Labels(Option<Arc<Written>>);
 
-/// Labels and their order, which is found once: they are compared very often.
+/// The labels and their order, which is computed once: they are compared very often.
 struct Written {
     labels: Vec<Label>,
     /// The indices of the labels, the least label first.

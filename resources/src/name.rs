@@ -1,4 +1,4 @@
-//! Names of resources; the well-known ones are shared, so comparing them is comparing pointers.
+//! Names of resources; the well-known ones are shared, so that their comparison compares pointers.
 
 use std::sync::{Arc, LazyLock};
 
@@ -19,7 +19,7 @@ static SHARED: LazyLock<[ResourceName; 5]> =
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(Arc<str>);
 
-/// A resource without a name.
+/// The error of a resource without a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Empty resource name")]
 pub struct EmptyName;
@@ -72,12 +72,12 @@ impl ResourceName {
         &self.0
     }
 
-    /// Whether the two share their text: then they are equal, else they may still be.
+    /// Whether the two share their text: true implies equality, false leaves it open.
     pub(crate) fn is_shared_with(&self, that: &Self) -> bool {
         Arc::ptr_eq(&self.0, &that.0)
     }
 
-    /// Orders by text, but knows a shared name at once.
+    /// Orders by text; recognizes a shared name at once.
     pub(crate) fn compare(&self, that: &Self) -> std::cmp::Ordering {
         if Arc::ptr_eq(&self.0, &that.0) {
             std::cmp::Ordering::Equal

@@ -16,7 +16,7 @@ pub enum Operation {
         source: Vec<Resource>,
         resources: Vec<Resource>,
     },
-    /// Pops the last reservation of each.
+    /// UNRESERVE: pops the last reservation of each resource.
     Unreserve(Vec<Resource>),
     Create(Vec<Resource>),
     Destroy(Vec<Resource>),
@@ -150,8 +150,7 @@ pub fn apply_all(
 }
 
 impl Resource {
-    /// Whether this came about at run time and must be remembered by the agent: a dynamic
-    /// reservation or a persistent volume.
+    /// Whether the agent must checkpoint this because it was made at run time: a dynamic reservation or a persistent volume.
     #[must_use]
     pub fn needs_checkpoint(&self) -> bool {
         self.is_dynamically_reserved() || self.is_persistent_volume()

@@ -57,7 +57,7 @@ impl ProcessClock {
         paused.then_some(passed)
     }
 
-    /// Plans the next step, if nothing happens before: within a pulse, or earlier.
+    /// Plans the next step: at `next`, but no later than a pulse from now.
     pub fn schedule_step(&mut self, next: Option<Moment>) {
         let latest = self.last + STEP_INTERVAL_MAX;
         self.due = next.map_or(latest, |next| next.min(latest));
@@ -69,7 +69,7 @@ impl ProcessClock {
         self.due
     }
 
-    /// Whether the process has not run for long enough after a pause to judge others.
+    /// Whether the process has run for too short a time after a pause to expire deadlines of others.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.last < self.settled

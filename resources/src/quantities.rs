@@ -18,7 +18,7 @@ pub struct ResourceQuantities(Vec<Amount>);
 pub struct ResourceLimits(Vec<Amount>);
 
 fn position(amounts: &[Amount], name: &str) -> Result<usize, usize> {
-    // A handful of names: looking at each is faster than halving.
+    // A handful of names: a linear search is faster than a binary one.
     for (index, (mine, _)) in amounts.iter().enumerate() {
         match mine.as_str().cmp(name) {
             Ordering::Less => {}
@@ -46,7 +46,7 @@ impl ResourceQuantities {
         }
     }
 
-    /// Adds to the amount; zero and less add nothing.
+    /// Adds to the amount; zero and negative amounts add nothing.
     pub fn increase(&mut self, name: &ResourceName, amount: Scalar) {
         if !amount.is_positive() {
             return;

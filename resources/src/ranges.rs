@@ -111,7 +111,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// Whether `that` is a subset.
+    /// Whether `that` is a subset of this set.
     #[must_use]
     pub fn contains(&self, that: &Self) -> bool {
         let mut mine = self.0.iter();

@@ -18,7 +18,7 @@ use crate::{
 pub struct RawResource {
     pub provider_id: Option<String>,
     pub name: String,
-    /// `None` also for a number that is no type.
+    /// The type; `None` also for an unknown number.
     pub kind: Option<ValueKind>,
     pub scalar: Option<f64>,
     pub ranges: Option<Vec<(u64, u64)>>,
@@ -164,7 +164,7 @@ impl RawResource {
         }
     }
 
-    /// The stack, from whichever format is there.
+    /// The stack, from the format that is present.
     fn stack(&self) -> Result<Vec<Reservation>, RawResourceError> {
         if self.reservations.is_empty() {
             return self.legacy_stack();
@@ -266,7 +266,7 @@ impl RawReservation {
     }
 }
 
-/// Ranges that touch are fine, ranges that overlap are a mistake.
+/// Converts ranges; adjacent ones are fine, overlapping ones are a mistake.
 fn disjoint(ranges: &[(u64, u64)]) -> Result<Ranges, RawResourceError> {
     let mut sorted = ranges
         .iter()

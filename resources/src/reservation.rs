@@ -1,4 +1,4 @@
-//! Reservations: one entry of the stack by which a resource belongs to a role.
+//! Reservations: an entry of the stack by which a resource belongs to a role.
 
 use std::fmt;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub struct Resource {
     value: Value,
 }
 
-/// The parts of a resource, to be made into a [`Resource`] by [`Resource::new`].
+/// The parts from which [`Resource::new`] makes a [`Resource`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceParts {
     pub name: ResourceName,
@@ -196,7 +196,7 @@ impl Resource {
         })
     }
 
-    /// Unreserved, unallocated, not negative: a negative scalar counts as none.
+    /// An unreserved, unallocated resource; a negative scalar becomes zero.
     #[must_use]
     pub fn plain(name: ResourceName, value: Value) -> Self {
         let value = match value {
@@ -215,7 +215,7 @@ impl Resource {
         Self::plain(ResourceName::cpus(), scalar.into())
     }
 
-    /// The amount, in megabytes.
+    /// An amount of memory, in megabytes.
     #[must_use]
     pub fn mem(scalar: Scalar) -> Self {
         Self::plain(ResourceName::mem(), scalar.into())
@@ -380,7 +380,7 @@ impl Resource {
         }
     }
 
-    /// [`Resource::with_value`] and [`Resource::with_allocation`] at once.
+    /// Applies [`Resource::with_value`] and [`Resource::with_allocation`] at once.
     #[must_use]
     pub fn with_value_for(&self, value: Value, role: Option<Role>) -> Self {
         Self {
@@ -421,7 +421,7 @@ impl Resource {
     }
 
     /// # Errors
-    /// When the reservation cannot stand on top of the stack.
+    /// When the reservation is not allowed on top of the stack.
     pub fn push_reservation(&self, reservation: Reservation) -> Result<Self, ReservationError> {
         check_push(self.reservation(), &reservation)?;
         Ok(self.change(|identity| identity.reservations.push(reservation)))
@@ -500,8 +500,7 @@ impl Resource {
         &mut self.value
     }
 
-    /// Whether the two are values of the very same thing: known at once when derived from one
-    /// another.
+    /// Whether the two are values of the very same thing, if that is visible from shared identities alone.
     pub(crate) fn is_same_at_a_glance(&self, that: &Self) -> bool {
         Arc::ptr_eq(&self.identity, &that.identity)
             && self.kind() == that.kind()

@@ -159,7 +159,7 @@ impl Resources {
         }
     }
 
-    /// Whether all of `that` could be taken away.
+    /// Whether all of `that` could be subtracted.
     #[must_use]
     pub fn contains(&self, that: &Self) -> bool {
         self.missing(that).is_none()
@@ -174,11 +174,11 @@ impl Resources {
                 .is_ok_and(|at| self.entries[at].covers(that, 1))
     }
 
-    /// The first resource of `that` which is not here.
+    /// The first resource of `that` which is missing here.
     fn missing<'a>(&self, that: &'a Self) -> Option<&'a Resource> {
         let mut previous: Option<(&Resource, usize)> = None;
         for requested in &that.entries {
-            // Equal exclusive resources stand side by side in both collections: each needs its own.
+            // Equal exclusive resources stand side by side in both collections: each needs a match of its own.
             let from = match previous {
                 Some((resource, at))
                     if requested.resource.is_exclusive()
@@ -203,7 +203,7 @@ impl Resources {
     }
 
     /// # Errors
-    /// When something of `that` is not there.
+    /// When a resource of `that` is missing.
     pub fn checked_sub(&self, that: &Self) -> Result<Self, NotContained> {
         let mut rest = self.clone();
         rest.try_sub_assign(that)?;
@@ -211,7 +211,7 @@ impl Resources {
     }
 
     /// # Errors
-    /// When something of `that` is not there; nothing is changed then.
+    /// When a resource of `that` is missing; nothing is changed then.
     pub fn try_sub_assign(&mut self, that: &Self) -> Result<(), NotContained> {
         if let Some(requested) = self.missing(that) {
             return Err(NotContained::new(requested.clone(), self));
@@ -285,7 +285,7 @@ impl Resources {
         Self { entries }
     }
 
-    /// Changes each entry in a way that keeps them sorted and apart.
+    /// Changes each entry in a way that keeps them sorted and distinct.
     pub(crate) fn map_in_place(mut self, change: impl Fn(&mut Resource)) -> Self {
         for entry in &mut self.entries {
             change(&mut entry.resource);
@@ -297,7 +297,7 @@ impl Resources {
         self
     }
 
-    /// Makes something else of each resource; shared ones keep their copies.
+    /// Converts each resource; shared ones keep their copies.
     pub(crate) fn try_map<E>(
         &self,
         change: impl Fn(&Resource) -> Result<Resource, E>,

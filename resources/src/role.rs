@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 static STAR: LazyLock<Role> = LazyLock::new(|| Role("*".into()));
 
-/// The longest component, which names a folder where roles have folders.
+/// The longest component, which may be the name of a role's folder.
 const COMPONENT_BYTES_MAX: usize = 255;
 
 /// A valid role. Cheap to clone.
@@ -78,7 +78,7 @@ impl Role {
         &self.0
     }
 
-    /// The role one level up; none for a top-level role.
+    /// The role one level up; `None` for a top-level role.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         self.0.rfind('/').map(|slash| Self(self.0[..slash].into()))
@@ -94,7 +94,7 @@ impl Role {
         self.0.split('/')
     }
 
-    /// Whether this role is somewhere below `ancestor`. A role is not below itself.
+    /// Whether this role is at any depth below `ancestor`. A role is not below itself.
     #[must_use]
     pub fn is_strict_subrole_of(&self, ancestor: &Self) -> bool {
         self.0
@@ -139,7 +139,7 @@ fn validate(role: &str) -> Result<(), RoleError> {
                 length: component.len(),
             });
         }
-        // A control character would end a folder's name or drive the terminal that a log is read on.
+        // A control character would end a folder's name or control the terminal that shows a log.
         let invalid = |(_, char): &(usize, char)| *char == ' ' || char.is_control();
         if let Some((offset, char)) = component.char_indices().find(invalid) {
             let component = component.to_owned();

@@ -30,9 +30,8 @@ pub enum ScalarError {
 impl Scalar {
     pub const ZERO: Self = Self(0);
     pub const MAX: Self = Self(i64::MAX);
-    /// The largest magnitude taken from outside, about 10^12 units (an exabyte, in megabytes). Up to
-    /// 2^50 thousandths a double is finer than a thousandth even after multiplication, and thousands
-    /// of such scalars can be summed before an `i64` is full.
+    /// The largest magnitude of outside values, about 10^12 units (an exabyte, in megabytes). Up to 2^50 thousandths a double is
+    /// finer than a thousandth even after multiplication, and thousands of such scalars can be summed before an `i64` overflows.
     pub const LIMIT: Self = Self(1 << 50);
 
     #[must_use]
@@ -40,7 +39,7 @@ impl Scalar {
         Self(millis)
     }
 
-    /// A whole number of units; saturates.
+    /// Converts a whole number of units; saturates.
     #[must_use]
     pub const fn from_units(units: u64) -> Self {
         let units = if units > i64::MAX.unsigned_abs() {
@@ -72,10 +71,10 @@ impl Scalar {
         Ok(Self(millis))
     }
 
-    /// The rules for the scalar of a resource: not negative, and if not zero then not rounded away.
+    /// Checks the rules for the scalar of a resource: not negative, and not rounded to zero unless it is zero.
     ///
     /// # Errors
-    /// As [`Scalar::from_f64`], and when the value is negative or vanishes.
+    /// As [`Scalar::from_f64`], and when the value is negative or rounds to zero.
     pub fn quantity_from_f64(value: f64) -> Result<Self, ScalarError> {
         let scalar = Self::from_f64(value)?;
         if value < 0.0 {
@@ -124,7 +123,7 @@ impl Scalar {
         self.0 % THOUSANDTHS == 0
     }
 
-    /// Whole units, the fraction cut off; zero when negative.
+    /// The number of whole units, without the fraction; zero when negative.
     #[must_use]
     pub const fn whole_units(self) -> u64 {
         if self.0 < 0 {

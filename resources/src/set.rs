@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct ItemSet(Arc<[Arc<str>]>);
 
 impl ItemSet {
-    /// Sorts; repeated items count once.
+    /// Sorts the items; duplicates count once.
     #[must_use]
     pub fn new(mut items: Vec<Arc<str>>) -> Self {
         items.sort_unstable();
@@ -38,7 +38,7 @@ impl ItemSet {
         self.position(item).is_ok()
     }
 
-    /// Whether `that` is a subset.
+    /// Whether `that` is a subset of this set.
     #[must_use]
     pub fn contains(&self, that: &Self) -> bool {
         that.len() <= self.len() && that.iter().all(|item| self.contains_item(item))

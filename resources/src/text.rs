@@ -10,13 +10,13 @@ use crate::{
     ScalarError, Value, ValueKind,
 };
 
-/// A list could not be read.
+/// The error of parsing a list.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("'{piece}' at byte {offset}: {reason}")]
 pub struct ParseError {
     /// The start of the piece in the text.
     pub offset: usize,
-    /// The one piece of the list that is wrong.
+    /// The invalid piece of the list.
     pub piece: String,
     pub reason: ParseReason,
 }
@@ -57,7 +57,7 @@ pub enum ParseReason {
     SetAttribute(String),
 }
 
-/// A value could not be read.
+/// The error of parsing a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     #[error("Expecting non-empty string")]
@@ -86,7 +86,7 @@ pub(crate) enum WrittenValue {
     Text(String),
 }
 
-/// Spaces do not count, anywhere.
+/// Parses a value; spaces are ignored everywhere.
 pub(crate) fn parse_value(text: &str) -> Result<WrittenValue, ValueError> {
     let text = text.replace(' ', "");
     if text.is_empty() {
@@ -174,7 +174,7 @@ fn hexadecimal(text: &str) -> Option<&str> {
     text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))
 }
 
-/// The pieces between the separators with their offsets; nothing between two separators is no piece.
+/// The pieces between the separators with their offsets; empty pieces are skipped.
 pub(crate) fn pieces<'a>(
     text: &'a str,
     separators: &'a [char],
@@ -282,7 +282,7 @@ fn resource_value(name: &str, written: &str) -> Result<Value, ParseReason> {
     }
 }
 
-/// The first item that is there twice.
+/// The first duplicate item.
 pub(crate) fn repeated(items: &[String]) -> Option<&str> {
     let mut seen = std::collections::BTreeSet::new();
     items

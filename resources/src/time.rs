@@ -1,9 +1,9 @@
-//! Points in time as the pure cores see them: read by a shell, passed in.
+//! Points in time for the pure cores: read by a shell, passed in.
 
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
-/// Monotonic nanoseconds since an origin the caller chose.
+/// Monotonic nanoseconds since an origin of the caller's choice.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Moment(u64);
 

@@ -24,8 +24,8 @@ impl fmt::Display for ValueKind {
     }
 }
 
-/// The value of a resource. Values of different kinds never mix: adding them is a no-op, which
-/// [`crate::Resources`] never asks for.
+/// The value of a resource. Values of different kinds never mix: adding them is a no-op, and [`crate::Resources`] never does
+/// so.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
     Scalar(Scalar),

@@ -1,4 +1,4 @@
-//! The role that resources are allocated to.
+//! The allocation role of resources.
 
 use meseta_resources::Resources;
 

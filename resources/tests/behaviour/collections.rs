@@ -1,4 +1,4 @@
-//! Adding, taking away, containing and comparing whole collections.
+//! Addition, subtraction, containment and comparison of whole collections.
 
 use meseta_resources::{NotContained, Resource, ResourceLimits, ResourceName, Resources, Value};
 

@@ -13,7 +13,7 @@ pub(crate) fn all(text: &str) -> Resources {
     Resources::parse(text, &Role::star()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The one resource that the text describes.
+/// The single resource that the text describes.
 pub(crate) fn one(text: &str) -> Resource {
     let resources = all(text);
     assert_eq!(resources.len(), 1, "{text}");

@@ -34,7 +34,7 @@ fn any_value() -> impl Strategy<Value = (&'static str, Value)> {
             .prop_map(|(name, millis)| (name, Value::Scalar(Scalar::from_millis(millis)))),
         any_ranges().prop_map(|ranges| ("ports", Value::Ranges(ranges))),
         any_set().prop_map(|set| ("disks", Value::Set(set.into_iter().collect()))),
-        // One name, more than one type: they live side by side.
+        // The same name with several types: these stay separate entries.
         any_ranges().prop_map(|ranges| ("foo", Value::Ranges(ranges))),
     ]
 }
@@ -92,9 +92,9 @@ fn is_coalesced(ranges: &Ranges) -> bool {
         .all(|pair| pair[0].end() + 1 < pair[1].begin())
 }
 
-/// Whether something is lost in the sum: members of ranges and sets that are in both count once.
+/// Whether the sum loses something: common members of ranges and sets count once.
 fn overlaps(left: &Resources, right: &Resources) -> bool {
-    // A shared volume on both sides counts once too, but is not lost.
+    // A shared volume on both sides also counts once, but is not lost.
     let (left, right) = (left.unshared(), right.unshared());
     let mut apart = left.quantities();
     apart += &right.quantities();
@@ -274,7 +274,7 @@ proptest! {
         let duration = Duration::from_nanos(nanos >> shift);
         let text = format_duration(duration);
         let back = parse_duration(&text).unwrap();
-        // Fifteen digits are printed, and a double has not many more.
+        // Fifteen digits are printed, and a double has hardly more.
         let error = back.abs_diff(duration).as_secs_f64();
         prop_assert!(error <= duration.as_secs_f64() * 1e-14 + 1e-9, "{} {:?}", text, back);
         // A duration that prints without a fraction is exact.
