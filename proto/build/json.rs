@@ -234,7 +234,7 @@ fn optional(types: &Types, field: &Field) -> Result<String, Box<dyn Error>> {
 enum Place {
     /// The value is in the field itself.
     OfSelf,
-    /// Behind a reference called `value`.
+    /// The value is behind a reference named `value`.
     Reference,
 }
 

@@ -12,7 +12,7 @@ use prost::Message as _;
 use prost_types::DescriptorProto;
 use prost_types::field_descriptor_proto::Type;
 
-/// Files that stand for all: everything they import is compiled with them.
+/// The root files: their imports are compiled with them.
 const ROOTS: &[&str] = &[
     "mesos/v1/scheduler/scheduler.proto",
     "mesos/v1/executor/executor.proto",
@@ -24,7 +24,7 @@ const ROOTS: &[&str] = &[
     "meseta/v1/scheduler.proto",
 ];
 
-/// Rare and large submessages of messages that are moved and stored by the hundred thousand.
+/// Rare and large submessages of messages that exist by the hundred thousand.
 const BOXED: &[&str] = &[
     ".mesos.v1.Resource.disk",
     ".mesos.v1.TaskInfo.executor",
@@ -89,8 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut builder = tonic_prost_build::configure()
         .out_dir(&out_dir)
         .btree_map(".")
-        // Its `connect` constructor would collide with the rpc `Connect`; clients are made from a
-        // channel.
+        // The generated `connect` constructor would collide with the rpc `Connect`; clients are made from a channel.
         .build_transport(false)
         .codec_path("crate::grpc::Codec")
         .compile_well_known_types(true)

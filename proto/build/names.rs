@@ -2,7 +2,7 @@
 
 use heck::{ToSnakeCase, ToUpperCamelCase};
 
-/// Words that prost escapes when they are a field's or a module's name.
+/// Words that prost escapes as names of fields or modules.
 const KEYWORDS: &[&str] = &[
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do", "dyn",
     "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let",

@@ -1,5 +1,4 @@
-//! The descriptors in the shape that the generators walk, and the tables by which `required` is
-//! checked at run time.
+//! The descriptors in the shape that the generators walk, and the tables for the check of `required` at run time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -43,7 +42,7 @@ pub(crate) struct Field {
     pub(crate) oneof: Option<Oneof>,
 }
 
-/// The field of the Rust struct that stands for a `oneof`, and the variant of one member.
+/// The field of the Rust struct for a `oneof`, and the variant of one member.
 #[derive(Debug)]
 pub(crate) struct Oneof {
     pub(crate) rust_field: String,
@@ -157,7 +156,7 @@ impl Types {
         Some((entry.fields.first()?, entry.fields.get(1)?))
     }
 
-    /// The messages that have a required field, or contain a message which has.
+    /// The messages with a required field, or with a submessage that has one.
     fn with_required(&self) -> BTreeSet<&str> {
         let mut found = BTreeSet::new();
         loop {
@@ -221,7 +220,7 @@ fn bytes_of(types: &Types, message: &Message) -> String {
     if !message.is_map_entry {
         return format!("size_of::<{}>()", message.rust);
     }
-    // Of an entry in a tree: its key, its value, and its part of a node.
+    // The size of an entry in a tree: its key, its value, and its part of a node.
     let value = message.fields.get(1);
     let value = value.and_then(|value| types.messages.get(&value.type_name));
     match value {

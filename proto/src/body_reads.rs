@@ -148,7 +148,7 @@ impl BodyRead {
         }))
     }
 
-    /// Cancelled once others have its room.
+    /// The token that is cancelled once the request is evicted.
     #[must_use]
     pub fn revoked(&self) -> &CancellationToken {
         &self.revoked

@@ -166,7 +166,7 @@ impl Budget {
 
     fn add(&self, bytes: usize, is_floor: bool) -> Result<(), Exhausted> {
         let level = &*self.0;
-        // Many floors are no reason for one share to have everything.
+        // Many floors must not give everything to one share.
         let is_granted =
             |used: usize| is_floor && (!level.is_fair || used <= level.bytes_max.saturating_mul(2));
         let fits = |used: usize| {
@@ -421,7 +421,7 @@ mod tests {
             drop(small);
         }
         drop(charges);
-        // Requests of one peer, each of which has its floor.
+        // Requests of one peer, each with its floor.
         let one = shares.of(7);
         let charges: Vec<_> = (0..1_000)
             .map_while(|_| one.share(500, 8).charge(8).ok())

@@ -10,7 +10,6 @@ use tonic::metadata::{AsciiMetadataValue, MetadataMap};
 const EPOCH: &str = "meseta-epoch";
 
 /// The id of the registry, in the metadata of the answer.
-/// The header of the cluster's id.
 pub const CLUSTER_ID: &str = "meseta-cluster-id";
 
 /// The registry and the epoch of a leading master.
@@ -18,7 +17,7 @@ pub const CLUSTER_ID: &str = "meseta-cluster-id";
 pub struct LedEpoch {
     /// The id of the registry; absent if it has no id that fits into metadata.
     pub cluster_id: Option<String>,
-    /// Grows with every start of a master on this registry, from 1.
+    /// The epoch, which grows with every start of a master on this registry, from 1.
     pub epoch: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The codec of our gRPC services: prost's, with `required` enforced before a handler sees anything.
+//! The codec of our gRPC services: prost's, with `required` checked before a handler sees anything.
 
 use std::marker::PhantomData;
 
@@ -10,8 +10,8 @@ use tonic::codec::{BufferSettings, DecodeBuf, EncodeBuf};
 use crate::protobuf;
 use crate::schema::{self, WireMessage};
 
-/// The largest message of the agent protocol: an agent's return with all its tasks. To be set on
-/// clients and servers as `max_decoding_message_size`; tonic's own limit is 4 MiB.
+/// The largest message of the agent protocol: an agent's return with all its tasks. Clients and servers must set it as
+/// `max_decoding_message_size`; tonic's own limit is 4 MiB.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 20;
 
 /// The limit on the decoded size of one message: four times the largest message, or a hundred thousand tasks.
@@ -27,7 +27,7 @@ const TOGETHER_BYTES: usize = 32 * 1024;
 /// The size of a message whose decoding delays others on the same thread noticeably.
 const LARGE_BYTES: usize = 256 * 1024;
 
-/// Whether this thread's other work can be handed to another.
+/// Whether the other work of this thread can move to another thread.
 fn may_block() -> bool {
     use tokio::runtime::{Handle, RuntimeFlavor};
     Handle::try_current()

@@ -46,7 +46,7 @@ impl From<Invalid> for String {
     }
 }
 
-/// An [`Invalid`] with a text that is formatted.
+/// Makes an [`Invalid`] with a formatted text.
 #[macro_export]
 macro_rules! invalid {
     ($($text:tt)+) => {

@@ -13,10 +13,10 @@ use tonic::{Code, Status};
 /// The metadata key of a gRPC status in which a follower names the leader.
 pub const LEADER: &str = "meseta-leader";
 
-/// Masters in a list at most; a cluster has three or five.
+/// The maximum number of masters in a list; a cluster has three or five.
 pub const MASTERS_MAX: usize = 64;
 
-/// Pauses between rounds begin with this.
+/// The first pause between rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 
 /// The longest pause: a new leader is there within ten seconds.
@@ -43,7 +43,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses by this seed; two clients have two.
+    /// Pauses from this seed; each client needs its own.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -76,22 +76,22 @@ pub enum ListError {
     TooLong(usize),
 }
 
-/// Whom to ask, and when.
+/// The next master to try, and the pause before the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The host and port of the master.
     pub master: String,
-    /// Time to wait first.
+    /// The time to wait first.
     pub pause: Duration,
 }
 
-/// The search for the master that leads.
+/// The search for the leading master.
 #[derive(Clone, Debug)]
 pub struct MasterSearch {
     masters: Vec<String>,
     /// The position in the list of the next master.
     next: usize,
-    /// Whom the last one named.
+    /// The leader that the last tried master named.
     named: Option<String>,
     /// The number of redirects followed since the last pause.
     followed: usize,

@@ -25,7 +25,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 }
 
-/// The compiled `.proto` files, as gRPC reflection serves them.
+/// The compiled `.proto` files, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// The version of Mesos whose interface both daemons implement, and which they report as their own. Digits and dots only:

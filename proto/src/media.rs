@@ -11,7 +11,8 @@ use crate::budget::{Budget, Charge, Exhausted};
 use crate::schema::{self, WireMessage};
 use crate::{json, protobuf, recordio};
 
-/// Names a scheduler's or an operator's stream; answered to SUBSCRIBE, required with other calls.
+/// The header that names a scheduler's or an operator's stream; part of the answer to SUBSCRIBE, and required with other
+/// calls.
 pub const MESOS_STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
 /// The accepted encodings of the records of a RecordIO answer.
 pub const MESSAGE_ACCEPT: HeaderName = HeaderName::from_static("message-accept");
@@ -132,7 +133,7 @@ impl Accept {
         Self(values.flat_map(|value| Self::parse(value).0).collect())
     }
 
-    /// Items that cannot be understood accept nothing.
+    /// Parses a header; malformed items accept nothing.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let ranges = text.split(',').filter_map(|item| {
@@ -178,7 +179,7 @@ impl Accept {
     }
 }
 
-/// `0` to `1` with at most three decimals, in thousandths.
+/// Parses `0` to `1` with at most three decimals, in thousandths.
 fn quality(text: &str) -> Option<u16> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -228,7 +229,7 @@ pub fn decode_charged<T: WireMessage>(
 ) -> Result<(T, Charge), ChargedError> {
     match media {
         MediaType::Json | MediaType::RecordIo => {
-            // Its texts are no longer than the body.
+            // The message's texts are no longer than the body.
             let charge = budget.charge(body.len())?;
             let read = json::from_slice_charged(body, charge)?;
             Ok(read.map_err(BodyError::Json)?)

@@ -1,4 +1,4 @@
-//! The binary encoding, with `required` enforced as Mesos does.
+//! The binary encoding, with `required` enforced as in Mesos.
 
 use crate::schema::{self, WireMessage};
 
@@ -29,7 +29,7 @@ pub fn from_slice<T: WireMessage>(body: &[u8]) -> Result<T, Error> {
     }
 }
 
-/// The required fields that an encoded message lacks; the bytes must have been decoded before.
+/// The required fields that an encoded message lacks; the bytes must have been decoded successfully before.
 #[must_use]
 pub fn missing_required<T: WireMessage>(body: &[u8]) -> Vec<String> {
     schema::missing_in_wire(T::SCHEMA, body)

@@ -62,7 +62,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The call to send; the caller adds the framework's id.
+    /// Converts to the call to send; the caller adds the framework's id.
     #[must_use]
     pub fn into_call(self) -> Call {
         let tasks = match self {
@@ -102,7 +102,7 @@ struct Tracked {
     confirmed_at: Option<Moment>,
 }
 
-/// A reconciliation under way.
+/// The state of a running reconciliation.
 #[derive(Clone, Debug)]
 struct Round {
     started: Moment,
@@ -178,7 +178,7 @@ impl Reconciler {
         self.begin(now, false);
     }
 
-    /// The stream has ended: nothing can be asked until the next [`Self::start`].
+    /// Records the end of the stream: no requests until the next [`Self::start`].
     pub fn disconnected(&mut self) {
         self.round = None;
         self.periodic = None;
@@ -195,7 +195,7 @@ impl Reconciler {
         own.into_iter().chain(self.all_asked.front().copied()).min()
     }
 
-    /// Whether every task has been heard of since the reconciliation started.
+    /// Whether an update of every task has arrived since the reconciliation started.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &self.round {

@@ -5,7 +5,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// The digits of `u64::MAX`: a header without a newline after as many is no header.
+/// The digits of `u64::MAX`: a longer header without a newline is invalid.
 const HEADER_MAX_DIGITS: usize = 20;
 
 /// Encodes a record with its header, in one buffer: real clients need both in the same HTTP chunk.
@@ -63,7 +63,7 @@ impl Decoder {
         }
     }
 
-    /// The next whole record, or none until more is pushed. An error repeats for ever.
+    /// The next whole record, or `None` until more bytes are pushed. An error repeats for ever.
     pub fn next_record(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             match &self.state {
@@ -89,7 +89,7 @@ impl Decoder {
         }
     }
 
-    /// The bytes that were pushed and are in no record yet.
+    /// The pushed bytes that are not in a record yet.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(decoder.next_record(), Err(error.clone()));
             assert_eq!(decoder.finish(), Err(error));
         }
-        // Refused at once, not when the newline comes.
+        // Refused at once, not only at the newline.
         let mut decoder = Decoder::new(100);
         decoder.push(b"<html>");
         assert!(decoder.next_record().is_err());

@@ -104,7 +104,7 @@ pub fn bytes_of<T: WireMessage>(message: &T) -> usize {
 
 /// The size of a message's heap data: texts, and the elements of lists and maps.
 fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
-    /// A text in a list, or a number with the room that lists keep.
+    /// The size of a text in a list, or of a number with the spare room of lists.
     const ELEMENT: usize = 24;
     let mut sum = 0usize;
     if depth > DEPTH_MAX {
@@ -177,7 +177,7 @@ fn is_complete(schema: &'static Message, bytes: &[u8], depth: usize) -> bool {
             {
                 return false;
             }
-            // The last of several counts.
+            // The last of several values counts.
             (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => {
                 seen &= !bit(index);
                 continue;
@@ -191,7 +191,7 @@ fn is_complete(schema: &'static Message, bytes: &[u8], depth: usize) -> bool {
     })
 }
 
-/// The bit of a field; none beyond the 64th.
+/// The bit of a field; zero beyond the 64th.
 fn bit(index: usize) -> u64 {
     let index = u32::try_from(index).unwrap_or(u32::MAX);
     1u64.checked_shl(index).unwrap_or(0)

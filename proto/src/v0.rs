@@ -141,7 +141,7 @@ impl Serialize for ReservedFull<'_> {
     }
 }
 
-/// Amounts alone, as `/roles` has them: ports are counted.
+/// Amounts alone, in the format of `/roles`: ports are counted.
 #[derive(Copy, Clone, Debug)]
 pub struct Quantities<'a>(pub &'a ResourceQuantities);
 
@@ -155,7 +155,7 @@ impl Serialize for Quantities<'_> {
     }
 }
 
-/// `{"rack":"a","level":2.0,"slots":"[1-3]"}`; of several under one name, the last.
+/// Attributes as `{"rack":"a","level":2.0,"slots":"[1-3]"}`; the last of several with one name counts.
 #[derive(Copy, Clone, Debug)]
 pub struct AttributesView<'a>(pub &'a Attributes);
 

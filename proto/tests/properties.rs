@@ -15,10 +15,10 @@ use std::sync::LazyLock;
 static POOL: LazyLock<DescriptorPool> =
     LazyLock::new(|| DescriptorPool::decode(FILE_DESCRIPTOR_SET).unwrap());
 
-/// Messages nested deeper than this get their required fields only.
+/// The depth below which messages get only their required fields.
 const DEPTH: u32 = 5;
 
-/// Decisions, drawn from bytes so that proptest can shrink them; afterwards all are zero.
+/// Decisions, drawn from bytes so that proptest can shrink them; after the last byte all are zero.
 struct Source<'a> {
     bytes: std::slice::Iter<'a, u8>,
     /// Whether required fields may be left out.
@@ -143,7 +143,7 @@ fn agree<T: WireMessage + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     agree_on::<T>(bytes, |message| message);
 }
 
-/// Tasks that are left encoded, as we write them: another writer may have another order of fields.
+/// Encodes the tasks as our writer does: another writer may use another order of fields.
 fn as_we_write_tasks(mut frame: meseta::v1::AgentFrame) -> meseta::v1::AgentFrame {
     let tasks = match &mut frame.message {
         Some(agent_frame::Message::Reregister(report)) => &mut report.tasks,
@@ -156,7 +156,7 @@ fn as_we_write_tasks(mut frame: meseta::v1::AgentFrame) -> meseta::v1::AgentFram
     frame
 }
 
-/// Messages are compared as `normal` has them.
+/// Compares messages after `normal`.
 fn agree_on<T: WireMessage + PartialEq + std::fmt::Debug>(bytes: &[u8], normal: fn(T) -> T) {
     let dynamic = random::<T>(bytes, false);
     let wire = dynamic.encode_to_vec();

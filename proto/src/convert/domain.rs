@@ -1,4 +1,4 @@
-//! Domains as operators write them: where a daemon is, by region and zone.
+//! Domains in operators' texts: the location of a daemon, by region and zone.
 
 use crate::json;
 use crate::mesos::v1::DomainInfo;
@@ -6,7 +6,7 @@ use crate::mesos::v1::DomainInfo;
 /// A valid domain, for errors.
 const EXAMPLE: &str = r#"{"fault_domain":{"region":{"name":"eu"},"zone":{"name":"rack1"}}}"#;
 
-/// A domain could not be read.
+/// The error of parsing a domain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; write it as {EXAMPLE}")]
 pub struct DomainTextError {

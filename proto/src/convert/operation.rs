@@ -7,7 +7,7 @@ use super::resource::{Format, ResourcesError, resource, to_resource};
 use crate::mesos::v1;
 use crate::mesos::v1::offer::{Operation, operation};
 
-/// A message is not an operation on reservations or volumes.
+/// The error that a message is not an operation on reservations or volumes.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum OperationError {
     #[error("Unknown operation type")]
@@ -22,7 +22,7 @@ pub enum OperationError {
     Subtract(ScalarError),
 }
 
-/// The operation that a message asks for, in whichever format its resources are.
+/// Converts a message to an operation, with resources in any format.
 pub fn operation(message: &Operation) -> Result<res::Operation, OperationError> {
     use OperationError::{Missing, Other, UnknownType};
     use operation::Type;
@@ -94,7 +94,7 @@ fn read(index: usize, message: &v1::Resource) -> Result<res::Resource, Operation
     resource(message).map_err(failed)
 }
 
-/// An operation as a message, without an id, its resources in the format of v1.
+/// Converts an operation to a message, without an id, its resources in the format of v1.
 #[must_use]
 pub fn to_operation(operation: &res::Operation) -> Operation {
     use operation::Type;

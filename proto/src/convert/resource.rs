@@ -21,7 +21,7 @@ use crate::mesos::v1::{value, volume};
 /// The format of written reservations.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Format {
-    /// `role` and `reservation`: for frameworks and agents that know nothing else.
+    /// The fields `role` and `reservation`: for frameworks and agents that support nothing else.
     PreRefinement,
     /// The stack `reservations` alone: everywhere in v1.
     PostRefinement,
@@ -98,7 +98,7 @@ fn collect(raw: impl Iterator<Item = RawResource>) -> Result<Resources, Resource
         .collect()
 }
 
-/// The message's fields, unjudged.
+/// The message's fields, without checks.
 #[must_use]
 pub fn raw_resource(message: &v1::Resource) -> RawResource {
     RawResource {
@@ -360,7 +360,7 @@ pub(super) fn to_ranges(ranges: &res::Ranges) -> value::Ranges {
     }
 }
 
-/// Amounts by name, as quotas and filters carry them.
+/// Amounts by name, in the format of quotas and filters.
 pub fn quantities(
     message: &BTreeMap<String, value::Scalar>,
 ) -> Result<res::ResourceQuantities, (String, ScalarError)> {
@@ -368,7 +368,7 @@ pub fn quantities(
     for (name, scalar) in message {
         let amount = res::Scalar::quantity_from_f64(scalar.value)
             .map_err(|reason| (name.clone(), reason))?;
-        // A nameless amount is of nothing.
+        // An amount without a name is ignored.
         if let Ok(name) = res::ResourceName::new(name) {
             out.set(&name, amount);
         }

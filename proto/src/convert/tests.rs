@@ -1,4 +1,4 @@
-//! Every format in, every format out.
+//! Conversion from and to every format.
 
 use meseta_resources::{AgentId, Attributes, ContainerId, Resources, Role, TaskId};
 use serde_json::{Value, json};

@@ -58,7 +58,7 @@ pub(crate) fn require<E: Error>(complete: bool) -> Result<(), E> {
     }
 }
 
-/// The visitor methods of the kinds of JSON value that a field refuses.
+/// Generates the visitor methods of the kinds of JSON value that a field refuses.
 macro_rules! refuse {
     ($($kind:ident)*) => { $(refuse!(@$kind);)* };
     (@boolean) => {
@@ -106,7 +106,7 @@ macro_rules! single {
     };
 }
 
-/// A seed that is its own visitor.
+/// Generates a seed that is its own visitor.
 macro_rules! seed {
     ([$($generics:tt)*] $seed:ty => $value:ty) => {
         impl<'de, $($generics)*> DeserializeSeed<'de> for $seed {
@@ -118,7 +118,7 @@ macro_rules! seed {
     };
 }
 
-/// A single value's seed: knows its field.
+/// A single value's seed, which knows its field.
 pub(crate) trait Named: Copy {
     fn name(&self) -> &'static str;
 }
@@ -195,7 +195,7 @@ impl<'de> Visitor<'de> for Double {
     single!();
     refuse!(boolean array object);
     fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        // Minus zero is zero: in a map, protobuf does not tell them apart.
+        // Minus zero becomes zero: protobuf does not distinguish them in a map.
         Ok(Some(value + 0.0))
     }
     fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
@@ -217,7 +217,7 @@ impl<'de> Visitor<'de> for Double {
     }
 }
 
-/// Whole numbers: also from a string, and from a double by cutting off its fraction.
+/// Generates the seed of whole numbers: also from a string, and from a double by truncation.
 macro_rules! integer {
     ($seed:ident, $int:ty) => {
         seed!([] $seed => Option<$int>);
@@ -255,7 +255,7 @@ integer!(Uint64, u64);
 integer!(Int32, i32);
 integer!(Uint32, u32);
 
-/// The integer part of a double that any 64-bit integer, signed or not, could hold.
+/// The integer part of a double, if it fits into a signed or unsigned 64-bit integer.
 fn whole(value: f64) -> Option<i128> {
     const BOUND: f64 = 1.9e19;
     if value.is_finite() && value.abs() < BOUND {
@@ -269,7 +269,7 @@ fn whole(value: f64) -> Option<i128> {
     }
 }
 
-/// An enum, by name only. An unknown name is absence, unless the field is required.
+/// An enum, by name only. An unknown name counts as absent, unless the field is required.
 pub(crate) struct Enum<E> {
     field: &'static str,
     required: bool,
@@ -349,7 +349,7 @@ impl<'de, T: WireMessage> Visitor<'de> for Submessage<T> {
     }
 }
 
-/// A message that is left encoded.
+/// A message that stays encoded.
 pub(crate) struct Encoded<T>(Submessage<T>);
 
 impl<T> Encoded<T> {
@@ -456,7 +456,7 @@ where
     }
 }
 
-/// A map from strings: an object. Entries that are `null` are dropped.
+/// A map from strings: an object. Entries with `null` are dropped.
 #[derive(Copy, Clone)]
 pub(crate) struct Map<S>(pub(crate) S, pub(crate) &'static str);
 

@@ -3,8 +3,9 @@
 use super::write;
 use crate::schema::WireMessage;
 
-/// A message as an object with its empty lists too, each as `[]` at the end: by name whether a list is empty, and so
-/// not written by itself. Mesos writes them in answers of the operator API, and clients index them without asking.
+/// Writes a message as an object with its empty lists too, each as `[]` at the end. `lists` gives each name and whether its
+/// list is empty, and so missing from the message's own output. Mesos writes them in answers of the operator API, and clients
+/// index them without a check.
 #[must_use]
 pub fn object_with_lists<T: WireMessage>(message: &T, lists: &[(&str, bool)]) -> Vec<u8> {
     let mut body = Vec::new();
@@ -20,7 +21,7 @@ pub fn object_with_lists<T: WireMessage>(message: &T, lists: &[(&str, bool)]) ->
     body
 }
 
-/// An object of the parts that are there, by name; each is JSON.
+/// Builds an object from the present parts, by name; each part is JSON.
 #[must_use]
 pub fn object_of_parts<const N: usize>(parts: [(&str, Option<Vec<u8>>); N]) -> Vec<u8> {
     let mut body = b"{".to_vec();
@@ -36,7 +37,7 @@ pub fn object_of_parts<const N: usize>(parts: [(&str, Option<Vec<u8>>); N]) -> V
     body
 }
 
-/// A response of the operator API: its type, and in the field of that name its part, which is JSON.
+/// Builds a response of the operator API: its type, and its part, which is JSON, in the field of that name.
 #[must_use]
 pub fn response(kind: &str, part: &[u8]) -> Vec<u8> {
     let field = kind.to_lowercase();

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::schema::WireMessage;
 
-/// An enum's names, both ways.
+/// The names of an enum, both ways.
 pub trait EnumName {
     fn number_of(name: &str) -> Option<i32>;
     fn name_of(number: i32) -> Option<&'static str>;
@@ -33,7 +33,7 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// A double; JSON has no number for the infinite ones, which are read back from these strings.
+/// A double; JSON has no infinite numbers, which are written as strings and read back from them.
 #[derive(Debug)]
 pub(crate) struct Double(pub(crate) f64);
 

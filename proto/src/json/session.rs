@@ -24,14 +24,14 @@ thread_local! {
     static CHARGED: RefCell<Option<Result<Charge, Exhausted>>> = const { RefCell::new(None) };
 }
 
-/// Charged at once, so that most elements cost an addition.
+/// The number of bytes charged at once, so that most elements cost an addition.
 const STEP_BYTES: usize = 64 * 1024;
 
 /// Runs `read`, and returns whether a required field was missing.
 pub(crate) fn within<T>(
     read: impl FnOnce() -> Result<T, serde_json::Error>,
 ) -> (Result<T, serde_json::Error>, bool) {
-    /// Puts the state back also when `read` panics.
+    /// Restores the state also when `read` panics.
     struct Restore(State);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -57,7 +57,7 @@ pub(crate) fn charged<T>(
     charge: Charge,
     read: impl FnOnce() -> T,
 ) -> (T, Result<Charge, Exhausted>) {
-    /// Puts things back also when `read` panics.
+    /// Restores the charge also when `read` panics.
     struct Restore;
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -218,7 +218,7 @@ fn faults_of_syntax_come_first() {
         ("{", "syntax error at line 1 near: "),
         ("", "syntax error at line 1 near: "),
         ("{\"type\": x}", "syntax error at line 1 near: x}"),
-        // Wrong in its values, too.
+        // The values are wrong, too.
         (
             "{\"type\": 1,\n oops}",
             "syntax error at line 2 near: oops}",

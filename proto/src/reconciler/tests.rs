@@ -86,7 +86,7 @@ fn all_that_the_master_knows_is_asked_for_some_times_after_a_subscription() {
     reconciler.start(at(0));
     assert_eq!(all_asked(&mut reconciler, 0..100), [30]);
     reconciler.start(at(100));
-    // Thrice, and then with each period.
+    // Three times, and then once in each period.
     assert_eq!(
         all_asked(&mut reconciler, 100..1_900),
         [130, 220, 700, 1_000]
@@ -94,7 +94,7 @@ fn all_that_the_master_knows_is_asked_for_some_times_after_a_subscription() {
     reconciler.start(at(2_000));
     reconciler.disconnected();
     assert!(all_asked(&mut reconciler, 2_000..4_000).is_empty());
-    // Several that are due at once are one.
+    // Several due requests become one.
     reconciler.start(at(4_000));
     assert_eq!(all_asked(&mut reconciler, 4_300..4_590), [4_300]);
     assert_eq!(reconciler.next_deadline(), Some(at(4_600)));
@@ -123,7 +123,7 @@ fn very_many_tasks_are_asked_for_in_several_requests_each_once_before_the_pause(
         assert_eq!(all, (0..count).map(name).collect::<Vec<_>>());
         assert_eq!(reconciler.next_deadline(), Some(at(start + 1)));
     }
-    // Between two of one breath all others are heard of.
+    // Updates of all others arrive between two requests without a pause.
     assert_eq!(asked(reconciler.poll(at(101))).len(), ASKED_MAX);
     for index in 1..count {
         reconciler.observe(at(101), &answer(&name(index), TaskState::TaskRunning));
