@@ -1,4 +1,4 @@
-//! A file of ACLs: Mesos's JSON, read whole or refused with the place that is wrong.
+//! A file of ACLs: Mesos's JSON, read completely or refused with the place of the error.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::action::{Action, Objects, PATHS};
 use crate::unique_keys;
 
-/// Entries of one list; a file that long is a mistake.
+/// The maximum number of entries of one list; a longer file is a mistake.
 const ENTRIES_MAX: usize = 10_000;
 
 /// The principals or objects of an entry.
@@ -69,7 +69,7 @@ pub enum AclError {
 }
 
 impl Acls {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Self, AclError> {
         let value = unique_keys::parse(text).map_err(|error| match error.is_data() {
             true => AclError::Twice(error.to_string()),
@@ -86,7 +86,7 @@ impl Acls {
                 acls.permissive = Some(decision);
                 continue;
             }
-            // Their names until Mesos 1.0 have no meaning that could be guessed.
+            // The names from before Mesos 1.0 have no reliable meaning.
             let Some(action) = Action::ALL.iter().find(|action| action.key() == key) else {
                 return Err(unknown_list(key));
             };
@@ -246,7 +246,7 @@ fn check_objects(action: Action, location: &str, entity: &Entity) -> Result<(), 
     }
 }
 
-/// `a/%`, and nothing stranger.
+/// Whether the role is `a/%` without any other special character.
 fn is_recursive(role: &str) -> bool {
     role.strip_suffix("/%")
         .is_some_and(|parent| !parent.is_empty() && !parent.contains('%'))

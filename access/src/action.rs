@@ -5,7 +5,7 @@
 pub enum Objects {
     /// Values that must be equal.
     Exact,
-    /// Roles: `a/%` stands for all that are below `a`.
+    /// Roles: `a/%` matches all roles below `a`.
     Roles,
     /// Paths of endpoints that may be named at all.
     Paths,

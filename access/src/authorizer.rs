@@ -52,7 +52,7 @@ impl std::fmt::Display for Forbidden {
 }
 
 impl Authorizer {
-    /// Allows everything to everybody.
+    /// An authorizer that allows everything to every principal.
     #[must_use]
     pub const fn everything() -> Self {
         Self {
@@ -77,13 +77,13 @@ impl Authorizer {
         Self { version, ..self }
     }
 
-    /// Whether nothing is ever forbidden.
+    /// Whether the rules forbid nothing at all.
     #[must_use]
     pub const fn allows_everything(&self) -> bool {
         self.rules.is_none()
     }
 
-    /// The decision. No `principal` is an unauthenticated client; no `object` means all objects.
+    /// The decision on an action. `principal` is `None` for an unauthenticated client; `object` is `None` for all objects.
     #[must_use]
     pub fn allows(&self, principal: Option<&str>, action: Action, object: Option<&str>) -> bool {
         let Some(rules) = &self.rules else {
@@ -169,7 +169,7 @@ impl Authorizer {
         }
     }
 
-    /// The rules as they are for one caller.
+    /// The rules from the view of one caller.
     #[must_use]
     pub fn approver(&self, principal: Option<String>) -> Approver {
         Approver {
@@ -182,7 +182,7 @@ impl Authorizer {
 /// The objects on which one principal may act in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Whether the action is allowed on objects that no entry names.
+    /// The decision on objects that no entry names.
     pub unnamed: bool,
     /// The objects, as entries name them, on which the action is allowed; `a/%` means all roles below `a`.
     pub named: Vec<String>,
@@ -207,7 +207,7 @@ impl Approver {
         self.principal.as_deref()
     }
 
-    /// Whether nothing is ever forbidden.
+    /// Whether the rules forbid nothing at all.
     #[must_use]
     pub const fn allows_everything(&self) -> bool {
         self.authorizer.allows_everything()

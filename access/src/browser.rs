@@ -6,13 +6,13 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A host that requests may name: one name, all names below one, or any.
+/// The hosts that requests may name: one name, all names below one, or any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Any,
     /// A name in small letters, without a dot at the end.
     Name(String),
-    /// Every name that ends so; begins with a dot.
+    /// Every name with this ending, which begins with a dot.
     Below(String),
 }
 
@@ -26,7 +26,7 @@ pub enum ParseError {
 }
 
 impl HostPattern {
-    /// `name`, `*.domain` or `*`.
+    /// Parses `name`, `*.domain` or `*`.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         if text == "*" {
             return Ok(Self::Any);
@@ -156,9 +156,9 @@ fn default_port(scheme: &str) -> Option<u16> {
 pub enum Effect {
     /// GET, HEAD: the request only reads.
     Reads,
-    /// POST, PUT and the like.
+    /// POST, PUT and the like change something.
     Changes,
-    /// A GET that changes something, as Mesos has one.
+    /// A GET that changes something, of which Mesos has one.
     ChangesByGet,
 }
 
@@ -216,7 +216,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Decides on one request. `more` are names that the daemon has at the moment.
+    /// Decides on one request. `more` are further present names of the daemon.
     pub fn check(
         &self,
         request: &Request<'_>,
@@ -287,7 +287,7 @@ fn is_foreign(request: &Request<'_>, is_own: Option<bool>) -> bool {
         (_, Some(true), _) => false,
         // `null`, or nonsense: a browser that hides the origin of a page still shows whether it is ours.
         (Some(origin), None, site) => origin != "null" || site.is_none(),
-        // A page that cannot be understood.
+        // The page is unreadable.
         (None, None, None) => request.referer.is_some(),
         (None, None, Some(true)) => false,
     }

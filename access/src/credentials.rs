@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::basic::Claim;
 
-/// Principals in one file.
+/// The maximum number of principals in one file.
 const PRINCIPALS_MAX: usize = 100_000;
 /// The longest name of a principal, in bytes.
 const PRINCIPAL_BYTES_MAX: usize = 255;
@@ -21,7 +21,7 @@ const PRINCIPAL_BYTES_MAX: usize = 255;
 const COMMENT: char = '#';
 /// The first character of a JSON file.
 const JSON: char = '{';
-/// The most memory that checking one secret may take, in KiB.
+/// The maximum memory for checking one secret, in KiB.
 const MEMORY_KIB_MAX: u32 = 256 * 1024;
 /// The maximum number of passes over that memory.
 const PASSES_MAX: u32 = 32;
@@ -44,7 +44,7 @@ impl SecretHash {
             .map_err(|error| CredentialError::Hashing(error.to_string()))
     }
 
-    /// Reads the text form.
+    /// Parses the text form of a hash.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if !text.starts_with('$') {
             return Err(
@@ -68,7 +68,7 @@ impl SecretHash {
         Ok(Self(hash))
     }
 
-    /// Whether this is the hash of that secret. Takes long, by intent.
+    /// Whether this is the hash of that secret. Slow by design.
     #[must_use]
     pub fn is_of(&self, secret: &[u8]) -> bool {
         Argon2::default().verify_password(secret, &self.0).is_ok()
@@ -135,7 +135,7 @@ struct Pair {
 }
 
 impl Credentials {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Self, CredentialError> {
         let pairs = if text.trim_start().starts_with(JSON) {
             let file = serde_json::from_str::<File>(text).map_err(|error| {
@@ -264,7 +264,7 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// Reads `{"principal": ..., "secret": ...}` or one line of `principal secret`.
+    /// Parses `{"principal": ..., "secret": ...}` or one line of `principal secret`.
     pub fn parse(text: &str) -> Result<Self, CredentialError> {
         let pair = if text.trim_start().starts_with(JSON) {
             serde_json::from_str::<Pair>(text).map_err(|error| {

@@ -36,7 +36,7 @@ struct Header {
     typ: Option<String>,
 }
 
-/// The key that an agent signs its tokens with.
+/// The key with which an agent signs its tokens.
 #[derive(Clone)]
 pub struct TokenKey {
     inner: [u8; BLOCK_BYTES],
@@ -50,7 +50,7 @@ impl fmt::Debug for TokenKey {
 }
 
 impl TokenKey {
-    /// `None` if the key is shorter than [`KEY_BYTES_MIN`].
+    /// Makes a key; `None` if the key is shorter than [`KEY_BYTES_MIN`].
     #[must_use]
     pub fn new(key: &[u8]) -> Option<Self> {
         if key.len() < KEY_BYTES_MIN {
@@ -75,7 +75,7 @@ impl TokenKey {
         })
     }
 
-    /// The token of a container.
+    /// Signs the token of a container.
     #[must_use]
     pub fn sign(&self, claims: &Claims) -> String {
         let header = Header {
@@ -83,7 +83,7 @@ impl TokenKey {
             typ: Some("JWT".to_owned()),
         };
         let encode = |json: serde_json::Result<Vec<u8>>| {
-            // Texts always have a JSON form.
+            // Strings always have a JSON form.
             URL_SAFE_NO_PAD.encode(json.unwrap_or_default())
         };
         let header = encode(serde_json::to_vec(&header));

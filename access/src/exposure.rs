@@ -1,4 +1,4 @@
-//! The rule of starting: on loopback anything goes, elsewhere nothing without authentication and TLS.
+//! The rule of starting: on loopback everything is allowed, elsewhere nothing without authentication and TLS.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposure {
     pub address: IpAddr,
-    /// Every client must authenticate.
+    /// Whether every client must authenticate.
     pub authentication: bool,
     pub tls: bool,
     /// Whether the operator accepts the risk.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Calls per second of a framework's principal, and how many may come at once.
+/// The limit on calls of a framework's principal: calls per second, and the burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     pub calls_per_second: f64,
-    /// Calls that may be saved up.
+    /// The number of calls that may be saved up.
     pub capacity: f64,
 }
 
@@ -53,7 +53,7 @@ struct Entry {
 }
 
 impl RateLimits {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Self, RateLimitError> {
         let file: File = serde_json::from_str(text)
             .map_err(|error| RateLimitError::Syntax(error.to_string()))?;
@@ -135,7 +135,7 @@ impl Bucket {
     }
 }
 
-/// The buckets of all principals. Their number is that of the file's entries and one.
+/// The buckets of all principals: one for each entry of the file, and the shared one.
 #[derive(Debug, Default)]
 pub struct Limiter {
     principals: BTreeMap<String, Option<Bucket>>,

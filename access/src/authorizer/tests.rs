@@ -336,7 +336,7 @@ proptest! {
             r#"{{"permissive":{permissive},"view_roles":[{}]}}"#,
             entries.join(",")
         );
-        // Lists that the file's parser refuses are not asked.
+        // Lists that the file's parser refuses are skipped.
         let Ok(acls) = Acls::parse(&acls) else { return Ok(()) };
         let rules = Authorizer::new(acls, false);
         for principal in [None, Some("a"), Some("z")] {

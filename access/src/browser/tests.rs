@@ -91,7 +91,7 @@ fn names_that_are_ours_are_answered_and_others_are_not() {
 fn a_page_changes_only_the_daemon_that_it_is_of() {
     let own = "http://127.0.0.1:5050";
     let evil = "http://evil.example";
-    // Origin, Referer, Sec-Fetch-Site, and whether a POST is taken.
+    // Origin, Referer, Sec-Fetch-Site, and whether a POST is accepted.
     for (origin, referer, site, taken) in [
         (None, None, None, true),
         (Some(own), None, None, true),
@@ -159,7 +159,7 @@ fn a_page_changes_only_the_daemon_that_it_is_of() {
         };
         assert!(policy().check(&read, &[]).is_ok(), "{read:?}");
     }
-    // A page in the clear is not the page that came over TLS.
+    // A page over plain HTTP differs from the page over TLS.
     let encrypted = Request {
         origin: Some(own),
         encrypted: true,
