@@ -22,10 +22,10 @@ use meseta_proto::protobuf;
 use meseta_resources::Role;
 use meseta_resources::time::{Moment, Now};
 
-/// Steps of one run: each costs some hundred microseconds at most.
+/// The number of steps of one run: each costs some hundred microseconds at most.
 const STEPS_MAX: usize = 200;
 
-/// Frameworks and agents that take part.
+/// The number of frameworks and of agents.
 const ACTORS: u8 = 4;
 
 /// Takes the input byte by byte; after its end every byte is zero.
@@ -487,7 +487,7 @@ impl World {
         });
     }
 
-    /// Makes a request; each is answered.
+    /// Makes a request; every request gets an answer.
     fn ask(&mut self, request: Request) -> Answer {
         let reply = ReplyId(self.number());
         self.input(Input::Request { reply, request });

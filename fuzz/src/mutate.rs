@@ -4,10 +4,10 @@
 
 use fastrand::Rng;
 
-/// Bytes that parsers treat in their own ways.
+/// Bytes with a special meaning for parsers.
 const SYNTAX_BYTES: &[u8] = b"\"{}[]:,;-+.eE0129\\/*()\n\t \0\x7f\xff";
 
-/// The longest input that is made of a seed.
+/// The longest input derived from a seed.
 const LENGTH_MAX: usize = 4_096;
 
 /// Runs the body on each seed, and on `count` variations of them.

@@ -14,7 +14,7 @@ use meseta_resources::{
     TaskId, format_duration, parse_duration,
 };
 
-/// Records longer than this are refused by the decoder.
+/// The decoder's limit on records.
 const RECORD_MAX: usize = 1_024;
 
 fn text_of<E: std::fmt::Display>(error: E) {
@@ -117,7 +117,7 @@ fn sums(resources: &Resources) {
     assert_eq!(allocated.unallocate(), resources.unallocate());
 }
 
-/// The texts that operators type, and the JSON that they may type instead.
+/// The texts that operators type, and the JSON that they may use instead.
 pub fn resources_text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -134,7 +134,7 @@ pub fn plain_texts(data: &[u8]) {
         return;
     };
     if let Ok(duration) = parse_duration(text) {
-        // Written with a limited number of digits.
+        // The text has a limited number of digits.
         let again = parse_duration(&format_duration(duration)).expect("our own text");
         assert!(again.abs_diff(duration) <= duration / 1_000 + Duration::from_nanos(1));
     }
