@@ -1,11 +1,11 @@
-# Runs inside the machine: installs as docs/systemd.md says, then the suites. Left in /out: their outputs.
+# Runs inside the machine: installs Meseta as docs/systemd.md describes, then runs the suites. Leaves their outputs in /out.
 set -u
 ip link set lo up 2>/dev/null
 grep -qs localhost /etc/hosts || echo '127.0.0.1 localhost' >>/etc/hosts
 failed=0
 suite() { # NAME PROGRAM ARGUMENT...
   name=$1; shift
-  # On the console too: a run that is cut short leaves nothing else.
+  # Writes to the console too: an interrupted run leaves no other output.
   { "$@" 2>&1 || echo "$name failed"; } | tee /out/"$name".txt >/dev/console
   grep -q "^$name failed" /out/"$name".txt && failed=1
   echo "== $name"
@@ -18,7 +18,7 @@ sed -n '/^```sh$/,/^```$/{/^```/!p}' systemd.md >newcomer.sh
 suite newcomer sh -e newcomer.sh
 grep -q '^hello from a task' /out/newcomer.txt || { echo "newcomer: no output of the task"; failed=1; }
 
-# From here on with settings of the scenarios; an agent that has been registered does not take other resources.
+# From here on the settings of the scenarios apply; a registered agent accepts no other resources.
 systemctl stop meseta-scheduler meseta-agent meseta-master
 rm -rf /var/lib/meseta/agent/* /var/lib/meseta/master/*
 cat >>/etc/meseta/agent.toml <<T
@@ -26,7 +26,7 @@ resources = "cpus:8;mem:700;disk:500"
 isolation = "cgroups/cpu,cgroups/mem,cgroups/pids,cgroups/blkio,linux/nnp,namespaces/ipc,namespaces/mnt,namespaces/pid,namespaces/uts,posix/rlimits"
 cgroups_pids_limit = 64
 T
-# A watchdog that is not waited for half a minute; an emulated machine answers within ten seconds.
+# A shorter watchdog, so that no test waits half a minute; an emulated machine answers within ten seconds.
 mkdir -p /etc/systemd/system/meseta-agent.service.d
 printf '[Service]\nWatchdogSec=10s\n' >/etc/systemd/system/meseta-agent.service.d/vm.conf
 systemctl daemon-reload
@@ -40,7 +40,7 @@ if [ "$filter" = sweeps ]; then
   for mode in standing changes; do suite $mode ./agent_kills $mode "$kills"; done
   for mode in kill-before kill-after errors; do suite $mode ./agent_faults $mode --points="$points" --together=4; done
 fi
-# An NFS server that stops: its modules are those of this kernel.
+# An NFS server that stops, with the modules of this kernel.
 case "$filter" in '' | nfs)
   systemctl stop meseta-agent meseta-master
   suite nfs ./scenarios hung_disk::dead_nfs
@@ -51,8 +51,8 @@ case "$filter" in safe | isolation | sweeps | nfs) ;; *)
   suite systemd-2 ./systemd-scenarios $filter
 esac
 
-# The same properties as the agent's, but those that make it a service that lasts; whatever the suites start
-# inherits them.
+# The properties of the agent's unit, without those of a lasting service. All processes of the suites
+# inherit them.
 chmod 755 /payload
 below_the_unit() { # USER PROGRAM ARGUMENT...
   user=$1; shift
@@ -75,7 +75,7 @@ below_the_unit() { # USER PROGRAM ARGUMENT...
   return $code
 }
 if [ -z "$filter" ] || [ "$filter" = safe ]; then
-  # The installed services would be in the way of nothing, but of the processor.
+  # Stops the installed services, which would only take processor time.
   systemctl stop meseta-agent meseta-master
   for user in root nobody; do
     suite node-$user below_the_unit $user node --test-threads 2

@@ -1,5 +1,5 @@
-# Runs inside the machine: installs a .deb, runs a task, upgrades, removes and purges. The task must outlive all but the
-# purge, which must leave nothing.
+# Runs inside the machine: installs a .deb, runs a task, upgrades, removes and purges. The task must outlive all steps except the
+# purge. The purge must leave nothing.
 set -u
 ip link set lo up 2>/dev/null
 grep -qs localhost /etc/hosts || echo '127.0.0.1 localhost' >>/etc/hosts
@@ -17,7 +17,7 @@ listed() { dpkg -L meseta | grep -qx "$1"; }
 absent() { [ ! -e "$1" ]; }
 unknown() { ! getent passwd "$1"; }
 inactive() { ! systemctl is-active "$1"; }
-# The process and when it was started: another one with its number is not the same.
+# The process and its start time: another process with the same pid does not count.
 task() { pid=$(pgrep -x -f 'sleep 86400') && echo "$pid $(awk '{ print $22 }' "/proc/$pid/stat")"; }
 same_task() { [ "$(task)" = "$started" ]; }
 ended_task() { ! pgrep -x -f 'sleep 86400'; }
@@ -28,7 +28,7 @@ soon() { local n; for n in $(seq 60); do "$@" && return; sleep 1; done; return 1
 timed "install" dpkg -i first.deb
 holds "the agent is not started by itself" inactive meseta-agent
 holds "the users are there" getent passwd meseta meseta-master meseta-scheduler
-# The machine leaves manuals out of its disk.
+# The machine's disk has no manuals.
 holds "the package has the manual" listed /usr/share/man/man1/meseta-agent.1.gz
 echo 'attributes = "rack:r1"' >>/etc/meseta/agent.toml
 timed "start" systemctl enable --now meseta-master meseta-agent
@@ -47,7 +47,7 @@ holds "the task is the same process" same_task
 holds "the agent is another one" test "$agent" != "$(systemctl show -p MainPID meseta-agent)"
 holds "the agent has the task" soon runs
 
-# An agent that does not start: what was registered with attributes has none.
+# An agent that does not start: it was registered with attributes, and now has none.
 sed -i '/^attributes/d' /etc/meseta/agent.toml
 timed "install again, with an agent that does not start" dpkg -i second.deb
 holds "the package is installed all the same" installed

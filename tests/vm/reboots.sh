@@ -1,5 +1,5 @@
-# Runs inside the machine, once a boot: installs the services, whose directories are on the fourth disk, and keeps them
-# busy until the machine goes down. `how` says by what: `reboot` is done here, the others from outside.
+# Runs inside the machine, once a boot: installs the services, with their directories on the fourth disk, and keeps them
+# busy until the machine goes down. `how` names the kind of end: this script does `reboot`, the host does the others.
 set -u
 ip link set lo up 2>/dev/null
 grep -qs localhost /etc/hosts || echo '127.0.0.1 localhost' >>/etc/hosts
@@ -16,7 +16,7 @@ systemctl enable --now meseta-master meseta-agent
 how=$(cat how)
 rest=; [ "$how" = last ] && rest=last
 if [ "$how" = reboot ]; then
-  # Once it is busy, for as long as the rest of them.
+  # Waits until the machine is busy, then for the given time.
   (until grep -q 'WORDS [1-9][0-9]' /tmp/told 2>/dev/null; do sleep 0.5; done; sleep "$(cat seconds)"; systemctl reboot) &
 fi
 ./reboots known /dev/vdc $rest 2>&1 | tee /tmp/told >/dev/console
