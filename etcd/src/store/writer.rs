@@ -110,7 +110,7 @@ impl<C> Writer<C> {
         }
     }
 
-    /// Whether an earlier attempt, whose answer was lost, did the transaction, judged by the present values.
+    /// Checks by the present values that an earlier attempt, whose answer was lost, did the transaction.
     fn check_done(
         &self,
         responses: Vec<ResponseOp>,
