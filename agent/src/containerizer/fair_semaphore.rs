@@ -1,8 +1,8 @@
-//! Semaphore for blocking work, fair between frameworks.
+//! Semaphore for blocking work, fair between groups: frameworks, or the roles of tasks.
 //!
-//! Entered through [`FairSemaphore::take`] and [`FairSemaphore::try_take`]. Among waiting frameworks the framework with
-//! the fewest permits goes first, and among equals the one that has waited longest. Invariants: no framework ever holds
-//! more than its share, so that work which never ends leaves permits to others. A framework without a permit gets a
+//! Entered through [`FairSemaphore::take`] and [`FairSemaphore::try_take`]. Among waiting groups the group with
+//! the fewest permits goes first, and among equals the one that has waited longest. Invariants: no group ever holds
+//! more than its share, so that work which never ends leaves permits to others. A group without a permit gets a
 //! spare permit even when all others are in use, while spare permits last.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,24 +16,24 @@ use tokio::sync::oneshot;
 pub(crate) struct PermitLimits {
     /// The limit for all peers together.
     pub(crate) all: usize,
-    /// The limit for one framework.
+    /// The limit for one group.
     pub(crate) each: usize,
-    /// Additional permits for frameworks that hold none.
+    /// Additional permits for groups that hold none.
     pub(crate) spare: usize,
 }
 
 /// The permits in use and the waiters; `W` is the channel to a waiter.
 #[derive(Debug)]
-struct Table<W> {
+struct Table<G, W> {
     shares: PermitLimits,
-    held: BTreeMap<FrameworkId, usize>,
+    held: BTreeMap<G, usize>,
     held_by_all: usize,
-    /// The waiters of each framework, each with its turn.
-    waiting: BTreeMap<FrameworkId, VecDeque<(u64, W)>>,
+    /// The waiters of each group, each with its turn.
+    waiting: BTreeMap<G, VecDeque<(u64, W)>>,
     turns: u64,
 }
 
-impl<W> Table<W> {
+impl<G: Clone + Ord, W> Table<G, W> {
     fn new(shares: PermitLimits) -> Self {
         Self {
             shares,
@@ -44,49 +44,49 @@ impl<W> Table<W> {
         }
     }
 
-    fn held_by(&self, framework: &FrameworkId) -> usize {
-        self.held.get(framework).copied().unwrap_or_default()
+    fn held_by(&self, group: &G) -> usize {
+        self.held.get(group).copied().unwrap_or_default()
     }
 
-    fn may_have_one(&self, framework: &FrameworkId) -> bool {
-        let (held, all) = (self.held_by(framework), self.held_by_all);
+    fn may_have_one(&self, group: &G) -> bool {
+        let (held, all) = (self.held_by(group), self.held_by_all);
         let is_first = held == 0 && all < self.shares.all + self.shares.spare;
         is_first || (held < self.shares.each.max(1) && all < self.shares.all)
     }
 
-    fn wait(&mut self, framework: &FrameworkId, waiter: W) {
+    fn wait(&mut self, group: &G, waiter: W) {
         self.turns += 1;
-        let queue = self.waiting.entry(framework.clone()).or_default();
+        let queue = self.waiting.entry(group.clone()).or_default();
         queue.push_back((self.turns, waiter));
     }
 
     /// Grants the next permit, if a waiter may have one.
-    fn give(&mut self) -> Option<(FrameworkId, W)> {
+    fn give(&mut self) -> Option<(G, W)> {
         let waiting = self.waiting.iter();
-        let eligible = waiting.filter(|(framework, _)| self.may_have_one(framework));
+        let eligible = waiting.filter(|(group, _)| self.may_have_one(group));
         let turn = |queue: &VecDeque<(u64, W)>| queue.front().map(|(turn, _)| *turn);
-        let next = eligible.min_by_key(|(framework, queue)| (self.held_by(framework), turn(queue)));
-        let framework = next?.0.clone();
-        let queue = self.waiting.get_mut(&framework)?;
+        let next = eligible.min_by_key(|(group, queue)| (self.held_by(group), turn(queue)));
+        let group = next?.0.clone();
+        let queue = self.waiting.get_mut(&group)?;
         let (_, waiter) = queue.pop_front()?;
         if queue.is_empty() {
-            self.waiting.remove(&framework);
+            self.waiting.remove(&group);
         }
-        self.hold(&framework);
-        Some((framework, waiter))
+        self.hold(&group);
+        Some((group, waiter))
     }
 
-    fn hold(&mut self, framework: &FrameworkId) {
-        *self.held.entry(framework.clone()).or_default() += 1;
+    fn hold(&mut self, group: &G) {
+        *self.held.entry(group.clone()).or_default() += 1;
         self.held_by_all += 1;
     }
 
-    fn give_back(&mut self, framework: &FrameworkId) {
-        if let Some(held) = self.held.get_mut(framework) {
+    fn give_back(&mut self, group: &G) {
+        if let Some(held) = self.held.get_mut(group) {
             *held -= 1;
             self.held_by_all -= 1;
             if *held == 0 {
-                self.held.remove(framework);
+                self.held.remove(group);
             }
         }
     }
@@ -94,74 +94,71 @@ impl<W> Table<W> {
 
 /// The semaphore. Clones share its permits.
 #[derive(Clone, Debug)]
-pub(crate) struct FairSemaphore {
-    table: Arc<Mutex<Table<oneshot::Sender<FairPermit>>>>,
+pub(crate) struct FairSemaphore<G: Clone + Ord = FrameworkId> {
+    table: Arc<Mutex<Table<G, oneshot::Sender<FairPermit<G>>>>>,
 }
 
 /// A permit, returned when dropped.
 #[derive(Debug)]
-pub(crate) struct FairPermit {
-    semaphore: FairSemaphore,
-    framework: FrameworkId,
+pub(crate) struct FairPermit<G: Clone + Ord = FrameworkId> {
+    semaphore: FairSemaphore<G>,
+    group: G,
 }
 
-impl FairSemaphore {
+impl<G: Clone + Ord> FairSemaphore<G> {
     pub(crate) fn new(shares: PermitLimits) -> Self {
         Self {
             table: Arc::new(Mutex::new(Table::new(shares))),
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table<oneshot::Sender<FairPermit>>> {
+    fn table(&self) -> MutexGuard<'_, Table<G, oneshot::Sender<FairPermit<G>>>> {
         // The table is consistent between any two statements, so a panic elsewhere does no harm.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a permit. A waiter that stops waiting is skipped.
-    pub(crate) async fn take(&self, framework: &FrameworkId) -> Option<FairPermit> {
+    pub(crate) async fn take(&self, group: &G) -> Option<FairPermit<G>> {
         let (told, permit) = oneshot::channel();
-        self.table().wait(framework, told);
+        self.table().wait(group, told);
         self.give_all();
         // The sender is dropped only with the semaphore.
         permit.await.ok()
     }
 
     /// Returns a permit, if one is free now.
-    pub(crate) fn try_take(&self, framework: &FrameworkId) -> Option<FairPermit> {
+    pub(crate) fn try_take(&self, group: &G) -> Option<FairPermit<G>> {
         let mut table = self.table();
-        if !table.may_have_one(framework) {
+        if !table.may_have_one(group) {
             return None;
         }
-        table.hold(framework);
+        table.hold(group);
         Some(FairPermit {
             semaphore: self.clone(),
-            framework: framework.clone(),
+            group: group.clone(),
         })
     }
 
     fn give_all(&self) {
         loop {
             let given = self.table().give();
-            let Some((framework, waiter)) = given else {
+            let Some((group, waiter)) = given else {
                 return;
             };
             let semaphore = self.clone();
             if waiter.is_closed() {
-                self.table().give_back(&framework);
+                self.table().give_back(&group);
                 continue;
             }
             // A waiter that has just stopped waiting returns the permit by dropping it.
-            let _ = waiter.send(FairPermit {
-                semaphore,
-                framework,
-            });
+            let _ = waiter.send(FairPermit { semaphore, group });
         }
     }
 }
 
-impl Drop for FairPermit {
+impl<G: Clone + Ord> Drop for FairPermit<G> {
     fn drop(&mut self) {
-        self.semaphore.table().give_back(&self.framework);
+        self.semaphore.table().give_back(&self.group);
         self.semaphore.give_all();
     }
 }
@@ -184,7 +181,7 @@ mod tests {
     }
 
     /// The granted permits in order, until nobody may have more.
-    fn given(table: &mut Table<u32>) -> Vec<u32> {
+    fn given(table: &mut Table<FrameworkId, u32>) -> Vec<u32> {
         std::iter::from_fn(|| table.give().map(|(_, waiter)| waiter)).collect()
     }
 
@@ -261,7 +258,7 @@ mod tests {
         assert!(is_pending(gone.as_mut()).await && is_pending(next.as_mut()).await);
         drop(gone);
         drop(held);
-        assert_eq!(next.await.expect("free").framework, b);
+        assert_eq!(next.await.expect("free").group, b);
         assert!(semaphore.take(&a).await.is_some());
     }
 }

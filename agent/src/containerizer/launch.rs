@@ -9,7 +9,7 @@ use std::time::Duration;
 use meseta_daemon::server::CancellationToken;
 use meseta_isolators::{ContainerSpec, Launched, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::ContainerId;
+use meseta_resources::{ContainerId, Role};
 use tracing::warn;
 
 use super::inspection_limits::InspectionLimits;
@@ -72,11 +72,12 @@ impl Containerizer {
             }
         }
         let inner = self.inner.clone();
-        let permit = inner.launch_permits.acquire();
+        let group = launch_group(&plan);
+        let permit = inner.launch_permits.take(&group);
         let permit = match fetched {
-            Some(_) => Some(permit.await),
+            Some(_) => permit.await,
             None => {
-                let permit = cancelled.run_until_cancelled(permit).await;
+                let permit = cancelled.run_until_cancelled(permit).await.flatten();
                 permit.filter(|_| self.begin_launch(&container).is_some())
             }
         };
@@ -240,6 +241,12 @@ impl Containerizer {
     }
 }
 
+/// The group of a launch: the top role of the tree that contains the role of the task.
+fn launch_group(plan: &LaunchPlan) -> String {
+    let role = plan.role.as_ref().map_or("*", Role::as_str);
+    role.split('/').next().unwrap_or(role).to_owned()
+}
+
 /// The persistent volumes of a launch.
 pub(crate) fn volumes_of(plan: &LaunchPlan) -> Vec<pb::Resource> {
     let all = plan.volumes.iter().chain(&plan.parent_volumes);
@@ -280,8 +287,43 @@ fn launch_now(
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::Poll;
+
     use super::*;
     use crate::checkpoint::{Layout, silent_disk};
+    use crate::containerizer::fair_semaphore::FairSemaphore;
+    use crate::containerizer::state::launch_limits;
+
+    /// The job scheduler launches the tasks of all tenants as one framework.
+    #[tokio::test]
+    async fn the_next_launch_is_of_the_role_with_the_fewest_under_way() {
+        let permits = FairSemaphore::new(launch_limits(8));
+        let [many, other, few] = ["many", "other", "few"].map(str::to_owned);
+        let mut held = Vec::new();
+        for role in [&many, &many, &many, &many, &many, &many, &other] {
+            held.push(permits.take(role).await);
+        }
+        let mut beyond = Box::pin(permits.take(&many));
+        assert!(
+            is_pending(beyond.as_mut()).await,
+            "a place is left to others"
+        );
+        held.push(permits.take(&other).await);
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(permits.take(&many))).collect();
+        for launch in &mut waiting {
+            assert!(is_pending(launch.as_mut()).await);
+        }
+        let mut next = Box::pin(permits.take(&few));
+        assert!(is_pending(next.as_mut()).await);
+        drop(held.remove(0));
+        assert!(!is_pending(next.as_mut()).await);
+    }
+
+    async fn is_pending<T>(mut launch: Pin<&mut impl Future<Output = T>>) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(launch.as_mut().poll(context).is_pending()))
+            .await
+    }
 
     /// Regression: the kill took effect only after the disk had finished all other waiting work.
     #[tokio::test(start_paused = true)]

@@ -153,6 +153,16 @@ pub(super) enum Entry {
     Ending,
 }
 
+/// The limits of concurrent launches. One role leaves a quarter of the permits to other roles, so that their next task
+/// does not wait for the end of a launch.
+pub(super) fn launch_limits(at_once: usize) -> PermitLimits {
+    PermitLimits {
+        all: at_once,
+        each: at_once - at_once / 4,
+        spare: 0,
+    }
+}
+
 /// The state that all tasks of the containerizer share.
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -161,7 +171,8 @@ pub(super) struct Inner {
     /// The folder with the records of the containers; locked while it is restored.
     runtime_folder: Mutex<RuntimeFolder>,
     pub(super) inputs: mpsc::Sender<Input>,
-    pub(super) launch_permits: Semaphore,
+    /// Permits for launches, fair between top roles: the tenants of one framework take turns.
+    pub(super) launch_permits: FairSemaphore<String>,
     pub(super) destroy_permits: Semaphore,
     /// Permits for descriptors that watch containers.
     pub(super) watches: Arc<Semaphore>,
@@ -187,13 +198,13 @@ impl Inner {
         runtime_folder: RuntimeFolder,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
-        let launch_permits = Semaphore::new(options.launches_at_once.max(1));
+        let launches_at_once = options.launches_at_once.max(1);
         Self {
             options,
             containers,
             runtime_folder: Mutex::new(runtime_folder),
             inputs,
-            launch_permits,
+            launch_permits: FairSemaphore::new(launch_limits(launches_at_once)),
             destroy_permits: Semaphore::new(ENDINGS_AT_ONCE),
             watches: Arc::new(Semaphore::new(
                 DescriptorShares::of_process()
