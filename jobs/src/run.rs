@@ -183,6 +183,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         authentication,
         handle: handle.clone(),
         bodies: http::Bodies::new(),
+        changes: http::Changes::new(),
         files: http::FileReader::new(),
         readers: http::Readers::new(),
         quotas: http::MasterQuotas::new(identity, masters, of_leader.clone()),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use meseta_daemon::fair_semaphore::Permit;
 use meseta_etcd::leadership::{Role, Standing, tell};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -27,6 +28,8 @@ const HELD_MAX: usize = 256;
 const LINK_QUEUE_MAX: usize = 1_024;
 /// Inputs that one step processes.
 const BATCH_MAX: usize = 1_024;
+/// The client questions and requests that the core takes between two steps; it decides on the requests together.
+const COMMANDS_MAX: usize = 16;
 /// The pause between two ticks of the core.
 const TICK: Duration = Duration::from_millis(100);
 /// The pause between two checks whether the core is still in the same step.
@@ -59,8 +62,27 @@ type Reading = Box<dyn FnOnce(&State) + Send>;
 type Answer = Result<Result<Accepted, Refusal>, Unavailable>;
 
 enum Command {
-    Request(Request, oneshot::Sender<Answer>),
+    Request(Request, Asker),
     Read(Reading),
+}
+
+/// The client that waits for the answer to a change.
+struct Asker {
+    reply: oneshot::Sender<Answer>,
+    /// The turn of the client, which lasts until the answer, whether or not the client still waits.
+    _turn: Option<Permit>,
+}
+
+impl Asker {
+    /// Returns true if the client has left.
+    fn is_gone(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn answer(self, answer: Answer) {
+        // The client may have left.
+        let _ = self.reply.send(answer);
+    }
 }
 
 /// The handle to the core for the rest of the daemon; cheap to clone.
@@ -88,14 +110,24 @@ pub(crate) enum Unavailable {
 }
 
 impl Handle {
-    /// Requests a change, and returns its result once the change is durable.
+    /// Requests a change without a turn.
+    #[cfg(test)]
     pub(crate) async fn request(&self, request: Request) -> Answer {
+        self.request_with(request, None).await
+    }
+
+    /// Requests a change of a client that has its turn, and returns its result once the change is durable.
+    pub(crate) async fn request_in_turn(&self, request: Request, turn: Permit) -> Answer {
+        self.request_with(request, Some(turn)).await
+    }
+
+    async fn request_with(&self, request: Request, turn: Option<Permit>) -> Answer {
         if let Some(reason) = self.standing.suspended() {
             return Err(Unavailable::Suspended(reason));
         }
         let (reply, answer) = oneshot::channel();
-        let command = Command::Request(request, reply);
-        self.send(command).await?;
+        let asker = Asker { reply, _turn: turn };
+        self.send(Command::Request(request, asker)).await?;
         let mut role = self.standing.role.clone();
         let until_suspended = role.wait_for(|role| matches!(role, Role::Suspended { .. }));
         tokio::select! {
@@ -169,8 +201,8 @@ pub(crate) struct Service {
     /// Whether the store had no room at the last check.
     is_store_full: bool,
     /// Requests that came while calls or writes wait for room.
-    held: Vec<(Request, oneshot::Sender<Answer>)>,
-    waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
+    held: Vec<(Request, Asker)>,
+    waiting: BTreeMap<u64, Asker>,
     next_request: u64,
 }
 
@@ -286,6 +318,12 @@ impl Service {
             {
                 self.take(told, &mut inputs);
             }
+            for _ in 1..COMMANDS_MAX {
+                let Ok(command) = self.inbox.commands.try_recv() else {
+                    break;
+                };
+                self.command(command, &mut inputs);
+            }
             self.step(inputs);
         }
         self.store.close().await;
@@ -314,10 +352,10 @@ impl Service {
     fn command(&mut self, command: Command, inputs: &mut Vec<Input>) {
         match command {
             Command::Read(look) => self.inbox.busy.during(|| look(&self.state)),
-            Command::Request(request, reply) => {
+            Command::Request(request, asker) => {
                 match self.outgoing.is_blocked() || self.is_store_full {
-                    true => self.hold(request, reply),
-                    false => inputs.push(self.asked(request, reply)),
+                    true => self.hold(request, asker),
+                    false => inputs.push(self.asked(request, asker)),
                 }
             }
         }
@@ -336,29 +374,28 @@ impl Service {
     }
 
     /// Holds a change until calls and writes are sent, or refuses it if too many waiting clients' changes are held.
-    fn hold(&mut self, request: Request, reply: oneshot::Sender<Answer>) {
+    fn hold(&mut self, request: Request, asker: Asker) {
         if self.held.len() >= HELD_MAX {
-            self.held.retain(|(_, reply)| !reply.is_closed());
+            self.held.retain(|(_, asker)| !asker.is_gone());
         }
         if self.held.len() < HELD_MAX {
-            return self.held.push((request, reply));
+            return self.held.push((request, asker));
         }
-        // The caller may have left.
-        let _ = reply.send(Err(Unavailable::Busy));
+        asker.answer(Err(Unavailable::Busy));
     }
 
     /// Returns the held changes, except those of clients that have left.
     fn take_held(&mut self) -> Vec<Input> {
         let held = std::mem::take(&mut self.held).into_iter();
-        let held = held.filter(|(_, reply)| !reply.is_closed());
-        held.map(|(request, reply)| self.asked(request, reply))
+        let held = held.filter(|(_, asker)| !asker.is_gone());
+        held.map(|(request, asker)| self.asked(request, asker))
             .collect()
     }
 
-    fn asked(&mut self, request: Request, reply: oneshot::Sender<Answer>) -> Input {
+    fn asked(&mut self, request: Request, asker: Asker) -> Input {
         self.next_request += 1;
         let id = self.next_request;
-        self.waiting.insert(id, reply);
+        self.waiting.insert(id, asker);
         Input::Request { id, request }
     }
 
@@ -379,9 +416,8 @@ impl Service {
         match effect {
             Effect::Store { id, records } => self.store.write(id, records),
             Effect::Answer { id, answer } => {
-                if let Some(reply) = self.waiting.remove(&id) {
-                    // The caller may have left.
-                    let _ = reply.send(Ok(answer));
+                if let Some(asker) = self.waiting.remove(&id) {
+                    asker.answer(Ok(answer));
                 }
             }
             Effect::Event(event) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
+use meseta_daemon::fair_semaphore::Permit;
 use serde::{Deserialize, Serialize};
 
 use super::names::{self, Target};
@@ -108,6 +109,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         ..
     } = permitted;
     let submitted = read_file(&context, &caller, request, file::submission).await?;
+    let mut turn = Some(context.changes.turn(&caller).await?);
     let (specs, is_list) = match submitted {
         Submission::Job(spec) => (vec![*spec], false),
         Submission::Jobs(specs) => (specs, true),
@@ -154,7 +156,11 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
             seen,
             request: Box::new(Request::Submit(Box::new(spec))),
         };
-        let answer = context.handle.request(request).await?;
+        let turn = match turn.take() {
+            Some(turn) => turn,
+            None => context.changes.turn(&caller).await?,
+        };
+        let answer = context.handle.request_in_turn(request, turn).await?;
         caller.audit("submit", &name, result_text(&answer));
         jobs.push(answer.map_err(|refusal| refused_after(&jobs, &name, refusal))?);
     }
@@ -188,17 +194,27 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let mut spec = read_file(&context, &caller, request, file::from_text).await?;
     name_user(&context, &caller, &mut spec);
+    let turn = context.changes.turn(&caller).await?;
     let Target { key, spec, .. } = Target::of(&context, &caller, spec, &HashSet::new()).await?;
-    look_for_offers(&context, &spec.role).await;
-    let planned = |quotas: Quotas| {
+    drop(turn);
+    let place = context.changes.plan(&caller).await?;
+    look_for_offers(&context, &caller, &spec.role).await?;
+    drop(place);
+    let turn = context.changes.turn(&caller).await?;
+    // The closure holds the turn: it runs in the core even if the client has left.
+    let planned = |quotas: Quotas, turn: Permit| {
         let (key, spec) = (key.clone(), spec.clone());
-        move |state: &State| (state.authorities_of(&key), state.plan(&key, &spec, &quotas))
+        move |state: &State| {
+            let plan = state.plan(&key, &spec, &quotas);
+            (state.authorities_of(&key), plan, turn)
+        }
     };
-    let (mut present, mut plan) = context.handle.read(planned(Quotas::default())).await?;
+    let first = planned(Quotas::default(), turn);
+    let (mut present, mut plan, turn) = context.handle.read(first).await?;
     if plan.may_be_limited {
         let all = context.quotas.read().await;
         let quotas = all.seen_of(&spec.role, |role| super::sees(&caller, role));
-        (present, plan) = context.handle.read(planned(quotas)).await?;
+        (present, plan, _) = context.handle.read(planned(quotas, turn)).await?;
     }
     // The changes reveal the present version.
     if let Some(seen) = present {
@@ -209,14 +225,16 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
 
 /// Requests the offers of a role again, and waits for them for a moment: remembered offers may be of lost agents, or used
 /// by others since.
-async fn look_for_offers(context: &Context, role: &str) {
+async fn look_for_offers(context: &Context, caller: &Caller, role: &str) -> Result<(), Reply> {
+    let turn = context.changes.turn(caller).await?;
     let until = tokio::time::Instant::now() + OFFERS_WAIT_MAX;
     let request = Request::LookForOffers {
         role: role.to_owned(),
     };
-    let asked = tokio::time::timeout(OFFERS_WAIT_MAX, context.handle.request(request)).await;
+    let asked = context.handle.request_in_turn(request, turn);
+    let asked = tokio::time::timeout(OFFERS_WAIT_MAX, asked).await;
     let Ok(Ok(Ok(Accepted { version: last, .. }))) = asked else {
-        return;
+        return Ok(());
     };
     let (mut before, mut since) = (0, tokio::time::Instant::now());
     while tokio::time::Instant::now() < until {
@@ -225,17 +243,18 @@ async fn look_for_offers(context: &Context, role: &str) {
             .handle
             .read(move |state| state.offers_since(&role, last));
         let Ok(Some(count)) = looked.await else {
-            return;
+            return Ok(());
         };
         if count != before {
             (before, since) = (count, tokio::time::Instant::now());
         }
         // The master makes all offers at once, or within a second.
         if count > 0 && since.elapsed() >= OFFERS_PAUSE {
-            return;
+            return Ok(());
         }
         tokio::time::sleep(OFFERS_POLL).await;
     }
+    Ok(())
 }
 
 async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply, Reply> {
@@ -245,14 +264,18 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         request,
         ..
     } = permitted;
+    let turn = context.changes.turn(&caller).await?;
     let key = names::find(&context, &caller, name).await?;
     let seen = seen(&context, &key).await?;
     let seen = seen.ok_or_else(|| Reply::no_job(name))?;
     permission::change(&caller.approver, &seen.present)?;
+    // The client may send its body slowly.
+    drop(turn);
     let (parts, body) = request.into_parts();
     let bodies = &context.bodies;
     let read_whole = bodies.read(&caller, &parts.headers, body, CHANGE_BYTES_MAX);
     let (body, _charge) = read_whole.await?;
+    let turn = context.changes.turn(&caller).await?;
     let mut request = request_of(&key, action, &body)?;
     match &mut request {
         Request::Stop { .. } => {}
@@ -276,7 +299,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         seen: Some(seen),
         request: Box::new(request),
     };
-    let answer = context.handle.request(request).await?;
+    let answer = context.handle.request_in_turn(request, turn).await?;
     caller.audit(action, name, result_text(&answer));
     Ok(Reply::json(&answer?))
 }

@@ -1,7 +1,7 @@
 //! The scheduler's HTTP API: jobs and their changes, events, discovery, metrics.
 //!
 //! - [`routes`]: the table of routes; [`openapi`]: their description.
-//! - [`jobs`]: changes; [`bodies`] and [`file_reader`]: their job files; [`names`]: the job that a name means.
+//! - [`jobs`]: changes; [`changes`]: their turns; [`bodies`] and [`file_reader`]: their job files; [`names`]: the job that a name means.
 //! - [`shown`]: jobs for readers; [`readings`]: the other read-only routes; [`readers`]: the turns of readers; [`quotas`]:
 //!   quotas from the master.
 //!
@@ -9,6 +9,7 @@
 //! may change the jobs of the role. A caller who may view a role sees its jobs.
 
 mod bodies;
+mod changes;
 mod file_reader;
 mod jobs;
 mod names;
@@ -42,6 +43,7 @@ use tokio::sync::watch;
 
 use crate::service::Handle;
 pub(crate) use bodies::Bodies;
+pub(crate) use changes::Changes;
 pub(crate) use file_reader::FileReader;
 pub(crate) use permission::may_run;
 pub(crate) use quotas::MasterQuotas;
@@ -59,6 +61,7 @@ pub(crate) struct Context {
     pub(crate) authentication: Authentication,
     pub(crate) handle: Handle,
     pub(crate) bodies: Bodies,
+    pub(crate) changes: Changes,
     pub(crate) files: FileReader,
     pub(crate) readers: Readers,
     pub(crate) quotas: MasterQuotas,

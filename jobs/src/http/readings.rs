@@ -138,7 +138,8 @@ pub(super) async fn subscription(permitted: Permitted) -> Result<Reply, Reply> {
             state.framework_id().map(str::to_owned),
         )
     };
-    let (subscribed, framework_id) = context.handle.read(looked).await?;
+    let turn = context.readers.turn(&permitted.caller).await?;
+    let ((subscribed, framework_id), _turn) = turn.look(&context.handle, looked).await?;
     Ok(Reply::json(&Subscription {
         subscribed,
         master: context.leader.borrow().clone(),
@@ -209,8 +210,10 @@ pub(super) async fn http_sd(permitted: Permitted) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
-    let measures = Measures::of(&permitted.context.handle).await?;
     let context = &permitted.context;
+    let turn = context.readers.turn(&permitted.caller).await?;
+    let measures = Measures::of(&context.handle).await?;
+    drop(turn);
     let certificate_end = context.authentication.certificate_end();
     let process = metrics::Process::read(certificate_end, context.disk_silence.get());
     match metrics::text(&measures, process) {

@@ -47,6 +47,7 @@ fn scheduler_of(
         authentication,
         handle,
         bodies: Bodies::new(),
+        changes: Changes::new(),
         files: FileReader::new(),
         readers: Readers::new(),
         quotas: MasterQuotas::new(
