@@ -36,7 +36,7 @@ fn main() {
     stubborn(&cluster, &mut framework);
 }
 
-/// Launches a task, and waits until it runs.
+/// Launches a task, and waits for its start.
 fn run(framework: &mut Framework, id: &str, command: &str) {
     let offer = framework.offer();
     framework.run_task(&offer, id, command, SMALL);
@@ -84,7 +84,7 @@ fn report(name: &str, mut times: Vec<Duration>) {
     println!("{name:32} p50 {:7.2}  p99 {:7.2} ms", at(50), at(99));
 }
 
-/// The first of these files that any of our groups has with more than nothing in it.
+/// Returns the value in the first of these files that a group of the cluster has with a nonzero content.
 fn counted(cluster: &Cluster, files: &[&str], key: &str) -> f64 {
     let groups = kernel::groups_below(&cluster.cgroups_root);
     let inner = groups.iter().filter(|group| {
@@ -134,7 +134,7 @@ fn half_a_cpu(cluster: &Cluster, framework: &mut Framework) {
     end(framework, "spin");
 }
 
-/// CPU seconds, and resident KB, of a process.
+/// Returns the CPU seconds and the resident KB of a process.
 fn cost(pid: i32) -> (f64, f64) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
     let fields = stat.rsplit(')').next().expect("fields").split_whitespace();

@@ -123,7 +123,7 @@ impl Seen {
                 .extend(self.submitted.map(|since| since.elapsed()));
         }
         let waits = self.submitted.filter(|_| self.runs_since.is_none());
-        // The other gang's turn, and its own, each with the time in which the slots of others become free.
+        // The gang waits for the other gang's turn and its own, each with the time in which other jobs' slots become free.
         let bound = Duration::from_secs(2 * (HOLD_SECONDS + GREEDY_SECONDS) + GANG_SECONDS) + SLACK;
         match waits.map(|since| since.elapsed()) {
             Some(waited) if waited > bound => Err(format!("{name} has not run for {waited:?}")),
@@ -144,7 +144,7 @@ fn gang(name: &str) -> Value {
     })
 }
 
-/// Offers that the scheduler has and does not use.
+/// Offers that the scheduler holds without using them.
 #[derive(Debug, Default)]
 struct Held {
     slot_seconds: f64,

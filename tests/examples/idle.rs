@@ -14,9 +14,9 @@ use meseta_tests::framework::framework_info;
 use meseta_tests::{Encoding, Framework, kernel};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Requests that are timed.
+/// Requests whose time is measured.
 const REQUESTS: usize = 2_000;
-/// Frameworks that come and go, and how long their names are, so that events are worth keeping out of memory.
+/// Short-lived frameworks, and the length of their names, which makes events too large to keep in memory.
 const FRAMEWORKS: usize = 300;
 const NAME_BYTES: usize = 4_096;
 
@@ -96,7 +96,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// A request and its whole answer, which is small.
+/// Sends a request, and reads the whole short response.
 fn request(stream: &mut TcpStream) {
     let text = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
     stream.write_all(text).expect("sent");
@@ -109,7 +109,7 @@ fn request(stream: &mut TcpStream) {
     }
 }
 
-/// The master's memory in KiB, and the times of requests in order.
+/// Returns the master's memory in KiB, and the sorted times of requests.
 fn measure(master: &Daemon, probe: &mut TcpStream) -> (f64, Vec<Duration>) {
     let mut times: Vec<Duration> = (0..REQUESTS)
         .map(|_| {

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The clock ticks of a second in `/proc` (`getconf CLK_TCK`).
 const TICKS: f64 = 100.0;
 
-/// A child that ends with this program.
+/// A child process that ends with this program.
 struct Process(Child);
 
 impl Drop for Process {
@@ -111,7 +111,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A job without its tasks, which costs little.
+    /// Returns a job without its tasks, which is cheap.
     fn job(&self, name: &str) -> Value {
         let url = format!("{}/v1/jobs/{name}?tasks=false", self.scheduler.url);
         http::get(&url).json()
@@ -170,7 +170,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Resident now, and at most.
+    /// Returns the present and the highest resident memory.
     fn memory(&self) -> anyhow::Result<String> {
         let of = |key| {
             let kib = memory_kib(self.scheduler.pid(), key).context("memory")?;
@@ -183,7 +183,7 @@ impl Cluster {
         ))
     }
 
-    /// Seconds of processors that scheduler, master and agents have used.
+    /// Returns the processor seconds of scheduler, master and agents.
     fn processors(&self) -> anyhow::Result<[f64; 3]> {
         let agents = i32::try_from(self.agents.0.id())?;
         let of = |pid: i32| {

@@ -18,7 +18,7 @@ use serde_json::Value;
 const AT_ONCE: usize = 1_000;
 /// The time limit for ending tasks.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Connections come and go, and with them threads.
+/// Descriptors that may come with connections and their threads.
 const DESCRIPTORS_MORE: usize = 20;
 const THREADS_MORE: u64 = 20;
 /// Other programs make groups too, and the kernel frees groups with a delay.
@@ -80,7 +80,7 @@ struct Left {
     mounts: usize,
     descriptors: usize,
     threads: u64,
-    /// Groups that the kernel has not freed, of all the machine.
+    /// Unreleased groups of the kernel, on the whole machine.
     dying: u64,
 }
 

@@ -29,7 +29,7 @@ const WATCH: Duration = Duration::from_secs(30);
 const SCRAPES: usize = 30;
 /// The time limit for any expected event.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Ticks a second in `/proc/PID/stat`, a constant of the kernel's interface.
+/// The ticks in a second of `/proc/PID/stat`, a constant of the kernel's interface.
 const USER_HZ: f64 = 100.0;
 
 fn main() -> anyhow::Result<()> {
@@ -62,7 +62,7 @@ struct Bench<'a> {
     master: SocketAddr,
 }
 
-/// A daemon that ends with this program.
+/// A daemon process that ends with this program.
 struct Process {
     child: Child,
     at: SocketAddr,
@@ -265,7 +265,7 @@ impl Process {
         Ok((ticks()? + ticks()?) / USER_HZ)
     }
 
-    /// The share of a core that the whole process took.
+    /// Returns the share of a core that the whole process used.
     fn cpu_over(&self, time: Duration) -> anyhow::Result<f64> {
         let (before, began) = (self.cpu_secs()?, Instant::now());
         std::thread::sleep(time);
@@ -273,7 +273,7 @@ impl Process {
     }
 }
 
-/// A number in a file of `Name: number`.
+/// Returns a number from a file of `Name: number`.
 fn field(text: &str, name: &str) -> anyhow::Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let word = line.and_then(|line| line.split_ascii_whitespace().next());
@@ -284,7 +284,7 @@ fn free_port() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// The body of a 200; nothing else is waited for long, so that the first answer is seen at once.
+/// Returns the body of a response 200. Other waits are short, so that the first response is noticed at once.
 fn ask(at: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

@@ -26,7 +26,7 @@ const TASKS_PER_ACCEPT: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The time after the registration before memory and descriptors are measured.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Ticks a second in `/proc/PID/stat`, a constant of the kernel's interface.
+/// The ticks in a second of `/proc/PID/stat`, a constant of the kernel's interface.
 const USER_HZ: f64 = 100.0;
 const LOG_LEVEL: &str = "error";
 /// Bytes before the body of a record in a file, and in a log; a log's own first bytes.
@@ -167,7 +167,7 @@ fn name_of(number: usize) -> String {
     format!("sleeper-{number:08}")
 }
 
-/// Runs tasks that sleep; their processes, and when these began.
+/// Runs tasks that sleep, and returns their processes with the start times.
 fn launch(framework: &mut Framework, count: usize) -> anyhow::Result<Vec<(i32, u64)>> {
     let mut processes = Vec::new();
     let numbers: Vec<_> = (0..count).collect();
@@ -219,7 +219,7 @@ fn cpu_secs(agent: &Daemon) -> anyhow::Result<f64> {
     Ok((ticks()? + ticks()?) / USER_HZ)
 }
 
-/// The folder of a run, by the task in it.
+/// Returns the folder of a run, found by its task.
 fn run_of(agents: &Path, task: &str) -> Option<PathBuf> {
     let inside = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// Faults of one round, and the longest pause between two.
 const FAULTS: usize = 12;
 const PAUSE_MS_MAX: u64 = 4_000;
-/// A daemon is stopped no longer than this: agents and masters wait longer for each other.
+/// The longest stop of a daemon: agents and masters wait longer for each other.
 const STOPPED_MS_MAX: u64 = 6_000;
 /// The time from the last fault of a round until all jobs have their intended state.
 const REST_LIMIT: Duration = Duration::from_secs(300);
@@ -34,7 +34,7 @@ const SLACK: usize = 2;
 const INSTANCES: usize = 20;
 const TASKS: usize = 40;
 
-/// `meseta local`, which ends with this.
+/// A run of `meseta local`, which ends with this value.
 struct Local {
     child: Child,
     dir: TempDir,
@@ -161,7 +161,7 @@ impl Local {
         counts
     }
 
-    /// Processes that have ended and that a daemon of ours, or a supervisor, does not wait for.
+    /// Counts ended processes for which no daemon and no supervisor of the cluster waits.
     fn zombies(&self) -> usize {
         let mut ours = vec![i32::try_from(self.child.id()).expect("a pid")];
         KINDS
@@ -260,7 +260,7 @@ fn leaks(first: &Counts, last: &Counts) -> Vec<String> {
     found
 }
 
-/// MiB for each hour, by least squares; points are hours and MiB.
+/// Returns the MiB for each hour, by least squares; points are hours and MiB.
 fn slope(points: &[(f64, f64)]) -> f64 {
     let count = f64::from(u32::try_from(points.len()).unwrap_or(u32::MAX));
     let sum = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();

@@ -26,7 +26,7 @@ const HELD_FOR: Duration = Duration::from_secs(4);
 const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A framework that keeps offers for a while and uses none, on a thread of its own.
+/// A framework that holds offers for a while without using them, on a separate thread.
 struct Holder {
     held: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
@@ -125,7 +125,7 @@ fn limit(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a service until it is healthy, and purges it; the racks of its instances.
+/// Runs a service until it is healthy, purges it, and returns the time and the racks of its instances.
 fn place(scheduler: &Scheduler, name: &str) -> anyhow::Result<(Duration, Vec<String>)> {
     let began = Instant::now();
     scheduler.submit(&json!({

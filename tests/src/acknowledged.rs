@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use crate::dice::Dice;
 use crate::http;
 
-/// Longest wait for the answer to a write.
+/// The time limit of a write.
 const SEND_LIMIT: Duration = Duration::from_secs(10);
-/// Roles and machines that are written about, of each kind.
+/// The number of roles, and of machines, in writes.
 const NAMES: u64 = 6;
 /// The prefix of all names in writes.
 const PREFIX: &str = "kept-";
@@ -28,17 +28,17 @@ const REMOVED_CHECKED: usize = 3;
 /// A change by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// Sets the weight of a role, in halves.
+    /// A change of a role's weight, in halves.
     Weight {
         role: String,
         halves: u32,
     },
-    /// Limits the cpus of a role, or takes its quota away.
+    /// A limit on a role's CPUs, or the removal of its quota.
     Quota {
         role: String,
         cpus: Option<u32>,
     },
-    /// Replaces the maintenance schedule.
+    /// A replacement of the maintenance schedule.
     Schedule {
         machines: BTreeSet<String>,
     },
@@ -48,7 +48,7 @@ pub enum Write {
     Up {
         machine: String,
     },
-    /// Reserves a tenth of a processor of the agent for a role.
+    /// A reservation of a tenth of the agent's processors for a role.
     Reserve {
         agent: String,
         role: String,
@@ -63,7 +63,7 @@ pub enum Write {
     Reactivate {
         agent: String,
     },
-    /// Subscribes a framework by this id and removes it.
+    /// A subscription of a framework by this id, with its removal.
     Teardown {
         framework: String,
     },
@@ -96,21 +96,21 @@ enum Mode {
     Down,
 }
 
-/// A value of a subject.
+/// The value of a subject.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Setting {
-    /// Halves of a weight, cpus of a quota, reserved tenths of a cpu; nothing where none was set.
+    /// The halves of a weight, the CPUs of a quota, or the reserved tenths of a CPU; `None` if unset.
     Amount(Option<u32>),
     Flag(bool),
-    /// The machines that are in the schedule.
+    /// The machines in the schedule.
     Machines(BTreeMap<String, Mode>),
 }
 
-/// The values that a subject may have now.
+/// The possible present values of a subject.
 #[derive(Debug, Clone)]
 struct Possible {
     settings: BTreeSet<Setting>,
-    /// Writes without an answer, which may still take effect.
+    /// Writes without a response, which may still take effect.
     in_flight: Vec<Write>,
 }
 
@@ -138,7 +138,7 @@ impl Subject {
 }
 
 impl Write {
-    /// The kind of write, for reports.
+    /// Returns the kind of the write, for reports.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Weight { .. } => "weight",
@@ -201,7 +201,7 @@ impl Write {
             Self::Down { machine } if before.get(machine) == Some(&Mode::Draining) => {
                 after.insert(machine.clone(), Mode::Down);
             }
-            // A machine that is up again leaves the schedule.
+            // A machine that is up again is removed from the schedule.
             Self::Up { machine } if before.get(machine) == Some(&Mode::Down) => {
                 after.remove(machine);
             }
@@ -210,7 +210,7 @@ impl Write {
         Some(after)
     }
 
-    /// Makes the change at the master of this URL, which has no path.
+    /// Makes the change at the master of this URL without a path.
     pub fn send(&self, url: &str) -> Outcome {
         let _subscribed = match self {
             Self::Teardown { framework } => match subscribe(url, framework) {
@@ -234,7 +234,7 @@ impl Write {
         }
     }
 
-    /// The call of the operator API.
+    /// Returns the call of the operator API.
     fn call(&self) -> Value {
         let machine_ids = |machine: &String| json!([{"hostname": machine}]);
         let (kind, part) = match self {
@@ -279,13 +279,13 @@ impl Write {
 }
 
 fn windows(machines: &BTreeSet<String>) -> Value {
-    // In the year 2030.
+    // The time lies in the year 2030.
     let start = json!({"nanoseconds": 1_900_000_000_000_000_000_i64});
     let window = |machine| json!({"machine_ids": [{"hostname": machine}], "unavailability": {"start": start}});
     machines.iter().map(window).collect()
 }
 
-/// A tenth of a processor that is reserved for a role.
+/// Returns a reserved tenth of a processor for a role.
 fn share(agent: &str, role: &str) -> Value {
     json!({"agent_id": {"value": agent}, "resources": [{
         "name": "cpus", "type": "SCALAR", "scalar": {"value": 0.1},
@@ -296,7 +296,7 @@ fn share(agent: &str, role: &str) -> Value {
 enum Subscription {
     /// Lasts as long as its stream is open.
     Open(Box<dyn std::io::Read>),
-    /// The framework was removed, and its id is not given to anybody again.
+    /// The framework was removed, and its id is never assigned again.
     Removed,
 }
 
@@ -350,7 +350,7 @@ impl Writes {
         }
     }
 
-    /// Lets writes be about an agent too: it is reserved in parts and deactivated at times.
+    /// Includes an agent in the writes: it is reserved in parts and sometimes deactivated.
     #[must_use]
     pub fn with_agent(mut self, id: &str) -> Self {
         self.agent = Some(id.to_owned());
@@ -361,14 +361,14 @@ impl Writes {
         format!("{PREFIX}{}", self.dice.roll(NAMES))
     }
 
-    /// The value that a subject has most likely.
+    /// Returns the most likely value of a subject.
     fn likely(&self, subject: &Subject) -> Setting {
         let possible = self.subjects.get(subject);
         let first = possible.and_then(|possible| possible.settings.first());
         first.cloned().unwrap_or_else(|| subject.initial())
     }
 
-    /// The next write; nearly all are such that they make sense where all before have been carried out.
+    /// Returns the next write. Nearly all writes make sense after the earlier ones have been carried out.
     #[expect(
         clippy::should_implement_trait,
         reason = "it has no end and is not iterated over"
@@ -591,7 +591,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A name of ours.
+/// Returns a name, if the test uses it.
 fn kept(name: &Value) -> Option<String> {
     let name = name.as_str()?;
     name.starts_with(PREFIX).then(|| name.to_owned())

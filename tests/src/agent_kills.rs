@@ -1,5 +1,5 @@
-//! Kills under tasks of every kind that begin and end: each leaves marks in a file of its own, when it began and how it
-//! ended itself, and keeps that file locked while it lives.
+//! Kills among tasks of every kind. Each task writes its start and its own end to a separate file, and keeps that file
+//! locked while it lives.
 //!
 //! Entered through [`run`], by a scenario with few kills and by the example `agent_kills` with many.
 
@@ -17,7 +17,7 @@ use crate::framework::task;
 use crate::observed::Outcome;
 use crate::{Cluster, Framework, Setup, kernel, wait};
 
-/// Tasks under way at a time.
+/// Concurrent tasks of the run.
 const AT_ONCE: usize = 48;
 /// The longest silence while tasks are under way.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -26,11 +26,11 @@ const AFTERWARDS: Duration = Duration::from_secs(5);
 /// The time for ended tasks to go away.
 const LEAVING: Duration = Duration::from_secs(30);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0)];
-/// A group of three, and their executor.
+/// The tasks of a group of three, with their executor.
 const OF_A_LAUNCH_MAX: usize = 4;
 /// More disk than all groups in progress need, in MB.
 const DISK_MIN: f64 = 64.0;
-/// A default executor needs some of each.
+/// The resources of a task in a group; a default executor needs some of each.
 const OF_A_GROUP: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0), ("disk", 1.0)];
 
 const ALONE: [Kind; 13] = [
@@ -72,7 +72,7 @@ pub fn run(kills: usize, tasks: usize, mut dice: Dice) -> Outcome {
     let scheduling = std::thread::spawn(move || scheduler.run());
     let mut absences = Vec::new();
     for kill in 0..kills {
-        // Spread over the work, however fast that goes.
+        // The kills are spread over the work, at whatever speed.
         let due = tasks * kill / kills;
         while over.load(Ordering::Relaxed) + AT_ONCE / 2 < due && !scheduling.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
@@ -113,7 +113,7 @@ fn left_over(cluster: &Cluster) -> Vec<String> {
     wrong
 }
 
-/// Whether a framework of a master's or an agent's `/state` has nothing that runs or waits to be acknowledged.
+/// Whether a framework in the `/state` of a master or an agent has neither running tasks nor unacknowledged updates.
 fn has_no_tasks(framework: &Value) -> bool {
     let is_none = |value: &Value| value.as_array().is_none_or(Vec::is_empty);
     let executors = framework["executors"].as_array().cloned();
@@ -289,7 +289,7 @@ impl Scheduler {
             self.live -= 1;
             match end.began() > 0 || told.kill_asked.is_some() {
                 true => drop(self.over.fetch_add(1, Ordering::Relaxed)),
-                // Its launch was lost with an agent: another takes its place.
+                // The task's launch was lost with an agent: another task replaces it.
                 false => self.left += 1,
             }
             told.end = Some(end);

@@ -22,19 +22,19 @@ fn coming_back() -> Duration {
 /// The behaviour of a task.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub enum Kind {
-    /// Exits with this code, by itself.
+    /// A task that exits by itself with this code.
     Exits(u8),
-    /// Sends itself this signal.
+    /// A task that sends itself this signal.
     Signals(&'static str),
-    /// Is killed once it runs.
+    /// A task that is killed once it runs.
     Killed,
-    /// Is killed once it runs, and exits with 0 at the first signal.
+    /// A task that is killed once it runs, and exits with 0 at the first signal.
     KilledGently,
-    /// Is killed as soon as it was launched.
+    /// A task that is killed right after its launch.
     KilledEarly,
-    /// Runs longer than it may.
+    /// A task that exceeds its time.
     Overdue,
-    /// Takes more memory than it has.
+    /// A task that exceeds its memory.
     Hungry,
     /// A member of a group whose tasks all exit with 0.
     Grouped,
@@ -42,12 +42,12 @@ pub enum Kind {
     TakenAlong,
     /// A member of a group that fails.
     FailsItsGroup,
-    /// Runs until its agent is drained.
+    /// A task that runs until its agent is drained.
     Drained,
 }
 
 impl Kind {
-    /// A command for a shell that leaves its marks in this file, and naps before it ends itself.
+    /// Returns a shell command that records itself in this file, and waits for this time before it ends itself.
     pub fn script(self, mark: &Path, nap: &str) -> String {
         let mark = mark.display();
         // Its child processes inherit the descriptor, and with it the lock.
@@ -202,7 +202,7 @@ pub struct Excuses {
     pub absences: Vec<(Instant, Instant)>,
     /// The times of power cuts, which end all tasks.
     pub cuts: Vec<Instant>,
-    /// Whether launches may have been refused.
+    /// Whether a refusal of launches is allowed.
     pub launches_may_fail: bool,
 }
 
@@ -211,9 +211,9 @@ pub struct Excuses {
 struct RunRecord {
     /// The actions of the task, and whether it lives, at the end of the run.
     after: Observed,
-    /// Whether another task of its group never began.
+    /// Whether another task of its group never started.
     mate_never_began: bool,
-    /// Whether another task of its group has ended itself.
+    /// Whether another task of its group ended by itself.
     mate_ended: bool,
     /// Whether its launch may have been lost with an agent.
     may_be_lost: bool,
@@ -388,7 +388,7 @@ fn is_overdue(told: &TaskRecord, last: &Value) -> bool {
     told.kind == Kind::Overdue && last["reason"] == "REASON_MAX_COMPLETION_TIME_REACHED"
 }
 
-/// Whether this is how a task ended that had begun.
+/// Whether a started task may have ended in this way.
 fn ended_so(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
     let message = last["message"].as_str().unwrap_or_default();
     let killed = last["state"] == "TASK_KILLED";
@@ -408,9 +408,9 @@ fn ended_so(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
         (Kind::Overdue, _) => failed && is_overdue(told, last),
         (Kind::Drained, _) => killed && last["reason"] == "REASON_AGENT_DRAINING",
         (Kind::Hungry, _) => failed && last["reason"] == "REASON_CONTAINER_LIMITATION_MEMORY",
-        // Another of its group was not launched, which ends them all.
+        // Another task of the group was not launched, which ends all of them.
         (Kind::Grouped | Kind::FailsItsGroup, None) => killed && around.mate_never_began,
-        // It ends itself, and did not.
+        // The task should have ended by itself.
         (Kind::Exits(_) | Kind::Signals(_), None) => false,
     }
 }
@@ -470,7 +470,7 @@ mod tests {
             let (told, around) = story(Kind::Exits(0), end, DID);
             assert_eq!(violations(&told, &around).len(), 1, "{end}");
         }
-        // Killed, but nobody asked for it; ended, but not by itself.
+        // One task was killed without a request; another ended, but not by itself.
         let (told, around) = story(Kind::Killed, &killed, "began\n");
         assert_eq!(violations(&told, &around).len(), 1);
         let (told, around) = story(Kind::Exits(0), &finished(), "began\n");
@@ -485,7 +485,7 @@ mod tests {
         end["reason"] = json!("REASON_AGENT_DRAINING");
         let (told, around) = story(Kind::Drained, &end, "began\n");
         assert_eq!(violations(&told, &around), Vec::<String>::new());
-        // Before its shell came to the first line.
+        // The task ended before the first line of its shell command.
         let (told, around) = story(Kind::Drained, &end, "");
         assert_eq!(violations(&told, &around), Vec::<String>::new());
         let (told, around) = story(Kind::Exits(0), &end, "");

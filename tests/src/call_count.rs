@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 /// The number of repetitions of the work; the daemon's own activity falls into few of them.
 const ROUNDS: usize = 15;
 
-/// The fewest system calls that a process makes while `work` is done.
+/// Returns the smallest number of system calls that a process makes during `work`.
 pub fn fewest_calls(pid: i32, mut work: impl FnMut()) -> u64 {
     let counter = Counter::attach(pid);
     // Threads and connections that the first round needs stay.
@@ -67,7 +67,7 @@ impl Drop for Counter {
     }
 }
 
-/// Attaches to every thread of a process, new ones included, and stops each.
+/// Attaches to every thread of a process, including new ones, and stops each.
 fn seize(pid: i32) -> BTreeSet<Pid> {
     let mut threads = BTreeSet::new();
     loop {
@@ -89,10 +89,10 @@ fn seize(pid: i32) -> BTreeSet<Pid> {
     }
 }
 
-/// Lets each thread run from stop to stop. A call stops a thread twice.
+/// Runs each thread from stop to stop. A call stops a thread twice.
 fn trace(mut threads: BTreeSet<Pid>, calls: &AtomicU64, is_over: &AtomicBool) {
     let mut stops = 0_u64;
-    // Of this thread's tracees alone: the daemons are children of the process.
+    // The wait is only for this thread's tracees: the daemons are children of the process.
     let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD | WaitPidFlag::WNOHANG;
     while !threads.is_empty() {
         if is_over.load(Ordering::SeqCst) {

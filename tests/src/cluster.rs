@@ -1,4 +1,4 @@
-//! A master and agents with a work directory and a cgroup root of their own.
+//! A master and agents with their own work directories and cgroup root.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -28,13 +28,13 @@ pub struct Setup {
     pub agents: usize,
     pub master_flags: Vec<String>,
     pub agent_flags: Vec<String>,
-    /// Flags of single agents, by their index, beside those of all.
+    /// Flags of single agents by index, in addition to the flags of all.
     pub flags_of_each: Vec<Vec<String>>,
-    /// Port of the first agent, also after a restart; a free one if absent.
+    /// The port of the first agent, kept after a restart; a free port if unset.
     pub agent_port: Option<u16>,
-    /// A file system of its own that the master's work directory is; needs root.
+    /// The separate file system for the master's work directory; needs root.
     pub master_disk: Option<SmallDisk>,
-    /// A file system of its own that the first agent's work directory is; needs root.
+    /// The separate file system for the first agent's work directory; needs root.
     pub agent_disk: Option<SmallDisk>,
     /// Whether the runtime directories of agents are outside their work directories.
     pub runtime_dir_apart: bool,
@@ -64,7 +64,7 @@ impl Default for Setup {
     }
 }
 
-/// Everything one test runs.
+/// All processes of one test.
 #[derive(Debug)]
 pub struct Cluster {
     pub master: Daemon,
@@ -115,7 +115,7 @@ impl Cluster {
         &self.agents[0]
     }
 
-    /// The work directory of an agent.
+    /// Returns the work directory of an agent.
     pub fn agent_dir(&self, index: usize) -> PathBuf {
         self.dir.path().join(format!("agent-{index}"))
     }
@@ -125,12 +125,12 @@ impl Cluster {
         self.dir.path().join(format!("run-{index}"))
     }
 
-    /// The work directory of the master.
+    /// Returns the work directory of the master.
     pub fn master_dir(&self) -> PathBuf {
         self.dir.path().join("master")
     }
 
-    /// File systems of the first agent's own, and where they are.
+    /// Returns the first agent's separate file systems, with their paths.
     pub(crate) fn small_disks(&self) -> Vec<(PathBuf, SmallDisk)> {
         let (work, runtime) = (self.setup.agent_disk, self.setup.runtime_disk);
         let work = work.map(|disk| (self.agent_dir(0), disk));
@@ -177,7 +177,7 @@ impl Cluster {
         self.agents[index] = Daemon::start_at(&url, "agent", &self.agent_dir(index), &flags);
     }
 
-    /// kill -9 of an agent that may have ended, and a start at the same address that is not waited for.
+    /// Kills an agent with SIGKILL, ended or not, and starts it at the same address without waiting.
     pub fn respawn_agent(&mut self, index: usize) {
         self.agents[index].kill();
         let url = self.agents[index].url.clone();
@@ -240,7 +240,7 @@ impl Cluster {
         });
     }
 
-    /// Runs a verb of the product against this master.
+    /// Runs a verb of the product with this master.
     pub fn meseta(&self, verb: &str, args: &[&str]) -> Output {
         Command::new(binary())
             .arg(verb)
@@ -266,7 +266,7 @@ impl Cluster {
         })
     }
 
-    /// A plain cluster, a framework in role `dev`, and the offer that it has got.
+    /// Starts a default cluster and a framework in role `dev`, and returns them with the framework's offer.
     pub fn with_offer() -> (Self, Framework, Value) {
         let cluster = Self::default();
         let mut framework = cluster.framework();
@@ -274,14 +274,14 @@ impl Cluster {
         (cluster, framework, offer)
     }
 
-    /// The id of the first agent, as the master knows it.
+    /// Returns the id of the first agent from the master.
     pub fn agent_id(&self) -> String {
         let slaves = self.master.page("/slaves").json();
         let id = slaves["slaves"][0]["id"].as_str();
         id.expect("an agent").to_owned()
     }
 
-    /// Makes a call of the master's operator API, with its part.
+    /// Makes a call of the master's operator API with this part.
     pub fn operate(&self, kind: &str, part: &Value) -> http::Answer {
         let call = json!({"type": kind, kind.to_lowercase(): part});
         http::post_json(&format!("{}/api/v1", self.master.url), &call)
@@ -297,7 +297,7 @@ impl Cluster {
         Framework::subscribe(&self.scheduler_url(), Encoding::Json, info)
     }
 
-    /// The URL of the scheduler API.
+    /// Returns the URL of the scheduler API.
     pub fn scheduler_url(&self) -> String {
         format!("{}/api/v1/scheduler", self.master.url)
     }
@@ -315,7 +315,7 @@ fn is_unregistered(agent: &Daemon) -> bool {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Tasks of an ordinary user are in no group: only their agent knows them all.
+        // Tasks of an ordinary user are in no group: only their agent knows all of them.
         for agent in &mut self.agents {
             agent.end(END_LIMIT);
         }

@@ -18,7 +18,7 @@ use crate::wait::eventually;
 /// The time from the start until the port answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// The binary under test, beside the tests' own.
+/// Returns the path of the binary under test, next to the tests' own.
 pub fn binary() -> PathBuf {
     let mut dir = std::env::current_exe().expect("this program has a file");
     dir.pop();
@@ -104,7 +104,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts it, run by another program, and waits for nothing: it is to listen at this address.
+    /// Starts the daemon through another program, without waiting: it will listen at this address.
     pub fn spawn_at(
         url: &str,
         prefix: &[String],
@@ -179,13 +179,13 @@ impl Daemon {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// SIGKILL, and the end of the process.
+    /// Kills the process with SIGKILL, and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    /// SIGTERM, and how the process ended.
+    /// Ends the process with SIGTERM, and returns its exit status.
     pub fn terminate(&mut self, limit: Duration) -> ExitStatus {
         crate::kernel::kill(self.pid(), nix::sys::signal::Signal::SIGTERM);
         eventually("the daemon ends after SIGTERM", limit, || {
@@ -193,7 +193,7 @@ impl Daemon {
         })
     }
 
-    /// SIGTERM, and SIGKILL when that does not help in time; never panics.
+    /// Ends the process with SIGTERM, or with SIGKILL after the limit; never panics.
     pub fn end(&mut self, limit: Duration) {
         crate::kernel::kill(self.pid(), nix::sys::signal::Signal::SIGTERM);
         if !crate::wait::holds(limit, || matches!(self.child.try_wait(), Ok(Some(_)))) {
@@ -202,7 +202,7 @@ impl Daemon {
         }
     }
 
-    /// The page at `path`, once it is served with 200.
+    /// Returns the page at `path`, once the response is 200.
     pub fn page(&self, path: &str) -> http::Answer {
         let answer = http::get(&format!("{}{path}", self.url));
         assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
@@ -226,7 +226,7 @@ const FREE_PORTS: Range<u16> = 20_000..30_000;
 
 static PORTS_GIVEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A port that nobody listens on, and that no other test of this process is given.
+/// Returns a free port that no other test of this process receives.
 pub fn free_port() -> u16 {
     // The ports are far from those of another suite that was started just before.
     let first = usize::try_from(std::process::id()).unwrap_or_default() * 97;
@@ -247,7 +247,7 @@ pub fn keep_umask_for_daemons() {
     ORIGINAL_UMASK.get_or_init(|| given);
 }
 
-/// A program, below the umask that the suite was started with.
+/// Returns a command that runs a program with the original umask of the suite.
 pub fn under_original_umask(program: &Path) -> Command {
     match ORIGINAL_UMASK.get() {
         Some(mask) if mask.bits() != 0o022 => {

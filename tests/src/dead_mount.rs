@@ -11,19 +11,19 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use crate::{Missing, unless_installed, unless_root};
 
 const DEVICE: &str = "/dev/fuse";
-/// The length of the header of a request, in bytes, and the place of its number there.
+/// The length of a request's header, in bytes, and the place of its number there.
 const REQUEST_HEADER: usize = 40;
 const UNIQUE: std::ops::Range<usize> = 8..16;
-/// The longest request that the kernel may send before it has an answer.
+/// The longest request that the kernel may send before the first response.
 const REQUEST_MAX: usize = 1 << 20;
 
-/// The reason why no such file system can be had here.
+/// Returns the reason why FUSE is unavailable here.
 pub fn unless_fuse() -> Missing {
     (!Path::new(DEVICE).exists()).then(|| format!("needs {DEVICE}"))
 }
 
-/// The reason why no NFS server of this machine can be started and stopped: it is the machine's, so the machine must be the
-/// test's own.
+/// Returns the reason why the machine's NFS server cannot be started and stopped: that is allowed only on a machine for
+/// tests.
 pub fn unless_nfs() -> Missing {
     let permission = "MESETA_TEST_MACHINE";
     unless_root()
@@ -37,7 +37,7 @@ pub fn unless_nfs() -> Missing {
         .or_else(|| unless_installed("mount.nfs"))
 }
 
-/// Mounted until it is dropped.
+/// A mount that exists until its drop.
 #[derive(Debug)]
 pub struct DeadMount {
     dir: PathBuf,
@@ -54,7 +54,7 @@ enum Server {
 }
 
 impl DeadMount {
-    /// Makes the folder and mounts FUSE there. The server answers the kernel's greeting and nothing else.
+    /// Creates the folder and mounts FUSE there. The server answers only the kernel's greeting.
     pub fn fuse(dir: &Path) -> Self {
         std::fs::create_dir(dir).expect("a directory");
         let mut device = File::options()
@@ -99,7 +99,7 @@ impl DeadMount {
     }
 }
 
-/// Runs a program in the network of the machine's first process, where the NFS server is.
+/// Runs a program in the network of the machine's first process, which has the NFS server.
 fn of_machine(program: &str, arguments: &[&str]) {
     let status = Command::new("nsenter")
         .args(["--target=1", "--net", program])
@@ -109,13 +109,14 @@ fn of_machine(program: &str, arguments: &[&str]) {
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
-/// Answers the kernel's first request, FUSE_INIT.
+/// Responds to the kernel's first request, FUSE_INIT.
 fn greet(server: &mut File) {
     let mut request = vec![0; REQUEST_MAX];
     let length = server.read(&mut request).expect("a request");
     assert!(length >= REQUEST_HEADER, "{length}");
     let mut body = Vec::new();
-    // Major and minor version, read-ahead, flags, two limits of background requests, the longest write.
+    // The words are the major and minor version, the read-ahead, flags, two limits of background requests, and the longest
+    // write.
     for word in [7_u32, 31, 0, 0, 0, 4096] {
         body.extend(word.to_ne_bytes());
     }

@@ -1,6 +1,6 @@
 //! A small generator of numbers: the same choices in every run with the same seed.
 
-/// Xorshift over 64 bits; never seeded with zero, from which it would not leave.
+/// A 64-bit Xorshift generator; its seed is never zero, because zero would stay forever.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -9,7 +9,7 @@ impl Dice {
         Self(if seed == 0 { u64::MAX } else { seed })
     }
 
-    /// A number below `sides`, which is above zero.
+    /// Returns a number below `sides`, which must be above zero.
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::framework::next_record;
 use crate::{http, kernel};
 
-/// First argument of the program that plays the executor.
+/// The first argument of a program that acts as an executor.
 pub const ARGUMENT: &str = "--as-an-executor";
 /// The command of a task that reports RUNNING in ever new updates, as fast as it can.
 pub const FLOOD: &str = "flood";
@@ -31,7 +31,7 @@ const RESEND: Duration = Duration::from_secs(1);
 /// The time without an agent after which the executor ends.
 const ALONE_MAX: Duration = Duration::from_secs(120);
 
-/// The resource part and command of an executor that is this program.
+/// Returns the resources and the command of an executor that is this program.
 pub fn info(id: &str, framework: &str, resources: &Value) -> Value {
     let this = std::env::current_exe().expect("this program has a file");
     json!({"type": "CUSTOM", "executor_id": {"value": id}, "framework_id": {"value": framework},
@@ -223,7 +223,7 @@ impl Executor {
     }
 }
 
-/// An update that was never sent before.
+/// Creates an update that was never sent before.
 fn status(known: &mut Known, id: &str, state: &str, message: &str) -> Value {
     known.sent += 1;
     let mut uuid = [0; 16];

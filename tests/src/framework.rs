@@ -1,4 +1,4 @@
-//! A scheduler for tests: subscribes in JSON or protobuf and hands its events over as JSON values.
+//! A scheduler for tests: subscribes in JSON or protobuf, and passes its events on as JSON values.
 
 use std::io::Read;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -36,7 +36,7 @@ impl Encoding {
         }
     }
 
-    /// Calls are written as JSON in the tests; protobuf goes through the product's own types.
+    /// Encodes a call: tests write calls as JSON, and protobuf goes through the product's own types.
     pub fn encode(self, call: &Value) -> Vec<u8> {
         match self {
             Self::Json => call.to_string().into_bytes(),
@@ -58,7 +58,7 @@ impl Encoding {
     }
 }
 
-/// A subscribed framework; its stream is read by a thread that ends with it.
+/// A subscribed framework, with a thread that reads its stream until the framework ends.
 #[derive(Debug)]
 pub struct Framework {
     pub id: String,
@@ -66,7 +66,7 @@ pub struct Framework {
     pub subscribed: Value,
     url: String,
     encoding: Encoding,
-    /// The longest that a call waits for its answer.
+    /// The time limit of a call.
     pub call_limit: Duration,
     events: Receiver<Value>,
     kept_events: Vec<Value>,
@@ -82,12 +82,12 @@ pub fn framework_info(role: &str) -> Value {
 }
 
 impl Framework {
-    /// Subscribes; panics when the master does not answer with SUBSCRIBED.
+    /// Subscribes; panics if the master's response is not SUBSCRIBED.
     pub fn subscribe(url: &str, encoding: Encoding, info: &Value) -> Self {
         Self::try_subscribe(url, encoding, info).unwrap_or_else(|why| panic!("SUBSCRIBE: {why}"))
     }
 
-    /// Subscribes, where the master may be away or refuse.
+    /// Subscribes, even if the master may be away or refuse.
     pub fn try_subscribe(url: &str, encoding: Encoding, info: &Value) -> Result<Self, String> {
         let mut call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}});
         if let Some(id) = info.get("id") {
@@ -136,12 +136,12 @@ impl Framework {
         Ok(framework)
     }
 
-    /// The next event of this type; others are kept for later.
+    /// Returns the next event of this type; other events are kept for later.
     pub fn wait_for(&mut self, kind: &str) -> Value {
         self.wait_until(kind, |event| event["type"] == kind)
     }
 
-    /// The next event that `matches` accepts, in the order of arrival; others are kept.
+    /// Returns the next event that `matches` accepts, in the order of arrival; other events are kept.
     pub fn wait_until(&mut self, what: &str, matches: impl Fn(&Value) -> bool) -> Value {
         self.within(patience(), &matches).unwrap_or_else(|why| {
             panic!("{what} did not come: {why}; held: {:#?}", self.kept_events)
@@ -169,7 +169,7 @@ impl Framework {
         }
     }
 
-    /// The next offer of an OFFERS event that has not been looked at yet.
+    /// Returns the next unread offer of the OFFERS events.
     pub fn offer(&mut self) -> Value {
         let mut event = self.wait_for("OFFERS");
         let offers = event["offers"]["offers"].as_array_mut().expect("offers");
@@ -189,7 +189,7 @@ impl Framework {
         offers.any(|one| one["id"] == offer["id"]["value"])
     }
 
-    /// The next update of a task.
+    /// Returns the next update of a task.
     pub fn update(&mut self, task: &str) -> Value {
         self.update_within(patience(), task)
     }
@@ -217,7 +217,7 @@ impl Framework {
         }
     }
 
-    /// Waits for a task's updates, acknowledging each, until this state; gives the last.
+    /// Waits for a task's updates until this state, acknowledges each, and returns the last.
     pub fn until_state(&mut self, task: &str, state: &str) -> Value {
         loop {
             let status = self.update(task);
@@ -258,7 +258,7 @@ impl Framework {
         )
     }
 
-    /// Sends a call that must be taken.
+    /// Sends a call that must be accepted.
     pub fn accepted(&self, call: Value) {
         let answer = self.call(call);
         assert_eq!(answer.status, 202, "{}", answer.text());
@@ -293,7 +293,7 @@ impl Framework {
             "offer_ids": [offer["id"]], "filters": {"refuse_seconds": refuse_seconds}}}));
     }
 
-    /// Acknowledges an update that has a uuid.
+    /// Acknowledges an update with a uuid.
     pub fn acknowledge(&self, status: &Value) {
         if status.get("uuid").is_none() {
             return;
@@ -311,7 +311,7 @@ impl Framework {
     }
 }
 
-/// A command task on the agent of an offer; `resources` are pairs of name and amount.
+/// Returns a command task on the agent of an offer; `resources` are pairs of name and amount.
 pub fn task(offer: &Value, id: &str, command: &str, resources: &[(&str, f64)]) -> Value {
     let resources: Vec<_> = resources
         .iter()
@@ -323,7 +323,7 @@ pub fn task(offer: &Value, id: &str, command: &str, resources: &[(&str, f64)]) -
     })
 }
 
-/// The bytes of a status uuid.
+/// Returns the bytes of a status's uuid.
 pub fn uuid_bytes(status: &Value) -> Vec<u8> {
     let text = status["uuid"].as_str().expect("a uuid");
     base64::engine::general_purpose::STANDARD

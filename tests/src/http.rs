@@ -1,4 +1,4 @@
-//! Plain HTTP requests, by a client that shares no code with the product.
+//! Plain HTTP requests by a client without the product's code.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub fn get(url: &str) -> Answer {
     try_get(url).unwrap_or_else(|e| panic!("GET {url}: {e}"))
 }
 
-/// GET, where the other side may be gone.
+/// Sends a GET to a server that may be gone.
 pub fn try_get(url: &str) -> Result<Answer, ureq::Error> {
     answer(client(Some(TIMEOUT)).get(url).call()?)
 }
@@ -65,12 +65,12 @@ pub fn put_within(limit: Duration, url: &str, body: &str) -> Result<Answer, ureq
     answer(client(Some(limit)).put(url).send(body)?)
 }
 
-/// POST with these headers.
+/// Sends a POST with these headers.
 pub fn post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     try_post(url, headers, body).unwrap_or_else(|e| panic!("POST {url}: {e}"))
 }
 
-/// POST, where the other side may hang up before it has read everything.
+/// Sends a POST to a server that may close the connection before it has read everything.
 pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, ureq::Error> {
     post_within(TIMEOUT, url, headers, body)
 }
@@ -107,7 +107,7 @@ pub fn try_stream(url: &str, body: &Value) -> Result<impl std::io::Read + use<>,
     Ok(response.into_body().into_reader())
 }
 
-/// A client of one connection, with the same value of `Authorization` in each request.
+/// A client of one connection with the same `Authorization` in each request.
 #[derive(Debug)]
 pub struct Reader {
     agent: Agent,
@@ -157,7 +157,7 @@ pub fn put(url: &str, body: &str) -> Answer {
     sent.unwrap_or_else(|e| panic!("PUT {url}: {e}"))
 }
 
-/// POST of a JSON value.
+/// Sends a POST of a JSON value.
 pub fn post_json(url: &str, body: &Value) -> Answer {
     post(
         url,

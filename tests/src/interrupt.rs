@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM end a suite in order, so that it removes what it has made.
+//! SIGINT and SIGTERM end a suite regularly, so that it removes its files and groups.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};

@@ -37,7 +37,7 @@ impl Scheduler {
         self.daemon = Daemon::start("scheduler", &work_dir(cluster), &self.flags);
     }
 
-    /// Submits a job in the JSON form of its file; gives its version.
+    /// Submits a job in the JSON form of its file, and returns its version.
     pub fn submit(&self, job: &Value) -> u64 {
         submit(&self.daemon.url, job)
     }
@@ -47,13 +47,13 @@ impl Scheduler {
         job(&self.daemon.url, name)
     }
 
-    /// Waits until a job is in this state and version.
+    /// Waits until a job has this state and version.
     pub fn wait_for(&self, name: &str, state: &str, version: u64, limit: Duration) -> Value {
         wait_for(|| self.job(name), name, state, version, limit)
     }
 }
 
-/// Several schedulers that share their jobs in an etcd. The fields end in this order.
+/// Several schedulers that share their jobs in an etcd. The fields are dropped in this order.
 #[derive(Debug)]
 pub struct Schedulers {
     pub all: Vec<Daemon>,
@@ -95,7 +95,7 @@ impl Schedulers {
         Daemon::start("scheduler", &dir, &flags)
     }
 
-    /// kill -9, and a start at the same address.
+    /// Kills a scheduler with SIGKILL, and starts it at the same address.
     pub fn restart(&mut self, index: usize) {
         self.all[index].kill();
         let port = self.all[index].address().rsplit(':').next();
@@ -130,7 +130,7 @@ impl Schedulers {
         submit(&self.all[self.leader()].url, job)
     }
 
-    /// Waits until a job is in this state and version.
+    /// Waits until a job has this state and version.
     pub fn wait_for(&self, name: &str, state: &str, version: u64, limit: Duration) -> Value {
         wait_for(|| self.job(name), name, state, version, limit)
     }
@@ -197,7 +197,7 @@ pub fn service(name: &str, count: usize, command: &str) -> Value {
     })
 }
 
-/// A batch of small tasks.
+/// Returns a batch of small tasks.
 pub fn batch(name: &str, count: usize, command: &str) -> Value {
     json!({
         "name": name,

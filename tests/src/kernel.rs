@@ -1,4 +1,4 @@
-//! The kernel's own view: processes, cgroups, mounts; and the removal of what a test left there.
+//! The kernel's own view: processes, cgroups, mounts; and the removal of a test's leftovers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub fn groups_of(controller: &str) -> u64 {
     u64::try_from(found.len()).unwrap_or(u64::MAX)
 }
 
-/// Depth first, children before their parents.
+/// Walks depth first, children before their parents.
 fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return;
@@ -48,7 +48,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     found.push(dir.to_owned());
 }
 
-/// The processes in any group under `root`.
+/// Returns the processes in any group under `root`.
 pub fn processes_below(root: &str) -> Vec<i32> {
     processes_of(groups_below(root).iter())
 }
@@ -67,8 +67,7 @@ fn processes_of<'a>(groups: impl Iterator<Item = &'a PathBuf>) -> Vec<i32> {
     pids
 }
 
-/// The processes of containers under `root`: all but launcher and supervisors, which stand in a group
-/// of their own.
+/// Returns the processes of containers under `root`: all except launcher and supervisors, which have a separate group.
 pub fn tasks_below(root: &str) -> Vec<i32> {
     let groups = groups_below(root);
     let of_containers = groups
@@ -90,19 +89,19 @@ pub fn remove_groups(root: &str) {
     eventually("the test's cgroups are gone", limit, || {
         let groups = groups_below(root);
         for group in &groups {
-            // Busy for a moment after its last process ended; looked at again.
+            // A group is busy for a moment after its last process ended; the next round tries again.
             let _ = std::fs::remove_dir(group);
         }
         groups.is_empty().then_some(())
     });
 }
 
-/// Sends a signal; a process that has gone is no error.
+/// Sends a signal; a missing process is no error.
 pub fn kill(pid: i32, signal: nix::sys::signal::Signal) {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
 }
 
-/// The start time of a process in clock ticks since boot: with the pid, its identity.
+/// Returns the start time of a process in clock ticks since boot: with the pid, its identity.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')')
@@ -113,7 +112,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
         .ok()
 }
 
-/// A line of a process's status that is in KiB, such as `RssAnon` or `VmHWM`.
+/// Returns a line of a process's status in KiB, such as `RssAnon` or `VmHWM`.
 pub fn memory_kib(pid: i32, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

@@ -46,12 +46,12 @@ pub use framework::{Encoding, Framework};
 /// The reason why a test cannot run here, if any.
 pub type Missing = Option<String>;
 
-/// The reason, when the process is not root.
+/// Returns the reason if the process is not root.
 pub fn unless_root() -> Missing {
     (!nix::unistd::Uid::effective().is_root()).then(|| "needs root".to_owned())
 }
 
-/// The reason, when a program is not installed.
+/// Returns the reason if a program is not installed.
 pub fn unless_installed(program: &str) -> Missing {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));

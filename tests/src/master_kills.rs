@@ -20,7 +20,7 @@ const SPREAD: u32 = 3;
 /// The observations of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// Writes by their kind and outcome.
+    /// The number of writes by kind and outcome.
     pub counts: BTreeMap<(&'static str, &'static str), usize>,
     /// The times from exec until the new master answers with the registry's contents.
     pub serving: Vec<Duration>,
@@ -92,7 +92,7 @@ impl Operator {
     }
 }
 
-/// Ends the master at a random moment within this time, on a thread of its own.
+/// Ends the master at a random time within this limit, from a separate thread.
 fn kill_soon(cluster: &Cluster, within: Duration, dice: &mut Dice) {
     let pid = cluster.master.pid();
     let micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX).max(1);
@@ -110,7 +110,7 @@ fn answers(cluster: &Cluster) {
     });
 }
 
-/// Waits until an agent is registered, be it deactivated or not.
+/// Waits until an agent is registered, deactivated or not.
 fn is_back(cluster: &Cluster, agent: &str) {
     eventually("the agent is back", RETURN_LIMIT, || {
         let slaves = cluster.master.page("/slaves").json();

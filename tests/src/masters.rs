@@ -1,4 +1,4 @@
-//! Several masters and the etcd that they share, on loopback.
+//! Several masters and their shared etcd, on loopback.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it below a directory and waits until it answers.
+    /// Starts etcd below a directory, and waits until it responds.
     pub fn start(dir: &Path) -> Self {
         let (client, peer) = (free_port(), free_port());
         let (url, peer) = (loopback_url(client), loopback_url(peer));
@@ -34,7 +34,7 @@ impl Etcd {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
-            // Of tests, which write little and wait for it.
+            // Safe for tests, which write little and wait for their writes.
             "--unsafe-no-fsync".to_owned(),
         ];
         let mut etcd = Self {
@@ -56,7 +56,7 @@ impl Etcd {
         });
     }
 
-    /// Ends it at once, as a crash does.
+    /// Ends etcd at once, as a crash does.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

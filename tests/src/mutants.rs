@@ -10,11 +10,11 @@ use anyhow::{Context as _, bail};
 /// The run that should find a mutant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finder {
-    /// The simulation of the whole cluster.
+    /// The simulation of the whole cluster, as the finder.
     Simulation,
-    /// Runs of the simulation that are about the job scheduler.
+    /// Runs of the simulation for the job scheduler.
     SimulationOfJobs,
-    /// The arguments of `cargo` with which a test fails.
+    /// The arguments of `cargo` for a test that fails.
     Test(Vec<String>),
 }
 
@@ -53,7 +53,7 @@ impl Finder {
 /// A deliberate bug, as its patch describes it.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// The name of its file, without the ending.
+    /// The name of its file, without the extension.
     pub name: String,
     pub path: PathBuf,
     /// The description of the bug.
@@ -61,7 +61,7 @@ pub struct Mutant {
     /// The defect of an earlier version that it restores, if any.
     pub puts_back: Option<String>,
     pub finder: Finder,
-    /// The invariant that the simulation is expected to name.
+    /// The invariant whose violation the simulation is expected to report.
     pub expects: Option<String>,
 }
 

@@ -1,8 +1,8 @@
 //! Hosts as network namespaces, joined by a bridge; links between them are cut and mended.
 //!
-//! Nothing outside is touched: the bridge and its ports are in a namespace of this process ([`leave`]), and each host
-//! is a namespace that lasts as long as a process in it. Frames are lost without a word, as on a broken wire: a port of
-//! the bridge that is disabled takes and gives none, and frames to a hardware address that nobody has reach nobody.
+//! The machine's own network stays untouched: the bridge and its ports are in a namespace of this process ([`leave`]), and
+//! each host is a namespace that lasts as long as a process in it. Frames are lost silently, as on a broken wire: a
+//! disabled port of the bridge forwards no frame, and frames to an unknown hardware address reach no host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const BRIDGE: &str = "br0";
 /// The address of no host: packets to it are lost.
 const NOBODYS_ADDRESS: &str = "02:00:00:00:ff:ff";
 
-/// States of a port of a bridge.
+/// A state of a port of a bridge.
 const DISABLED: &str = "0";
 const FORWARDING: &str = "3";
 
@@ -35,10 +35,11 @@ pub fn leave() -> anyhow::Result<()> {
     ip(&["link", "set", "lo", "up"])
 }
 
-/// Runs a test in a network namespace that only its thread, and all that it starts, see: no other test has its ports.
+/// Runs a test in a separate network namespace, visible only to its thread and its children: no other test uses its ports.
 ///
 /// # Panics
-/// The namespace cannot be made, or the test panics.
+///
+/// The namespace cannot be created, or the test panics.
 pub fn alone(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name("network".to_owned());
     let body = move || {
@@ -51,12 +52,13 @@ pub fn alone(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs a test where loopback is `::1` alone, in a network namespace of its own.
+/// Runs a test in a separate network namespace whose only loopback address is `::1`.
 ///
-/// Every part of the harness takes the address of [`loopback`], and daemons take it by default.
+/// Every part of the harness uses the address of [`loopback`], which is also the daemons' default.
 ///
 /// # Panics
-/// The namespace cannot be made, or the test panics.
+///
+/// The namespace cannot be created, or the test panics.
 pub fn with_ipv6_alone(test: fn()) {
     alone(move || {
         ip(&["address", "delete", "127.0.0.1/8", "dev", "lo"]).expect("no IPv4");
@@ -65,7 +67,7 @@ pub fn with_ipv6_alone(test: fn()) {
     });
 }
 
-/// Returns true if this process can give each test a network namespace of its own.
+/// Returns true if this process can create a network namespace for each test.
 pub fn can_be_alone() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -94,7 +96,7 @@ pub fn unless_ipv6_alone() -> Missing {
     })
 }
 
-/// 127.0.0.1, or `::1` where this thread's network has no IPv4.
+/// Returns 127.0.0.1, or `::1` if this thread's network has no IPv4.
 pub fn loopback() -> IpAddr {
     let v4 = IpAddr::from(Ipv4Addr::LOCALHOST);
     match TcpListener::bind((v4, 0)) {
@@ -103,7 +105,7 @@ pub fn loopback() -> IpAddr {
     }
 }
 
-/// The URL of a port of [`loopback`], with an empty path.
+/// Returns the URL of a port of [`loopback`], with an empty path.
 pub fn loopback_url(port: u16) -> String {
     format!("http://{}", SocketAddr::new(loopback(), port))
 }
@@ -124,12 +126,12 @@ fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The address of a host; 1 is this process.
+/// Returns the address of a host; number 1 is this process.
 pub fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, number)
 }
 
-/// Makes the bridge, at which this process has the first address; after [`leave`].
+/// Creates the bridge, at which this process has the first address; must be called after [`leave`].
 pub fn make_bridge() -> anyhow::Result<()> {
     let own = format!("{}/24", address(1));
     ip(&["link", "add", BRIDGE, "type", "bridge"])?;
@@ -137,17 +139,17 @@ pub fn make_bridge() -> anyhow::Result<()> {
     ip(&["link", "set", BRIDGE, "up"])
 }
 
-/// A host at the bridge. Its namespace is gone when this is dropped and its last process has ended.
+/// A host at the bridge. Its namespace ends after its drop, with the last process in it.
 #[derive(Debug)]
 pub struct Host {
-    /// Keeps the namespace while nothing else runs there; ends with this process.
+    /// The process that keeps the namespace while no other runs there; it ends with this process.
     holder: Child,
     pub address: Ipv4Addr,
     port: String,
 }
 
 impl Host {
-    /// Makes the host of this number, from 2 on; its programs are to be started by the thread that made it.
+    /// Creates the host of this number, from 2 on; the same thread must start its programs.
     pub fn new(number: u8) -> anyhow::Result<Self> {
         let holder = Command::new("setpriv")
             .args(["--pdeathsig=KILL", "unshare", "--net", "sleep", "infinity"])
@@ -164,7 +166,7 @@ impl Host {
     }
 
     fn connect(&self) -> anyhow::Result<()> {
-        // Of this thread: the others of this process may be elsewhere.
+        // The namespace of this thread counts: other threads of this process may be elsewhere.
         let own = std::fs::read_link("/proc/thread-self/ns/net")?;
         let is_apart = || std::fs::read_link(self.namespace()).is_ok_and(|other| other != own);
         ensure!(holds(NAMESPACE_LIMIT, is_apart), "no network namespace");
@@ -196,7 +198,7 @@ impl Host {
         run("nsenter", &[&[&network, "ip"], arguments].concat())
     }
 
-    /// Cuts it off from everybody, in both directions.
+    /// Cuts the host off from all others, in both directions.
     pub fn isolate(&self) -> anyhow::Result<()> {
         self.set_port(DISABLED)
     }

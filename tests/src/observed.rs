@@ -32,7 +32,7 @@ pub struct Observed {
     pub containers: BTreeMap<String, Value>,
     pub wrong: Vec<String>,
     pub absences: Vec<(Instant, Instant)>,
-    /// Offers of the first framework that nobody has answered, by their ids.
+    /// Offers of the first framework without a response, by their ids.
     pub offers: BTreeMap<String, Value>,
     /// The long tasks: their updates may only say that they run and are healthy.
     pub standing: BTreeMap<String, (i32, u64)>,
@@ -180,7 +180,7 @@ impl Observed {
         }
     }
 
-    /// Kills an agent and starts it again. Its offers of before are given back.
+    /// Kills an agent and starts it again. Its earlier offers are declined.
     pub fn restart_agent(&mut self, index: usize) {
         for offer in std::mem::take(&mut self.offers).values() {
             self.frameworks[0].decline(offer, 0.0);
@@ -283,7 +283,7 @@ fn id_of(value: &Value) -> String {
     value["value"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Unreserved and not revocable.
+/// Returns the unreserved regular amount of an offer.
 fn amount_of(offer: &Value, name: &str) -> f64 {
     let all = offer["resources"].as_array().into_iter().flatten();
     all.filter(|one| {

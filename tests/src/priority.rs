@@ -1,4 +1,4 @@
-//! Priorities of the threads that stand for other machines.
+//! Priorities of the threads that simulate other machines.
 
 /// The nice value: a thread gets a ninth of the time of a thread at 0 beside it.
 const NICE: i32 = 10;

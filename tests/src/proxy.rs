@@ -104,7 +104,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens at a free port, for a server at this address.
+    /// Listens on a free port for a server at this address.
     pub fn new(target: &str) -> Self {
         let listener = TcpListener::bind((loopback(), 0)).expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -186,7 +186,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         if shared.over.load(Ordering::SeqCst) {
             return;
         }
-        // A server that is away is the same as a connection that is closed at once.
+        // An absent server is equivalent to a connection that closes at once.
         let Ok(server) = TcpStream::connect(&shared.target) else {
             continue;
         };
@@ -218,7 +218,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
-        // Wakes who accepts.
+        // The connection wakes the accepting thread.
         let _ = TcpStream::connect(&self.address);
         for connection in lock(&self.shared.connections).drain(..) {
             connection.close();

@@ -15,11 +15,11 @@ pub struct Raw {
     reader: BufReader<TcpStream>,
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Debug, Clone)]
 pub struct Head {
     pub status: u16,
-    /// Names in small letters.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
 }
 
@@ -35,7 +35,7 @@ impl Raw {
         Self::over(TcpStream::connect(address).expect("connected"))
     }
 
-    /// Connects from another of this machine's addresses.
+    /// Connects from another address of this machine.
     pub fn connect_from(from: Ipv4Addr, address: &str) -> Self {
         let address: SocketAddrV4 = address.parse().expect("an address");
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -54,7 +54,7 @@ impl Raw {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes without a change.
     pub fn send(&mut self, bytes: &[u8]) {
         self.reader.get_mut().write_all(bytes).expect("sent");
     }
@@ -110,7 +110,7 @@ impl Raw {
         (head, String::from_utf8(body).expect("text"))
     }
 
-    /// The next chunk of a chunked answer; nothing at its end.
+    /// Returns the next chunk of a chunked response, or `None` at its end.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let length = usize::from_str_radix(&self.line(), 16).expect("a chunk's length");
         let mut chunk = vec![0; length];
@@ -147,12 +147,12 @@ impl Raw {
     /// Reads everything until the other side closes the connection, in whichever way.
     pub fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
-        // A reset ends it too.
+        // A reset also ends the stream.
         let _ = self.reader.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Whether the other side has closed the connection.
+    /// Whether the peer has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.reader.read(&mut [0]), Ok(0))
     }

@@ -34,7 +34,7 @@ pub fn recorded(file: &str, written_now: &[(String, Vec<u8>)]) -> BTreeMap<Strin
 
 /// Returns the message as a later version may write it: with unknown fields.
 pub fn with_unknown_fields(bytes: &[u8]) -> Vec<u8> {
-    /// Field 15000, a number, and field 15001, five bytes.
+    /// The unknown fields: 15000 with a number, and 15001 with five bytes.
     const UNKNOWN: [u8; 14] = [
         0xc0, 0xa9, 0x07, 0x96, 0x01, 0xca, 0xa9, 0x07, 0x05, b'l', b'a', b't', b'e', b'r',
     ];

@@ -27,7 +27,7 @@ pub fn lines(file: &str) -> Vec<Value> {
     text(file).lines().map(parse).collect()
 }
 
-/// The framework that was recorded.
+/// Returns the info of the recorded framework.
 pub fn framework_info() -> Value {
     json!({"user": "root", "name": "golden", "roles": ["dev"],
         "capabilities": [{"type": "MULTI_ROLE"}, {"type": "RESERVATION_REFINEMENT"}],
@@ -86,7 +86,7 @@ pub fn difference(
     (!same).then(|| format!("missing {missing:#?}, added {added:#?}"))
 }
 
-/// The events with this name.
+/// The recorded events with one name.
 #[derive(Debug)]
 pub struct Events(Vec<Value>);
 

@@ -1,11 +1,11 @@
-//! Oversubscription, seen from a framework: offers of revocable resources, and tasks on them.
+//! Oversubscription from a framework's view: offers of revocable resources, and tasks on them.
 
 use serde_json::{Value, json};
 
 use crate::Cluster;
 use crate::framework::{Encoding, Framework, framework_info, task};
 
-/// Rounds of waiting for revocable cpus and memory in one offer.
+/// Rounds of waiting for revocable CPUs and memory in one offer.
 const OFFERS_MAX: usize = 100;
 
 /// Subscribes a framework that accepts revocable resources.
@@ -56,14 +56,14 @@ pub fn wait_for_revocable_offer(framework: &mut Framework) -> Value {
     panic!("no offer of revocable cpus beside memory came");
 }
 
-/// Launches, and declines the rest for an hour.
+/// Launches tasks, and declines the remaining resources for an hour.
 pub fn launch_and_decline_rest(framework: &Framework, offer: &Value, tasks: &[Value]) {
     let operations = json!([{"type": "LAUNCH", "launch": {"task_infos": tasks}}]);
     framework.accepted(json!({"type": "ACCEPT", "accept": {
         "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 3600.0}}}));
 }
 
-/// A task on revocable cpus and regular memory.
+/// Returns a task on revocable CPUs and regular memory.
 pub fn revocable_task(offer: &Value, id: &str, command: &str, cpus: f64) -> Value {
     let mut task = task(offer, id, command, &[("cpus", cpus), ("mem", 64.0)]);
     task["resources"][0]["revocable"] = json!({});

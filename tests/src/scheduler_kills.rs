@@ -1,5 +1,5 @@
-//! kill -9 of scheduler, master and agents at random moments while jobs run, and agents that are cut off and return: no
-//! service has too many tasks, none is lost, and each task of a batch succeeds once.
+//! Kills of scheduler, master and agents at random times while jobs run, and agents that are cut off and return: no service
+//! has too many tasks, no task is lost, and each task of a batch succeeds once.
 //!
 //! Entered through [`run`], by a scenario with a few kills and by an example with very many.
 
@@ -20,7 +20,7 @@ use crate::{Cluster, Setup, http};
 const SETTLE_LIMIT: Duration = Duration::from_secs(180);
 /// The longest pause between two kills, in ms.
 const PAUSE_MS_MAX: u64 = 1_500;
-/// An agent that does not answer is unreachable after two seconds.
+/// Flags by which a silent agent is unreachable after two seconds.
 const MASTER_FLAGS: [&str; 4] = [
     "--agent_ping_timeout=1secs",
     "--max_agent_ping_timeouts=2",
@@ -30,7 +30,7 @@ const MASTER_FLAGS: [&str; 4] = [
 /// The time for which an agent stays cut off after it is unreachable.
 const CUT: Duration = Duration::from_secs(1);
 const CUT_LIMIT: Duration = Duration::from_secs(30);
-/// Instances above its count that the service may have.
+/// Instances that the service may have above its count.
 const SURGE: usize = 1;
 
 /// The observations of a run.
@@ -39,11 +39,11 @@ pub struct Report {
     pub kills_of_scheduler: usize,
     pub kills_of_master: usize,
     pub kills_of_agents: usize,
-    /// Agents that were unreachable for a while.
+    /// The number of agents that were unreachable for a while.
     pub cuts: usize,
-    /// The most tasks of the service that lived at once.
+    /// The largest number of live tasks of the service.
     pub most: usize,
-    /// Looks at how many lived.
+    /// The number of checks of live tasks.
     pub looks: usize,
     pub settled_after: Duration,
 }
@@ -148,7 +148,7 @@ fn cut(cluster: &Cluster, agent: &Daemon) {
     kill(pid, Signal::SIGCONT).expect("the agent is there");
 }
 
-/// Whether the master lists the agent that listens at this address, connected or not.
+/// Whether the master lists the agent at this address, connected or not.
 fn is_listed(cluster: &Cluster, agent: &Daemon) -> bool {
     let page = cluster.master.page("/slaves").json();
     let all = page["slaves"].as_array().into_iter().flatten();

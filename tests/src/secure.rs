@@ -1,4 +1,4 @@
-//! Certificates, credentials and ACLs for a secured cluster, and a client with them.
+//! Certificates, credentials and ACLs for a secured cluster, and a client that uses them.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::http::{Answer, answer};
 /// The time limit for an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An authority, with the folder that it writes to.
+/// A certificate authority with its folder.
 #[derive(Debug)]
 pub struct Authority {
     dir: PathBuf,
@@ -21,7 +21,7 @@ pub struct Authority {
     pem: String,
 }
 
-/// A certificate and its key.
+/// A certificate, with its private key.
 #[derive(Debug, Clone)]
 pub struct Pair {
     pub certificate: PathBuf,
@@ -29,7 +29,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The flags of a daemon that serves it.
+    /// Returns the flags of a daemon that serves the certificate.
     pub fn flags(&self) -> [String; 2] {
         [
             format!("--ssl_cert_file={}", self.certificate.display()),
@@ -53,7 +53,7 @@ impl Authority {
         }
     }
 
-    /// The file with the authority's own certificate.
+    /// Returns the file with the authority's own certificate.
     pub fn file(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
@@ -73,7 +73,7 @@ impl Authority {
         pair
     }
 
-    /// GET or POST as a principal, over TLS.
+    /// Sends a GET or POST as a principal, over TLS.
     pub fn ask(
         &self,
         method: &str,
@@ -92,7 +92,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes a client that trusts the authority with this certificate, in PEM form.
+    /// Creates a client that trusts the authority with this certificate, in PEM form.
     pub fn new(authority: &[u8]) -> Self {
         let root = Certificate::from_pem(authority).expect("a certificate");
         let tls = TlsConfig::builder()
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// GET or POST as a principal, over TLS.
+    /// Sends a GET or POST as a principal, over TLS.
     pub fn ask(
         &self,
         method: &str,
@@ -128,7 +128,7 @@ impl Client {
         self.send(method, url, &headers, body)
     }
 
-    /// A request with these headers and no others.
+    /// Sends a request with exactly these headers.
     pub fn send(
         &self,
         method: &str,
@@ -145,14 +145,14 @@ impl Client {
     }
 }
 
-/// A file that nobody but its owner may read.
+/// Writes a file that is readable by its owner only.
 pub fn write_private(path: &Path, text: &str) {
     std::fs::write(path, text).expect("a file");
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(path, mode).expect("a mode");
 }
 
-/// A file of credentials with these principals and their secrets.
+/// Writes a file of credentials with these principals and their secrets.
 pub fn credentials(path: &Path, principals: &[(&str, &str)]) {
     let lines = principals.iter().map(|(principal, secret)| {
         let hash = SecretHash::of(secret.as_bytes(), [9; 16]).expect("a hash");

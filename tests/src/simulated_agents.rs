@@ -21,7 +21,7 @@ pub const KEPT: &str = "keep";
 /// The default resources of each agent: more than any number of tasks takes.
 pub const PLENTY: &str = "cpus:1000000;mem:100000000";
 
-/// Frames of one agent that wait for the socket.
+/// Frames of one agent that wait for its socket.
 pub const FRAMES_MAX: usize = 4_096;
 
 /// The number of agents that share a socket; each has a stream of its own.
@@ -96,7 +96,7 @@ fn answer(order: master_frame::Message) -> Option<agent_frame::Message> {
     }
 }
 
-/// A message as it goes over the wire.
+/// Encodes a message for the wire.
 pub fn frame(message: agent_frame::Message) -> AgentFrame {
     AgentFrame {
         message: Some(message),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
 
-/// A small file system.
+/// A small file system, for tests of full disks.
 #[derive(Copy, Clone, Debug)]
 pub enum SmallDisk {
     /// A file system in memory, with these options: `size=16m`.
@@ -21,22 +21,22 @@ pub enum SmallDisk {
     /// A file system on a loop device, with a journal.
     Journaled {
         mib: u64,
-        /// The command line that makes it; the image comes last.
+        /// The command line that creates it; the image comes last.
         make: &'static [&'static str],
-        /// The options of its mount, `loop` among them.
+        /// The options of its mount, including `loop`.
         options: &'static str,
     },
 }
 
 impl SmallDisk {
-    /// Makes the folder and mounts it there. The loop device goes when it is unmounted.
+    /// Creates the folder and mounts the file system there. The loop device is released at the unmount.
     pub fn mount_at(self, dir: &Path) {
         std::fs::create_dir(dir).expect("a directory");
         match self {
             Self::Tmpfs(_) => {}
             Self::Ext4 { mib, inodes } => {
                 let inodes = inodes.to_string();
-                // Without room for root alone: an agent is not to live on that.
+                // The file system has no room for root alone: an agent must not depend on such room.
                 let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-N", inodes.as_str()];
                 make_image(&Self::image(dir), mib, &make);
             }
@@ -58,7 +58,7 @@ impl SmallDisk {
         }
     }
 
-    /// The file behind a folder that is on a loop device.
+    /// Returns the image file of a folder on a loop device.
     pub(crate) fn image(dir: &Path) -> PathBuf {
         dir.with_extension("image")
     }
@@ -96,7 +96,7 @@ impl Filler {
         Self { folder, files: 0 }
     }
 
-    /// Takes all bytes that are left.
+    /// Fills all remaining bytes.
     pub fn fill_bytes(&mut self) {
         let path = self.folder.join("bytes");
         let file = File::options().create(true).append(true).open(path);
@@ -108,14 +108,14 @@ impl Filler {
         let _ = file.sync_all();
     }
 
-    /// Takes all inodes that are left.
+    /// Fills all remaining inodes.
     pub fn fill_inodes(&mut self) {
         while File::create(self.folder.join(format!("inode-{}", self.files))).is_ok() {
             self.files += 1;
         }
     }
 
-    /// Gives all that was taken back.
+    /// Frees all filled bytes and inodes.
     pub fn remove(self) {
         std::fs::remove_dir_all(&self.folder).expect("removed");
     }

@@ -1,4 +1,4 @@
-//! Consistency check of a live master: one snapshot of its state, and whether its sums agree.
+//! A consistency check of a live master: one snapshot of its state, whose sums must agree.
 
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::response::GetState;
@@ -33,7 +33,7 @@ fn has_ended(task: &Task) -> bool {
 }
 
 impl StateCheck {
-    /// The master's, unless it is away.
+    /// Reads the master's state, or returns `None` if the master is away.
     pub fn read(url: &str) -> Option<Self> {
         let question = Call {
             r#type: Some(call::Type::GetState.into()),

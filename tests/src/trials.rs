@@ -6,7 +6,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::{Missing, daemon, network};
 
-/// The number of tests that run at once, where each has a network of its own. Most tests wait for most of their time.
+/// The number of tests in parallel, where each has its own network. Most tests wait most of the time.
 const AT_ONCE: usize = 5;
 
 /// A test: its name, its needs of the machine, its function.
@@ -24,7 +24,7 @@ macro_rules! scenarios {
     (@body $test:path = $body:expr) => { $body };
 }
 
-/// Modules of tests, as groups of their names.
+/// Modules of tests as groups of test names.
 #[macro_export]
 macro_rules! groups {
     ($($($module:ident)::+),+ $(,)?) => {
@@ -32,7 +32,7 @@ macro_rules! groups {
     };
 }
 
-/// Needs nothing in particular of the machine.
+/// Returns no reason: a test for every machine.
 pub fn anywhere() -> Missing {
     None
 }
@@ -77,7 +77,8 @@ pub fn run(groups: &[(&str, &[Scenario])], measuring: &[&str], waiting: &[&str])
     }
 }
 
-/// Whether all of these that the command line names succeeded; it may also give another number of threads.
+/// Runs the tests that the command line names, and returns whether all succeeded; the command line may set another number
+/// of threads.
 fn run_with(trials: Vec<Trial>, threads: usize) -> bool {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(threads));

@@ -27,7 +27,7 @@ const OF_EXECUTOR: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 8192.0)];
 #[derive(Debug)]
 pub struct Report {
     pub updates: usize,
-    /// Updates that came again, since their acknowledgement was lost with a master.
+    /// The number of updates that were resent because their acknowledgement was lost with a master.
     pub repeated: usize,
     pub kills: usize,
     /// The time from when all tasks could end until the last end was reported.
@@ -37,7 +37,7 @@ pub struct Report {
 /// The framework, and its updates.
 struct Scheduler {
     framework: Framework,
-    /// States of each task in the order in which they came first, and the updates by which they did.
+    /// The states of each task in the order of their first arrival, with the updates that brought them.
     told: BTreeMap<String, Vec<(String, String)>>,
     repeated: usize,
 }
@@ -96,7 +96,7 @@ pub fn run(tasks: usize, kills: usize) -> Result<Report, String> {
 }
 
 impl Scheduler {
-    /// Launches all, and waits until they run.
+    /// Launches all tasks, and waits until they run.
     fn launch(&mut self, tasks: usize, gate: &Path) -> Result<(), String> {
         let command = format!("read line < {}; exit 0", gate.display());
         let mut launched = 0;
@@ -124,7 +124,7 @@ impl Scheduler {
         last.filter(|(state, _)| state == "TASK_FINISHED").count()
     }
 
-    /// Takes updates until this holds.
+    /// Handles updates until this condition holds.
     fn until(&mut self, holds: impl Fn(&Self) -> bool) -> Result<(), String> {
         let is_update = |event: &Value| event["type"] == "UPDATE";
         while !holds(self) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Pause between two looks.
+/// The pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `probe` returns a value; panics with `what` when that takes longer than `limit`. However long this process
@@ -19,7 +19,7 @@ pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Opt
     }
 }
 
-/// Waits until `condition` holds, the last look as in [`eventually`]; whether it did within `limit`.
+/// Waits until `condition` holds, with a last check as in [`eventually`], and returns whether it did within `limit`.
 pub fn holds(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {

@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A reason shorter than this explains nothing.
+/// The length below which a reason explains nothing.
 const REASON_BYTES_MIN: usize = 15;
 /// The divisor of a page's names that gives the maximum of open ones.
 const OPEN_IN: usize = 10;
 
-/// Tests of the allocator that are a transcript each.
+/// Tests of the allocator, each a transcript.
 const TRANSCRIPTS: &str = "meseta-allocator/scenarios";
 const TRANSCRIPTS_FOLDER: &str = "master/allocator/tests/scenarios";
 /// The statements of the founding documents.
 const STATEMENTS: &str = "docs/dev/seeds.md";
-/// The table of faults, and their numbers.
+/// The table of faults, with their numbers.
 const FAULTS: &str = "docs/faults.md";
 const FAULT_NUMBERS: [std::ops::RangeInclusive<u32>; 6] =
     [1..=18, 20..=27, 30..=39, 40..=54, 60..=71, 80..=89];
@@ -129,7 +129,7 @@ impl Targets {
         let mut modules: Vec<_> = path.split("::").collect();
         let function = modules.pop()?;
         let known = files.iter().any(|(file, text)| {
-            // The cheap question first: it is about this file alone.
+            // The cheap check comes first: it needs this file only.
             is_test(function, text)
                 && modules
                     .iter()
@@ -139,7 +139,7 @@ impl Targets {
     }
 }
 
-/// Whether a module of that name is on the way to a file, or in it, or is how trials are grouped.
+/// Whether a module of that name is on the path to a file, in the file, or a group of trials.
 fn is_in(module: &str, file: &Path, text: &str, files: &[(PathBuf, String)]) -> bool {
     file.with_extension("")
         .components()
@@ -165,7 +165,7 @@ fn is_test(function: &str, text: &str) -> bool {
     })
 }
 
-/// Whether a `scenarios!`, `tests!` or `targets!` of that file has the function.
+/// Whether a `scenarios!`, `tests!` or `targets!` of that file lists the function.
 fn is_listed(function: &str, text: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let lists = |opening, end| {

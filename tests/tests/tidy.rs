@@ -1,4 +1,4 @@
-//! The repository checks itself: layering, dependencies, first lines, lengths, links, leftovers.
+//! The repository's own checks: layering, dependencies, first lines, lengths, links, leftovers.
 
 #[path = "tidy/alerts.rs"]
 mod alerts;
@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Lines of a source file before its tests; beyond this it is asking to be a folder.
+/// Lines of a source file before its tests; a longer file should be a folder.
 const FILE_LINES_MAX: usize = 600;
 /// Lines of a file of tests; beyond this it has more than one subject.
 const TEST_FILE_LINES_MAX: usize = 700;
-/// Lines of a function, signature and closing brace included.
+/// Lines of a function, including its signature and closing brace.
 const FUNCTION_LINES_MAX: usize = 100;
 
 /// The permitted dependencies among our crates: down only.
@@ -149,7 +149,7 @@ const IMPURE_DEPENDENCIES: &[&str] = &[
     "meseta-daemon",
     "meseta-proto",
 ];
-/// `isolators` touches the kernel, and nothing but the kernel.
+/// Crates that `isolators` must not use, because it only handles the kernel.
 const NOT_IN_ISOLATORS: &[&str] = &["tokio", "hyper", "axum", "tonic", "prost", "http", "redb"];
 
 fn root() -> PathBuf {
@@ -159,7 +159,7 @@ fn root() -> PathBuf {
         .into()
 }
 
-/// Files under version control, or about to be, with this ending.
+/// Returns files with this extension under version control, or about to be.
 fn files(ending: &str) -> Vec<PathBuf> {
     let listed = Command::new("git")
         .args([
@@ -199,7 +199,7 @@ fn assert_none(what: &str, found: Vec<String>) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }
 
-/// Direct dependencies by package, without those for tests.
+/// Returns direct dependencies by package, without those for tests.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--offline"])
@@ -387,7 +387,7 @@ const RETIRED_PHRASES: &[(&str, &str)] = &[
     ("who may come in", "authentication"),
 ];
 
-/// The retired words and phrases of a line, which may be code.
+/// Returns the retired words and phrases of a line, which may be code.
 fn retired(line: &str) -> Vec<String> {
     let line = line.to_lowercase();
     let words: BTreeSet<_> = line
@@ -449,7 +449,7 @@ fn short_docs(text: &str) -> Vec<(usize, &str)> {
 fn doc_comments_say_something() {
     let mut short = Vec::new();
     for path in files("rs") {
-        // There they are the help of flags and verbs.
+        // In that folder comments are the help of flags and verbs.
         if path.starts_with(root().join("cli/src")) {
             continue;
         }
@@ -532,7 +532,7 @@ fn every_decision_is_listed() {
     assert_none("docs/decisions/README.md does not list", missing);
 }
 
-/// A page that the summary does not name is not in the book, and is found by no search there.
+/// A page that the summary omits is not in the book, and no search finds it there.
 #[test]
 fn every_page_is_in_the_book() {
     let folder = root().join("docs");

@@ -11,9 +11,9 @@ const ZEROES_MAX: u64 = 64;
 pub(crate) enum Harm {
     /// Changes up to three bits of the file.
     Flip,
-    /// The end is gone.
+    /// The file's end is cut off.
     Cut,
-    /// A part is zero.
+    /// A part of the file is overwritten with zeroes.
     Zeroes,
     Empty,
     Garbage,

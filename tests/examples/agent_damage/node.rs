@@ -17,7 +17,7 @@ use super::damage::Harm;
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0), ("disk", 2.0)];
 const LIMIT: Duration = Duration::from_secs(30);
-/// Executors, and the tasks of each.
+/// The names of executors, with the tasks of each.
 const EXECUTORS: [(&str, &[&str]); 5] = [
     ("plain", &["plain"]),
     ("other", &["other"]),
@@ -31,7 +31,7 @@ const EXECUTORS: [(&str, &[&str]); 5] = [
 pub(crate) struct Trial {
     /// Whether the log names the file.
     pub(crate) is_named: bool,
-    /// Executors that are gone.
+    /// Executors that were lost.
     pub(crate) lost: Vec<String>,
     pub(crate) wrong: Vec<String>,
     pub(crate) log: String,
@@ -47,10 +47,10 @@ impl Trial {
 pub(crate) struct Node {
     observed: Observed,
     agent: String,
-    /// Executors that live, and the names of their tasks: each time another.
+    /// Live executors with the names of their tasks; each name is used once.
     live: BTreeMap<String, Vec<String>>,
     number: usize,
-    /// The process of each task, and when it began.
+    /// The process of each task, with its start time.
     processes: BTreeMap<String, (i32, u64)>,
     /// The first contents of each file.
     old: BTreeMap<PathBuf, Vec<u8>>,
@@ -247,7 +247,7 @@ impl Node {
             .map(|(name, _)| name.clone())
     }
 
-    /// Waits until the agent is registered; whether it is.
+    /// Waits for the agent's registration, and returns whether it came.
     fn until_back(&mut self) -> bool {
         wait::holds(LIMIT, || {
             self.observed.take_events(Duration::from_millis(10));
@@ -281,14 +281,14 @@ impl Node {
         left
     }
 
-    /// The page of the containers that run.
+    /// Returns the page of the running containers.
     fn containers_of_agent(&self) -> Option<String> {
         let url = format!("{}/containers", self.observed.cluster.agent().url);
         let answer = http::try_get(&url).ok()?;
         (answer.status == 200).then(|| answer.text())
     }
 
-    /// The id of the container of a task's executor.
+    /// Returns the id of the container of a task's executor.
     fn container_of(&self, id: &str) -> String {
         let container = &self.observed.containers[id];
         let outer = match container["parent"]["value"].as_str() {

@@ -95,14 +95,14 @@ fn options(mut given: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Names of points, a line each: `mkdir WORK/run #1`.
+/// Reads names of points, one on each line: `mkdir WORK/run #1`.
 fn listed(file: &str) -> Result<BTreeSet<String>, String> {
     let text = std::fs::read_to_string(file);
     let text = text.map_err(|error| format!("--listed={file} cannot be read: {error}"))?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// `1/4`: the second of four parts.
+/// Parses a share such as `1/4`: the second of four parts.
 fn share(text: &str) -> Result<(u64, u64), String> {
     let parts = text.split_once('/');
     let numbers = parts.and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 const GROWER: &str = "grower-x";
 /// The memory of an executor and a task in it, in MB.
 const GROWER_MB: u64 = 32 + 32;
-/// Files that a sandbox has which takes a while to be collected.
+/// Files of a sandbox whose collection takes a while.
 const FILES: usize = 2000;
 
 /// The activity during which the agent is killed.
@@ -40,7 +40,7 @@ struct Round<'a> {
     agents: &'a [String],
     source: &'a str,
     dice: &'a mut Dice,
-    /// Tasks that are to be over when it is.
+    /// Tasks that must end within the round.
     ids: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn run(kills: usize, mut dice: Dice) -> Outcome {
     observed.judge()
 }
 
-/// The id that an agent has for its master.
+/// Returns the id that the master has given an agent.
 fn id_of(agent: &meseta_tests::daemon::Daemon) -> String {
     let state = agent.page("/state").json();
     state["id"].as_str().expect("an id").to_owned()
@@ -141,7 +141,7 @@ impl Round<'_> {
         self.observed.accept(offers, &launch);
     }
 
-    /// Kills an agent within this time from now.
+    /// Kills an agent at a random time within this limit.
     fn kill_within(&mut self, index: usize, limit_ms: u64) {
         let pause = Duration::from_millis(self.dice.roll(limit_ms));
         self.observed.take_events(pause);
@@ -216,7 +216,7 @@ fn memory_limit(observed: &Observed, container: &str) -> Option<u64> {
         .find_map(|text| text.trim().parse().ok())
 }
 
-/// Sandboxes with many files are collected when the agent is killed.
+/// Kills the agent during the collection of sandboxes with many files.
 fn collecting(round: &mut Round<'_>) -> Option<()> {
     let (offer, offers) = round.observed.offer_of(&round.agents[0], ENOUGH)?;
     let many = format!("mkdir many; (cd many; seq {FILES} | xargs touch)");

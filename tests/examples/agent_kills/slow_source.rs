@@ -1,4 +1,4 @@
-//! A source of files that gives them slowly, so that a kill comes while they are fetched.
+//! A slow source of files, so that a kill comes during their fetch.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ pub(crate) const BYTES: usize = 1 << 20;
 const PIECES: usize = 16;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Serves for as long as this program runs; the URL.
+/// Starts the server for the lifetime of this program, and returns its URL.
 pub(crate) fn start() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/blob", listener.local_addr().expect("an address"));

@@ -69,7 +69,7 @@ pub(crate) fn run(kills: usize, mut dice: Dice) -> Outcome {
     observed.judge()
 }
 
-/// Launches all, by kind; their names.
+/// Launches all tasks by kind, and returns their names.
 fn launch_all(observed: &mut Observed, agent: &str) -> Vec<String> {
     let least = [("cpus", 8.0), ("mem", 4096.0), ("disk", 512.0)];
     let (offer, offers) = observed.offer_of(agent, &least).expect("an offer");
@@ -162,7 +162,7 @@ fn volume(id: &str) -> Value {
     volume
 }
 
-/// Gives a task a check of health and another, by turns of each kind.
+/// Gives a task a health check and a check, whose kinds alternate.
 fn check(task: &mut Value, number: usize, port: u16) {
     let often = json!({"interval_seconds": 0.5, "delay_seconds": 0.0, "timeout_seconds": 120.0});
     let with = |mut part: Value, more: &Value| {
@@ -259,7 +259,7 @@ fn come_and_go(observed: &mut Observed, agent: &str, round: usize) {
     }
 }
 
-/// Supervisors of this cluster's containers, the launcher left out.
+/// Returns the supervisors of this cluster's containers, without the launcher.
 fn supervisors(observed: &Observed) -> BTreeSet<i32> {
     let all = kernel::processes_below(&observed.cluster.cgroups_root);
     let tasks: BTreeSet<i32> = kernel::tasks_below(&observed.cluster.cgroups_root)
@@ -288,7 +288,7 @@ fn settle(observed: &mut Observed, baseline: &Baseline, number: usize) {
     observed.wrong.append(&mut wrong);
 }
 
-/// Lets all end, and looks whether anything of them is left.
+/// Ends all tasks, and checks that they leave nothing behind.
 fn end_all(observed: &mut Observed, ids: &[String]) {
     observed.standing.clear();
     ids.iter().for_each(|id| observed.open_gate(id));
@@ -307,7 +307,7 @@ fn end_all(observed: &mut Observed, ids: &[String]) {
                 .push(format!("the data of {id} is not there"));
         }
     }
-    // Executors of frameworks live on without tasks.
+    // The executors of frameworks outlive their tasks.
     let subscribed = std::mem::take(&mut observed.frameworks);
     subscribed.iter().for_each(Framework::teardown);
     let empty = wait::holds(LIMIT, || {

@@ -10,7 +10,7 @@ use crate::board::{Board, Term};
 use crate::cluster::Cluster;
 use crate::scheduler::{Desk, Told};
 
-/// The longest that a page is waited for.
+/// The time limit of a request for a page.
 const LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two questions to agents about the master that they obey.
 const EPOCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Follows which epoch each agent obeys until all is over; it may never fall.
+/// Follows the epoch that each agent obeys until the end of the run; an epoch must not decrease unless allowed.
 pub(crate) fn follow_epochs(board: &Board, agents: &[String], may_fall: bool) {
     let mut highest = vec![0; agents.len()];
     while !board.is_over() {
@@ -56,7 +56,7 @@ pub(crate) struct Recovery {
     pub(crate) not: Option<Term>,
     /// The time until all agents were with the leading master.
     pub(crate) agents: Option<Duration>,
-    /// The framework is with it.
+    /// The time until the framework was with the leading master.
     pub(crate) framework: Option<Duration>,
     /// The time until all long tasks ran, as the master sees them, and all masters answered.
     pub(crate) whole: Option<Duration>,
@@ -118,7 +118,7 @@ fn running_long(board: &Board, leader: Term) -> Option<usize> {
     Some(list(&tasks, "tasks").iter().filter(runs).count())
 }
 
-/// Whether long tasks still are the processes that they were.
+/// Returns the long tasks that are no longer their original processes.
 pub(crate) fn restarted(
     before: &BTreeMap<usize, (i32, u64)>,
     now: &BTreeMap<usize, (i32, u64)>,

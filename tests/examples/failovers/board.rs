@@ -11,7 +11,7 @@ use meseta_tests::http;
 
 /// The pause between two questions to each master.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The longest that a master is waited for.
+/// The time limit of a request to a master.
 const LIMIT: Duration = Duration::from_millis(500);
 /// The age at which an answer says nothing about the present.
 const FRESH: Duration = Duration::from_secs(1);
@@ -40,9 +40,9 @@ struct Said {
 struct Known {
     starts: Vec<u32>,
     said: Vec<Option<Said>>,
-    /// Terms in the order in which they were known, and since when.
+    /// Known terms in the order of discovery, with the time of each.
     terms: Vec<(Term, Instant)>,
-    /// Terms that ended on a host that was cut off.
+    /// Terms that ended on an isolated host.
     cut_off: Vec<Term>,
     wrong: Vec<String>,
 }
@@ -72,7 +72,7 @@ impl Board {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends everything that goes by this board.
+    /// Ends the whole run.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -81,14 +81,14 @@ impl Board {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// A master is about to be started again.
+    /// Notes that a master is about to be restarted.
     pub(crate) fn restarts(&self, master: usize) {
         let mut known = self.known();
         known.starts[master] += 1;
         known.said[master] = None;
     }
 
-    /// The present start of a master.
+    /// Returns the present term of a master.
     pub(crate) fn term(&self, master: usize) -> Term {
         let start = self.known().starts[master];
         Term { master, start }
@@ -134,7 +134,7 @@ impl Board {
         }
     }
 
-    /// The term that leads now, as far as is known.
+    /// Returns the present leader's term, as far as known.
     pub(crate) fn leader(&self) -> Option<Term> {
         let known = self.known();
         let (term, _) = *known.terms.last()?;

@@ -14,7 +14,7 @@ use crate::offers::AGENT_CPUS;
 use crate::options::Options;
 
 pub(crate) const MASTERS: u8 = 3;
-/// Numbers of hosts of each kind begin with these.
+/// The first host numbers of each kind.
 const MASTER_HOSTS: u8 = 11;
 const ETCD_HOSTS: u8 = 21;
 const AGENT_HOSTS: u8 = 31;
@@ -34,7 +34,7 @@ pub(crate) struct Master {
     ended: Option<Instant>,
 }
 
-/// Everything that runs. The fields end in this order.
+/// All processes of the cluster. The fields are dropped in this order.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) masters: Vec<Master>,
@@ -118,7 +118,7 @@ impl Cluster {
         self.path.join("marks")
     }
 
-    /// Starts masters again that have ended a while ago; to be called all the time.
+    /// Restarts masters that ended some time ago; must be called continually.
     pub(crate) fn tend(&mut self, board: &Board) {
         for (number, master) in self.masters.iter_mut().enumerate() {
             if !master.daemon.has_ended() {
@@ -149,7 +149,7 @@ impl Cluster {
         pids.filter_map(identity).collect()
     }
 
-    /// Leaves the directory with all logs where it is.
+    /// Keeps the directory with all logs.
     pub(crate) fn keep(&mut self) -> &Path {
         if let Some(dir) = self.dir.take() {
             let _path = dir.keep();

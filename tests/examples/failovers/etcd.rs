@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// The size in bytes above which etcd accepts no more writes.
 const QUOTA_BYTES: usize = 64 << 20;
-/// A value that etcd still takes.
+/// The size of a large value that etcd still accepts.
 const FILLER_BYTES: usize = 1 << 20;
 const FILLER: &str = "/filler/";
 const ANSWERS_LIMIT: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it on these hosts and waits until it answers.
+    /// Starts etcd on these hosts, and waits until it responds.
     pub(crate) fn start(hosts: Vec<Host>, dir: PathBuf) -> anyhow::Result<Self> {
         let peers: Vec<_> = hosts
             .iter()
@@ -109,7 +109,7 @@ impl Etcd {
         self.dir.join(format!("etcd{number}-{}", self.restored))
     }
 
-    /// Waits until all members that run answer.
+    /// Waits until all running members respond.
     pub(crate) fn wait(&self) -> anyhow::Result<()> {
         let is_healthy = |member: &Member| {
             let url = format!("{}/health", member.url());
@@ -142,7 +142,7 @@ impl Etcd {
         }
     }
 
-    /// The member that leads the others.
+    /// Returns the leader among the members.
     pub(crate) fn leading_member(&self) -> anyhow::Result<usize> {
         let told = self.ctl(&["endpoint", "status", "--write-out=json"])?;
         let told: Value = serde_json::from_slice(&told.stdout)?;
@@ -165,7 +165,7 @@ impl Etcd {
     fn ctl_with(&self, arguments: &[&str], input: &[u8]) -> anyhow::Result<Output> {
         let mut child = Command::new("etcdctl")
             .arg(format!("--endpoints={}", self.endpoints()))
-            // A busy machine takes longer than the usual five.
+            // A busy machine needs more than the default five seconds.
             .arg("--command-timeout=30s")
             .args(arguments)
             .env("ETCDCTL_API", "3")
@@ -175,7 +175,7 @@ impl Etcd {
             .spawn()
             .context("failed to run etcdctl")?;
         if let Some(mut stdin) = child.stdin.take() {
-            // It may have ended without reading.
+            // The child may have ended without reading its input.
             let _ = stdin.write_all(input);
         }
         let output = child.wait_with_output()?;
@@ -186,7 +186,7 @@ impl Etcd {
         Ok(output)
     }
 
-    /// The lease by which the leader's key lives.
+    /// Returns the lease of the leader's key.
     pub(crate) fn leaders_lease(&self) -> anyhow::Result<String> {
         let told = self.ctl(&["get", "/meseta/leader", "--write-out=json"])?;
         let told: Value = serde_json::from_slice(&told.stdout)?;
@@ -220,7 +220,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Makes etcd forget all its history.
+    /// Removes all history from etcd.
     pub(crate) fn compact(&self) -> anyhow::Result<()> {
         let told = self.ctl(&["get", "/meseta/leader", "--write-out=json"])?;
         let told: Value = serde_json::from_slice(&told.stdout)?;
@@ -229,7 +229,7 @@ impl Etcd {
         self.ctl(&["compaction", &revision]).map(drop)
     }
 
-    /// Saves its state to a file.
+    /// Saves the state of etcd to a file.
     pub(crate) fn save(&self) -> anyhow::Result<()> {
         let file = self.dir.join("snapshot.db");
         let _ = std::fs::remove_file(&file);

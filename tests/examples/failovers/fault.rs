@@ -27,11 +27,11 @@ pub(crate) enum Fault {
     EtcdFull,
     /// etcd forgets its history.
     EtcdCompacted,
-    /// etcd is given a state of before.
+    /// etcd receives an earlier state.
     EtcdRestored,
 }
 
-/// Name on the command line, and how often in the usual plan.
+/// The names on the command line, with the number of times in the usual plan.
 const NAMES: &[(Fault, &str, usize)] = &[
     (Fault::LeaderKilled, "kill", 30),
     (Fault::LeaderIsolated, "isolate", 10),
@@ -72,7 +72,7 @@ impl Fault {
             .collect()
     }
 
-    /// Whether another start of a master has to lead afterwards.
+    /// Whether another start of a master must lead after the fault.
     pub(crate) fn deposes(self) -> bool {
         !matches!(
             self,

@@ -8,7 +8,7 @@ use meseta_tests::acknowledged::Writes;
 
 use crate::board::Board;
 
-/// The pause between two writes.
+/// The pause between two writes to the ledger.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// The number of attempts to read an unavailable page.
 const TRIES: usize = 100;
@@ -32,7 +32,7 @@ impl Ledger {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes until all is over.
+    /// Writes until the end of the run.
     pub(crate) fn run(&self, board: &Board) {
         while !board.is_over() && !self.is_retired() {
             if let Some(leader) = board.leader() {
@@ -45,7 +45,7 @@ impl Ledger {
         }
     }
 
-    /// Ends the writing and the checks: the registry is about to be given an earlier state.
+    /// Ends the writes and the checks: the registry is about to receive an earlier state.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl Ledger {
                 result = writes.settle(&board.urls[leader.master]);
             }
             match &result {
-                // Nothing was found out.
+                // The check gave no result.
                 Err(why) if why.starts_with("GET") || why.starts_with("no ") => {}
                 _ => return result,
             }

@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<ExitCode> {
     result
 }
 
-/// Runs the plan beside all that watches and works.
+/// Runs the plan, in parallel to all watchers and workers.
 fn audited(options: &Options, board: &Board, cluster: &mut Cluster) -> anyhow::Result<ExitCode> {
     let (pulse, desk) = (Pulse::default(), Desk::default());
     let ledger = Ledger::new(options.seed);

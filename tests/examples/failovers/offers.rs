@@ -1,4 +1,4 @@
-//! The offers that a framework has, and that nothing of an agent is offered twice.
+//! The offers of a framework, and a check that no resource of an agent is offered twice.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// The CPUs of each agent.
 pub(crate) const AGENT_CPUS: f64 = 16.0;
-/// Sums of tenths are this exact.
+/// The precision of sums of tenths.
 const ROUNDING: f64 = 1e-6;
 
 #[derive(Debug, Default)]

@@ -13,12 +13,12 @@ const USAGE: &str = "failovers [--seed=7] [--members=1|3] [--agents=3] [--tasks=
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Decides the order of the faults and when they come.
+    /// The seed of the order and the times of the faults.
     pub(crate) seed: u64,
     /// The number of etcd members.
     pub(crate) members: u8,
     pub(crate) agents: u8,
-    /// Tasks that run from the beginning to the end.
+    /// Tasks that run for the whole time.
     pub(crate) tasks: usize,
     /// The duration of a network cut.
     pub(crate) hold: Duration,
@@ -26,9 +26,9 @@ pub(crate) struct Options {
     pub(crate) stop: Duration,
     /// The duration of the absence of the whole etcd.
     pub(crate) away: Duration,
-    /// The longest that a cluster may be without a leader that serves after most faults.
+    /// The longest time without a serving leader after most faults.
     pub(crate) bar: Duration,
-    /// Whether the directory with all logs stays.
+    /// Whether the directory with all logs is kept.
     pub(crate) keep: bool,
     pub(crate) plan: Vec<(Fault, usize)>,
 }

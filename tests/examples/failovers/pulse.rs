@@ -13,9 +13,9 @@ use crate::board::{Board, Term};
 
 /// The pause between two writes that are answered at once.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// The longest that a write waits for its answer.
+/// The time limit of a write.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The longest that a check waits for its answer.
+/// The time limit of a check.
 const CHECK_LIMIT: Duration = Duration::from_secs(5);
 /// The number of writes after which everything written is read.
 const READ_BACK: u32 = 5;
@@ -40,7 +40,7 @@ impl Register {
     }
 }
 
-/// A write that was acknowledged.
+/// An acknowledged write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     pub(crate) term: Term,
@@ -51,7 +51,7 @@ pub(crate) struct Acknowledged {
 struct Written {
     registers: Vec<Register>,
     acknowledged: Vec<Acknowledged>,
-    /// Writes that were answered with 503.
+    /// Writes with the response 503.
     refused: usize,
 }
 
@@ -65,7 +65,7 @@ impl Pulse {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes until all is over.
+    /// Writes until the end of the run.
     pub(crate) fn run(&self, board: &Board) {
         let roles = usize::try_from(ROLES).unwrap_or_default();
         self.written().registers = vec![Register::default(); roles];
@@ -141,7 +141,7 @@ impl Pulse {
         }
     }
 
-    /// The first write that was acknowledged after a time, by another term than this.
+    /// Returns the first write that was acknowledged after a time, by a term other than this.
     pub(crate) fn first_after(&self, time: Instant, not: Option<Term>) -> Option<Acknowledged> {
         let written = self.written();
         let all = written.acknowledged.iter().rev();
@@ -149,7 +149,7 @@ impl Pulse {
         after.filter(|one| Some(one.term) != not).last().copied()
     }
 
-    /// The longest time without an acknowledged write that ended after this, and when it ended.
+    /// Returns the longest time without an acknowledged write that ended after this time, with its end.
     pub(crate) fn longest_gap_after(&self, time: Instant) -> (Duration, Instant) {
         let written = self.written();
         let all = written.acknowledged.iter().rev().map(|one| one.at);

@@ -33,7 +33,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     sorted.get(rank - 1).copied()
 }
 
-/// Figures of all faults of a kind.
+/// Prints the figures of all faults, by kind.
 pub(crate) fn table(outcomes: &[Outcome]) {
     let mut kinds: BTreeMap<Fault, Vec<&Outcome>> = BTreeMap::new();
     for outcome in outcomes {

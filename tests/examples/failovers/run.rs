@@ -1,4 +1,4 @@
-//! The course of each fault: inject, wait for a master that serves, mend, and wait until the cluster is whole.
+//! The course of each fault: inject it, wait for a serving master, mend it, and wait until the cluster is whole.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use crate::options::Options;
 use crate::pulse::Pulse;
 use crate::scheduler::Desk;
 
-/// The longest that a cluster may take to be whole again.
+/// The longest time until the cluster is whole again.
 const WHOLE_LIMIT: Duration = Duration::from_secs(120);
-/// The longest that is waited for a master that serves.
+/// The longest wait for a serving master.
 const SERVED_LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Waits until the cluster has all its long tasks.
+    /// Waits until all long tasks of the cluster run.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         let mut recovery = Recovery::default();
         let missing = self.until_whole(Instant::now(), &mut recovery)?;
@@ -61,7 +61,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sleeps a little, unless all is over, while masters that have ended are started again.
+    /// Sleeps a little, unless the run is over, and restarts ended masters meanwhile.
     fn pause(&mut self) -> anyhow::Result<()> {
         ensure!(!self.board.is_over(), "interrupted");
         self.cluster.tend(self.board);
@@ -77,7 +77,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The term that leads, once that is known.
+    /// Returns the leading term, once known.
     fn until_led(&mut self) -> anyhow::Result<Term> {
         let since = Instant::now();
         loop {
@@ -171,7 +171,7 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// A fault after which another start of a master leads; when it began.
+    /// Injects a fault after which another start of a master leads, and returns its time.
     fn depose(&mut self, leader: Term, outcome: &mut Outcome) -> anyhow::Result<Instant> {
         let pid = self.cluster.masters[leader.master].daemon.pid();
         let lease = match outcome.fault {

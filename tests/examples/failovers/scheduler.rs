@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::board::{Board, Term};
 use crate::offers::Offers;
 
-/// The longest that a call waits for its answer.
+/// The time limit of a call.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two launches of short tasks.
 const SHORT_INTERVAL: Duration = Duration::from_millis(500);
@@ -25,10 +25,10 @@ const OFFER_HELD: Duration = Duration::from_secs(1);
 const ASK_AFTER: Duration = Duration::from_secs(15);
 /// The time by which events sent before the framework left a stream have arrived.
 const FORMER_LATE: Duration = Duration::from_secs(1);
-/// Streams that were left and are still listened to.
+/// Former streams that are still read.
 const FORMER_MAX: usize = 4;
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
-/// Short tasks under way at a time.
+/// Concurrent short tasks.
 const SHORT_MAX: usize = 8;
 
 /// The updates of a task.
@@ -89,7 +89,7 @@ impl Desk {
             .unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// Lets it launch no more.
+    /// Stops further launches.
     pub(crate) fn rest(&self) {
         self.rests.store(true, std::sync::atomic::Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ struct Stream {
     offers: Offers,
 }
 
-/// A stream that was left.
+/// A stream that the scheduler has left.
 struct Former {
     term: Term,
     framework: Framework,
@@ -141,7 +141,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Schedules until all is over.
+    /// Schedules until the end of the run.
     pub(crate) fn run(mut self) {
         let mut stream: Option<Stream> = None;
         while !self.board.is_over() {
@@ -176,7 +176,7 @@ impl<'a> Scheduler<'a> {
         framework.call_limit = CALL_LIMIT;
         self.id = Some(framework.id.clone());
         self.desk.set_served_by(Some(term));
-        // Everything that the master knows, once its agents are back.
+        // The question covers every task that the master knows, once its agents are back.
         let all = json!({"type": "RECONCILE", "reconcile": {"tasks": []}});
         let _sent = framework.try_call(all);
         Some(Stream {
@@ -287,7 +287,7 @@ impl<'a> Scheduler<'a> {
         let ids = (there_are..there_are + missing).map(|number| (number, format!("long-{number}")));
         let mut tasks = Vec::new();
         for (number, id) in ids {
-            // By the number its process is found.
+            // The process of a task is found by its number.
             let command = format!("exec sleep {}", long_sleep(number));
             tasks.push(task(offer, &id, &command, SMALL));
             known.insert(id, launched(true, &agent));
@@ -343,7 +343,7 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Asks for tasks that ought to have ended.
+    /// Requests the state of tasks that should have ended.
     fn ask(&self, stream: &Stream) {
         let mut tasks = self.desk.tasks_mut();
         let is_due = |told: &Told| {

@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Bench {
     pub(crate) fleet: Fleet,
     pub(crate) time: Arc<Time>,
-    /// Held for reading while something is measured, and for writing while the master is stopped.
+    /// Held for reading during a measurement, and for writing while the master is stopped.
     pub(crate) master_runs: RwLock<()>,
 }
 
@@ -65,7 +65,7 @@ impl Time {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// An operator interrupted the run.
+    /// Notes that an operator interrupted the run.
     pub(crate) fn interrupt(&self) {
         self.interrupted.store(true, Ordering::Relaxed);
         self.stop();
@@ -109,7 +109,7 @@ impl Tally {
         *lock(&self.0).entry(what.into()).or_default() += 1;
     }
 
-    /// Keeps the highest time, in ms.
+    /// Records the highest time, in ms.
     pub(crate) fn most(&self, what: &str, time: Duration) {
         let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut counts = lock(&self.0);

@@ -18,7 +18,7 @@ pub(crate) struct Sample {
     pub(crate) descriptors: u64,
 }
 
-/// A daemon's first, highest and last.
+/// The first, the highest and the last figures of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Course {
     pub(crate) first: Sample,
@@ -28,7 +28,7 @@ pub(crate) struct Course {
 
 pub(crate) type Courses = BTreeMap<&'static str, Course>;
 
-/// Looks every second until the time is over.
+/// Takes a sample every second until the end of the run.
 pub(crate) fn follow(bench: &Bench) -> Courses {
     let mut courses = Courses::new();
     while !bench.time.is_over() {
@@ -39,7 +39,7 @@ pub(crate) fn follow(bench: &Bench) -> Courses {
     courses
 }
 
-/// Looks until the time for giving back is over, after floods of this length.
+/// Takes samples until the time for releasing memory is over, after floods of this length.
 pub(crate) fn settle(fleet: &Fleet, courses: &mut Courses, length: Duration) {
     let began = Instant::now();
     while began.elapsed() < SETTLE.min(length) {

@@ -26,15 +26,15 @@ const MESSAGES_PAUSE: Duration = Duration::from_secs(2);
 /// The data of a `bulky` status: the maximum that an agent accepts in one call, minus its frame.
 const STATUS_BYTES: usize = 6 * 1024 * 1024 - 4096;
 
-/// Plays an executor until it is killed.
+/// Acts as an executor until it is killed.
 pub(crate) fn run(behaviour: &str, task: &str) -> anyhow::Result<()> {
     let executor = Executor::from_environment()?;
     match behaviour {
-        // Never reads a byte of its stream.
+        // An executor that never reads a byte of its stream.
         "deaf" => executor.deaf(task),
-        // Sends messages as fast as they are taken.
+        // An executor that sends messages as fast as they are accepted.
         "talker" => executor.talker(task),
-        // Reports each task with a status of the maximum size.
+        // An executor that reports each task with a status of the maximum size.
         "bulky" => executor.bulky(),
         _ => bail!("no executor behaves as {behaviour}"),
     }
@@ -87,7 +87,7 @@ impl Executor {
     }
 
     fn running(&self, task: &str, data: Option<Vec<u8>>) -> Call {
-        // Another in each life, and for each task.
+        // The id differs in each life and for each task.
         let mut uuid = [0; 16];
         let id = std::process::id().to_le_bytes();
         let name = task.bytes().rev();

@@ -33,9 +33,9 @@ pub(crate) const REGISTER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The node that only the measured framework uses.
 pub(crate) const OWN: usize = 0;
-/// The node that floods go to and that the measured framework has a share of.
+/// The node that floods target and of which the measured framework has a share.
 pub(crate) const SHARED: usize = 1;
-/// The node that is stopped, killed and started again.
+/// The node that is stopped, killed and restarted.
 pub(crate) const VICTIM: usize = 2;
 pub(crate) const NODES: [&str; 3] = ["own", "shared", "victim"];
 
@@ -54,7 +54,7 @@ const VICTIM_ROLES: [&str; 2] = ["large-launches", "large-statuses"];
 /// Principals that are each used for the first time in the midst of guesses.
 pub(crate) const NEWCOMERS: usize = 20;
 
-/// Any rule will do for the views to be filtered.
+/// Rules, of any content, by which the views are filtered.
 const ACLS: &str = r#"{"permissive": true,
     "view_frameworks": [{"principals": {"values": ["measured"]}, "users": {"type": "ANY"}}]}"#;
 
@@ -69,16 +69,16 @@ pub(crate) struct Fleet {
     pub(crate) victim: Mutex<()>,
 }
 
-/// Moves this process, and all that it starts, to a network of its own; before there are threads.
+/// Moves this process and all its children to a separate network; must be called before threads exist.
 pub(crate) fn leave_network() -> anyhow::Result<()> {
     network::leave()?;
     let address = format!("{ADDRESS}/32");
     network::ip(&["address", "add", &address, "dev", "lo"])?;
-    // Any address of this range is ours, for clients that come from many.
+    // Every address of this range is local, for clients from many addresses.
     network::ip(&["route", "add", "local", "198.18.0.0/16", "dev", "lo"])
 }
 
-/// An address of a hostile client: each flood has a group of its own.
+/// Returns an address of a hostile client: each flood has its own group.
 pub(crate) fn client_address(group: u8, number: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, group, number)
 }
@@ -203,14 +203,14 @@ impl Fleet {
         kernel::kill(lock(&self.nodes[VICTIM]).pid(), signal);
     }
 
-    /// kill -9 and a start with the same files.
+    /// Kills the victim with SIGKILL, and starts it with the same files.
     pub(crate) fn restart_victim(&self) {
         let mut victim = lock(&self.nodes[VICTIM]);
         victim.kill();
         *victim = self.start_node(VICTIM);
     }
 
-    /// Whether the master has this node, and it is active.
+    /// Whether the master has this node as active.
     pub(crate) fn is_registered(&self, index: usize) -> bool {
         let mut client = Client::new(self.master_address(), Some(OPERATOR));
         let Ok(reply) = client.send("GET /slaves", &[], b"") else {
@@ -256,7 +256,7 @@ fn resources(index: usize) -> String {
     };
     let one = |role| format!("cpus({role}):200;mem({role}):200000;disk({role}):1000");
     let all: Vec<_> = roles.iter().map(one).collect();
-    // Named, so that they are not detected and offered to everybody.
+    // Ports are specified, so that they are not detected and offered to all frameworks.
     format!("{};ports({}):[31000-31009]", all.join(";"), roles[0])
 }
 

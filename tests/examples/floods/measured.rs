@@ -47,7 +47,7 @@ impl Figures {
     }
 }
 
-/// Works until the time is over.
+/// Works until the end of the run.
 pub(crate) fn run(bench: &Bench) -> Figures {
     let mut figures = Figures::default();
     while !bench.time.is_over() {
@@ -95,7 +95,7 @@ fn work(bench: &Bench, mut scheduler: Scheduler, figures: &mut Figures) {
     let _ = scheduler.teardown();
 }
 
-/// Gives its offer back for good and asks for another.
+/// Declines an offer permanently, and asks for another.
 fn offered(scheduler: &mut Scheduler, figures: &mut Figures) -> io::Result<()> {
     let (_, offer) = scheduler.offer(MEASURED, STARVED)?;
     scheduler.decline(&offer, REFUSE_SECONDS)?;
@@ -109,7 +109,7 @@ fn offered(scheduler: &mut Scheduler, figures: &mut Figures) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a task, and waits for the offer that its end brings.
+/// Runs a task, and waits for the offer after its end.
 fn own_task(scheduler: &mut Scheduler, id: &str, figures: &mut Figures) -> io::Result<()> {
     let (_, offer) = scheduler.offer(MEASURED, STARVED)?;
     let began = Instant::now();
@@ -127,7 +127,7 @@ fn own_task(scheduler: &mut Scheduler, id: &str, figures: &mut Figures) -> io::R
     Ok(())
 }
 
-/// Runs a task that fetches and is checked, where others do so too, and kills it.
+/// Runs a task with a fetch and a check on the shared node, and kills it.
 fn guest_task(scheduler: &mut Scheduler, id: &str, figures: &mut Figures) -> io::Result<()> {
     let (_, offer) = scheduler.offer(GUEST, STARVED)?;
     let mut launched = task(&offer, id, "test -e small && exec sleep 1000");
@@ -177,7 +177,7 @@ fn expect(status: u16) -> io::Result<()> {
     }
 }
 
-/// Waits for a task's updates until this state; when that came.
+/// Waits for a task's updates until this state, and returns the time of its arrival.
 fn until(scheduler: &mut Scheduler, id: &str, state: pb::TaskState) -> io::Result<Instant> {
     loop {
         let (when, status) = scheduler.update(STARVED, |status| status.task_id.value == id)?;
@@ -191,7 +191,7 @@ fn until(scheduler: &mut Scheduler, id: &str, state: pb::TaskState) -> io::Resul
     }
 }
 
-/// Serves the small file that its tasks fetch; the thread ends with the program.
+/// Serves the small file that the tasks fetch; the thread ends with the program.
 pub(crate) fn serve_files() -> io::Result<()> {
     let listener = TcpListener::bind((ADDRESS, FILES_PORT))?;
     std::thread::spawn(move || {

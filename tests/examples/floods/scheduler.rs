@@ -19,12 +19,12 @@ use crate::sockets::{Chunked, Client, Head, Reply, connect, next_record, send_he
 
 const PATH: &str = "POST /api/v1/scheduler";
 const MEDIA: &str = "application/x-protobuf";
-/// Hostile frameworks have an address of their own.
+/// The address group of hostile frameworks.
 const GROUP: u8 = 10;
 /// The pause between two looks whether an unread stream is to be read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A framework to subscribe.
+/// The settings of a framework's subscription.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) principal: &'static str,
@@ -89,7 +89,7 @@ pub(crate) struct Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        // The thread that reads ends with it.
+        // The reading thread ends with the stream.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -99,7 +99,7 @@ fn refused(status: u16) -> io::Error {
 }
 
 impl Scheduler {
-    /// Subscribes; the status when the master does not take it.
+    /// Subscribes, and returns the status if the master refuses.
     pub(crate) fn subscribe(fleet: &Fleet, what: Subscription) -> io::Result<Result<Self, u16>> {
         let authorization = fleet::authorization(what.principal);
         let roles = what.info.roles.clone();
@@ -139,7 +139,7 @@ impl Scheduler {
         let Some(subscribed) = first.subscribed else {
             return Err(io::Error::other(format!("no SUBSCRIBED: {first:?}")));
         };
-        // Heartbeats come, but nothing has to.
+        // Heartbeats come, but no other event must.
         stream.set_read_timeout(None)?;
         let reads = Arc::new(AtomicBool::new(true));
         Ok(Ok(Self {
@@ -164,7 +164,7 @@ impl Scheduler {
         self.reads.store(false, Ordering::Relaxed);
     }
 
-    /// The next event that is looked for, and when it came; others are kept in order.
+    /// Returns the next matching event with its time; other events are kept in order.
     pub(crate) fn event<T>(
         &mut self,
         limit: Duration,
@@ -197,7 +197,7 @@ impl Scheduler {
         }
     }
 
-    /// The next offer to this role, and when it came.
+    /// Returns the next offer to this role, with its time.
     pub(crate) fn offer(
         &mut self,
         role: &str,
@@ -218,8 +218,8 @@ impl Scheduler {
         self.kept.push_front((when, of_offer(offer)));
     }
 
-    /// The next update that is looked for; it and all others on the way are acknowledged, without which none more of
-    /// their tasks would come.
+    /// Returns the next matching update. Every update on the way is acknowledged, because further ones would not come
+    /// otherwise.
     pub(crate) fn update(
         &mut self,
         limit: Duration,
@@ -238,7 +238,7 @@ impl Scheduler {
         }
     }
 
-    /// Acknowledges all updates that have come, without waiting for more; how many tasks have ended by them.
+    /// Acknowledges all received updates without waiting for more, and returns the number of tasks that they end.
     pub(crate) fn acknowledge_all(&mut self) -> io::Result<usize> {
         let mut ended = 0;
         loop {
@@ -266,7 +266,7 @@ impl Scheduler {
         self.accepted(call::Type::Acknowledge, body)
     }
 
-    /// Sends a call; the status that it is answered with.
+    /// Sends a call, and returns the status of the response.
     pub(crate) fn call(&mut self, kind: call::Type, call: Call) -> io::Result<u16> {
         let call = Call {
             framework_id: Some(self.id.clone()),
@@ -282,7 +282,7 @@ impl Scheduler {
         sent.map(|Reply { status, .. }| status)
     }
 
-    /// Sends a call that has to be taken.
+    /// Sends a call that must be accepted.
     pub(crate) fn accepted(&mut self, kind: call::Type, call: Call) -> io::Result<()> {
         match self.call(kind, call)? {
             202 => Ok(()),
@@ -354,7 +354,7 @@ impl Scheduler {
         self.accepted(call::Type::Kill, body)
     }
 
-    /// MESSAGE to an executor.
+    /// Sends a MESSAGE to an executor.
     pub(crate) fn message(
         &mut self,
         agent_id: &pb::AgentId,
@@ -378,7 +378,7 @@ impl Scheduler {
     }
 }
 
-/// A thread that reads events until the stream ends.
+/// Starts a thread that reads events until the stream ends.
 fn read(mut records: Chunked, reads: Arc<AtomicBool>) -> Receiver<(Instant, Event)> {
     let (sender, events) = channel();
     std::thread::spawn(move || {
@@ -460,7 +460,7 @@ fn share(offer: &pb::Offer, amounts: [(&str, f64); 2]) -> Vec<pb::Resource> {
     amounts.into_iter().filter_map(one).collect()
 }
 
-/// A task of a shell command on the agent of an offer.
+/// Returns a task with a shell command on the agent of an offer.
 pub(crate) fn task(offer: &pb::Offer, id: &str, command: &str) -> pb::TaskInfo {
     pb::TaskInfo {
         name: id.to_owned(),

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on plain sockets: from a chosen address, kept open, and never read where that is the point.
+//! HTTP/1.1 on plain sockets: from a chosen address, kept open, and unread where required.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -10,7 +10,7 @@ use nix::sys::time::TimeVal;
 
 /// The time limit for a connection and for an answer: far more than any should need.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer that is kept.
+/// The longest response that is kept.
 const BODY_BYTES_MAX: usize = 64 << 20;
 /// The receive buffer of an unread socket; the kernel doubles it.
 const UNREAD_BUFFER: usize = 4096;
@@ -39,7 +39,7 @@ fn open(to: SocketAddrV4, from: Option<Ipv4Addr>, buffer: Option<usize>) -> io::
         socket::setsockopt(&socket, sockopt::RcvBuf, &bytes)?;
     }
     if let Some(from) = from {
-        // Without it two connections could not share a port, and thousands are made.
+        // Without this option two of the thousands of connections could not share a port.
         socket::setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
         let from = SockaddrIn::from(SocketAddrV4::new(from, 0));
         socket::bind(socket.as_raw_fd(), &from)?;
@@ -70,7 +70,7 @@ pub(crate) fn send_head(
     stream.write_all(head.as_bytes())
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: u16,
@@ -149,7 +149,7 @@ impl Read for Chunked {
     }
 }
 
-/// The next record of a stream of RecordIO; none at its end.
+/// Returns the next record of a stream of RecordIO, or `None` at its end.
 pub(crate) fn next_record(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut digits = String::new();
     loop {
@@ -177,7 +177,7 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
 }
 
-/// A client that keeps its connection.
+/// A client that keeps its connection open.
 #[derive(Debug)]
 pub(crate) struct Client {
     to: SocketAddrV4,

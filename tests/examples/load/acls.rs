@@ -16,12 +16,12 @@ const PRINCIPALS: [(&str, &str); 2] = [
     ("admin", "an admin's secret"),
     ("reader", "a reader's secret"),
 ];
-/// GETs of each reader.
+/// GET requests of each reader.
 const READS: usize = 200;
 /// Roles that get a quota in one call.
 const ROLES_A_CALL: usize = 500;
 const WATCHED_AGENTS: usize = 100;
-/// Tasks between two looks at the master's memory.
+/// Tasks between two checks of the master's memory.
 const TASKS_A_LOOK: usize = 100_000;
 
 fn authorization((name, secret): (&str, &str)) -> String {
@@ -150,7 +150,7 @@ fn get(address: SocketAddr, path: &str, person: (&str, &str)) -> anyhow::Result<
     Ok(())
 }
 
-/// The master's memory while both readers follow its events and tasks come and go.
+/// Watches the master's memory while both readers follow its events and tasks begin and end.
 pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
     let tasks = number(arguments, 0, 1_000_000)?;
     let dir = tempfile::tempdir()?;
@@ -185,7 +185,7 @@ pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the events of an operator's stream and counts their bytes.
+/// Reads the events of an operator's stream, and counts their bytes.
 fn follow(
     address: SocketAddr,
     person: (&'static str, &'static str),

@@ -86,7 +86,7 @@ pub(crate) fn start_returning(
     Ok(Process(child))
 }
 
-/// Kills the master and starts another; prints when it has everything back.
+/// Kills the master and starts another; prints the time at which all state is back.
 async fn replace(
     master: Process,
     address: SocketAddr,

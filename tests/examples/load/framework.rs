@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 
 use crate::updates::Told;
 
-/// Acknowledgements under way at once.
+/// Concurrent acknowledgements.
 const CALLS_MAX: usize = 256;
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 const WINDOW_BYTES: u32 = 64 * 1024 * 1024;
@@ -29,9 +29,9 @@ pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) role: String,
     pub(crate) user: String,
-    /// Seconds that it may be away; none unless given.
+    /// The seconds for which the framework may be absent, if set.
     pub(crate) failover_timeout: Option<f64>,
-    /// The id that it got from a master before.
+    /// The id from an earlier master.
     pub(crate) id: Option<v1::FrameworkId>,
 }
 
@@ -221,7 +221,7 @@ impl Framework {
         let permit = self.calls.clone().acquire_owned().await?;
         tokio::spawn(async move {
             let _permit = permit;
-            // Where updates are noted the master is killed at times; the agent then sends it again.
+            // The tests that note updates sometimes kill the master; the agent then resends the update.
             if let Err(status) = client.call(request).await
                 && !is_noted
             {
@@ -266,7 +266,7 @@ impl Framework {
             }
             self.step().await?;
         }
-        // All acknowledgements have been answered.
+        // All acknowledgements have their responses.
         let permits = u32::try_from(CALLS_MAX)?;
         self.calls.acquire_many(permits).await?.forget();
         self.calls.add_permits(CALLS_MAX);
@@ -340,7 +340,7 @@ impl Framework {
         Ok(latencies)
     }
 
-    /// Wants no more offers, and gives back those it has.
+    /// Suppresses offers, and declines those that it has.
     pub(crate) async fn suppress(&mut self) -> anyhow::Result<()> {
         self.call(call::Type::Suppress, Call::default()).await?;
         self.give_back().await

@@ -46,7 +46,7 @@ const LATENCIES: usize = 200;
 /// The time for the master to answer clients that do not read.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// A child that ends with this program.
+/// A child process that ends with this program.
 struct Process(Child);
 
 impl Drop for Process {
@@ -57,7 +57,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// The resident memory, in megabytes.
+    /// Returns the resident memory in megabytes.
     fn resident_mb(&self) -> anyhow::Result<u64> {
         let kib = memory_kib(i32::try_from(self.0.id())?, "VmRSS");
         Ok(kib.context("VmRSS")? / 1024)
@@ -95,7 +95,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The number at this place of the arguments.
+/// Returns the number at this place of the arguments.
 fn number(arguments: &[String], index: usize, default: usize) -> anyhow::Result<usize> {
     match arguments.get(index) {
         Some(text) => text.parse().context("a number"),

@@ -44,7 +44,7 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The framework that asks, on a thread of its own that gives way, as if it were another machine.
+/// The framework that reconciles, on a separate thread of low priority, as if on another machine.
 struct Owner {
     /// Sends the number of tasks to name in a RECONCILE, or `None` for all tasks without names.
     ask: mpsc::Sender<Option<usize>>,

@@ -27,7 +27,7 @@ const PACE: Duration = Duration::from_millis(50);
 const SETTLED: Duration = Duration::from_secs(3);
 /// The pause before an unacknowledged update is repeated, without limit.
 const RETRY: Duration = Duration::from_secs(10);
-/// Failures after which pauses do not grow any more.
+/// Failures after which pauses no longer grow.
 const DOUBLINGS_MAX: u32 = 6;
 
 /// Raises the limit of descriptors to the maximum.
@@ -214,7 +214,7 @@ impl Agent {
         }
     }
 
-    /// Whether there is something to end, or to send again.
+    /// Whether the agent has tasks to end, or updates to resend.
     fn is_busy(&self) -> bool {
         let ends = |(name, held): (&String, &Held)| {
             held.unacknowledged.is_some() || !name.starts_with(KEPT)

@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 use crate::framework::{Framework, Identity};
 use crate::{Process, number, report, start_agents, start_master, wait_for_agents};
 
-/// Frameworks that have the tasks.
+/// Frameworks that own the tasks.
 pub(crate) const OWNERS: usize = 10;
 const ROUNDS: usize = 5;
 const FRAMEWORKS_PER_CONNECTION: usize = 10;
@@ -83,7 +83,7 @@ pub(crate) async fn fill(address: SocketAddr, agents: usize, tasks: usize) -> an
     Ok(())
 }
 
-/// Subscribes frameworks that want nothing, and leaves them subscribed.
+/// Subscribes frameworks without demand, and leaves them subscribed.
 async fn others(address: SocketAddr, count: usize) -> anyhow::Result<()> {
     let mut channel: Option<Channel> = None;
     for index in 0..count {

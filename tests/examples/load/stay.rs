@@ -1,4 +1,4 @@
-//! A cluster that stays for as long as it is needed: simulated agents, and frameworks with tasks that run.
+//! A cluster for as long as needed: simulated agents, and frameworks with running tasks.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use crate::failover::start_returning;
 use crate::state::owners;
 use crate::{number, start_master, wait_for_agents};
 
-/// Prints the master's address and process id, and ends when its input does.
+/// Prints the master's address and process id, and ends with its input.
 pub(crate) async fn run(arguments: &[String]) -> anyhow::Result<()> {
     let (agents, tasks) = (
         number(arguments, 0, 10_000)?,

@@ -80,7 +80,7 @@ fn finished(told: Option<&Told>) -> usize {
 async fn until_finished(owner: &mut Framework, count: usize, began: Instant) -> anyhow::Result<()> {
     let mut left = count.saturating_sub(finished(owner.told.as_ref()));
     while left > 0 {
-        // As many as are missing have to come at least.
+        // At least the missing updates must come.
         for _ in 0..left {
             let rest = LIMIT.saturating_sub(began.elapsed());
             let stepped = tokio::time::timeout(rest, owner.step());

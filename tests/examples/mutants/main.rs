@@ -26,18 +26,18 @@ use meseta_tests::mutants::{self, Finder, Mutant};
 use scratch::{Scratch, Tested};
 use simulation::{Found, Hunt};
 
-/// Steps with faults of each seed.
+/// Steps with faults, for each seed.
 const SEED_STEPS: u64 = 12_000;
-/// Steps of a seed in runs about the job scheduler.
+/// Steps of a seed in runs of the job scheduler.
 const SEED_STEPS_OF_JOBS: u64 = 700;
 
 struct Options {
     scratch: PathBuf,
-    /// Steps of all starts together after which the simulation has not found a mutant.
+    /// The steps of all starts together after which the simulation has missed a mutant.
     steps: u64,
     /// The number of first seeds for the simulation.
     starts: u64,
-    /// Seeds of each start that the tree as it is has to pass.
+    /// Seeds of each start that the unchanged tree must pass.
     control: u64,
     /// Whether to try the mutants for the simulation, and those for tests.
     kinds: [bool; 2],
@@ -154,7 +154,7 @@ fn seed_steps(is_of_jobs: bool) -> u64 {
     }
 }
 
-/// Runs the simulation without a mutant, for a while.
+/// Runs the simulation without a mutant for a number of seeds.
 fn control_simulation(
     scratch: &Scratch,
     options: &Options,
@@ -212,7 +212,7 @@ fn try_one(scratch: &Scratch, mutant: &Mutant, options: &Options) -> anyhow::Res
     }
 }
 
-/// The promises that were broken, and how often of how many starts.
+/// Returns the broken promises, with the number of starts that broke each.
 fn rules(found: &[Found]) -> String {
     let broken = || found.iter().filter_map(|found| found.rule.as_deref());
     let kinds: BTreeSet<&str> = broken().collect();
@@ -231,7 +231,7 @@ fn rules(found: &[Found]) -> String {
     }
 }
 
-/// The first few of the tests that failed.
+/// Returns the first few of the failed tests.
 fn shortened(names: &[String]) -> String {
     const SHOWN_MAX: usize = 2;
     let shown: Vec<_> = names

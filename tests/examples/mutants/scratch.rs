@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context as _, bail};
 
-/// A test that takes longer than this does not end.
+/// The time after which a test counts as endless.
 const TEST_SECONDS_MAX: &str = "1200";
 
 pub(crate) struct Scratch {
@@ -89,7 +89,7 @@ impl Scratch {
         cargo
     }
 
-    /// Builds the simulation, and gives its program.
+    /// Builds the simulation, and returns the path of its program.
     pub(crate) fn build_simulation(&self) -> anyhow::Result<PathBuf> {
         let arguments = [
             "build",
@@ -108,7 +108,7 @@ impl Scratch {
         self.target.join("quick/examples/simulate-as-it-is")
     }
 
-    /// Builds tests, with the daemons if they need these, and runs them.
+    /// Builds and runs tests, with the daemons if required.
     pub(crate) fn test(&self, words: &[String]) -> anyhow::Result<Tested> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         if words.contains(&"scenarios") {

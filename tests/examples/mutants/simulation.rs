@@ -1,4 +1,4 @@
-//! Runs of the simulation until it finds something.
+//! Runs of the simulation until a violation.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,9 +9,9 @@ use anyhow::Context as _;
 
 use crate::seed_steps;
 
-/// Seeds between two starts.
+/// The distance between the seeds of two starts.
 const APART: u64 = 100_000;
-/// A simulation that takes longer than this, or more memory, does not end.
+/// The time after which a simulation counts as endless; its memory is limited too.
 const SECONDS_MAX: &str = "3600";
 const MEMORY_MAX: &str = "--as=6000000000";
 
@@ -20,27 +20,27 @@ const MEMORY_MAX: &str = "--as=6000000000";
 pub(crate) struct Found {
     /// The broken promise, if any.
     pub(crate) rule: Option<String>,
-    /// Steps of all seeds until then.
+    /// The steps of all seeds until the violation.
     pub(crate) steps: u64,
     /// The seed of the broken promise.
     pub(crate) seed: Option<u64>,
 }
 
-/// A search for something that a program does wrong.
+/// A search for a program's violation.
 pub(crate) struct Hunt<'a> {
     pub(crate) program: &'a Path,
     /// The program without the mutant: its errors are not the mutant's.
     pub(crate) as_it_is: Option<&'a Path>,
-    /// True for runs about the job scheduler.
+    /// Whether the runs are of the job scheduler.
     pub(crate) is_of_jobs: bool,
     /// The number of first seeds.
     pub(crate) starts: u64,
-    /// Steps of each start, at most.
+    /// The largest number of steps of each start.
     pub(crate) steps: u64,
 }
 
 impl Hunt<'_> {
-    /// Runs from each first seed, some at once, until something is found or all steps are made.
+    /// Runs from each first seed, some in parallel, until a violation or the last step.
     pub(crate) fn run(&self) -> anyhow::Result<Vec<Found>> {
         let next = AtomicU64::new(0);
         let found = Mutex::new(Vec::new());
@@ -134,7 +134,7 @@ fn run(program: &Path, is_of_jobs: bool, seed: u64, seeds: u64) -> anyhow::Resul
     })
 }
 
-/// The median of the steps, where a start that found nothing counts as more than any.
+/// Returns the median of the steps, in which a start without a violation counts as the highest.
 pub(crate) fn median(found: &[Found]) -> String {
     let mut steps: Vec<_> = found
         .iter()

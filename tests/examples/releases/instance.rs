@@ -1,4 +1,4 @@
-//! An instance of the service: an HTTP server that drains on SIGTERM, and misbehaves as its release is to.
+//! An instance of the service: an HTTP server that drains on SIGTERM, and misbehaves as its release requires.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::message;
 
 /// The duration of a request; an instance handles one at a time, so ten of them handle ten at once.
 const WORK: Duration = Duration::from_millis(40);
-/// An instance of a release that dies ends after this time.
+/// The time after which an instance of a dying release ends.
 const LIFE: Duration = Duration::from_secs(3);
 /// The time after which an instance with a late failing check answers 503.
 const GOOD_FOR: Duration = Duration::from_secs(6);

@@ -11,9 +11,9 @@ use anyhow::Context as _;
 
 use crate::message;
 
-/// Requests under way at once: seven of the ten that ten instances do.
+/// Concurrent requests: seven of the ten that ten instances can handle.
 const AT_ONCE: usize = 7;
-/// A request that takes longer has failed.
+/// The time after which a request has failed.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Load {
         (answered, Duration::from_millis(longest))
     }
 
-    /// The requests that have failed since the last call, each with the reason.
+    /// Returns the requests that failed since the last call, each with the reason.
     pub(crate) fn take_failures(&self) -> Vec<String> {
         let mut failures = self.counts.failures.lock();
         std::mem::take(failures.as_mut().unwrap_or_else(|error| error.get_mut()))
@@ -80,7 +80,7 @@ impl Counts {
             Err(why) => {
                 let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
                 failures.push(format!("{why:#}"));
-                // A proxy that refuses is not asked ten thousand times a second.
+                // The pause limits the requests to a refusing proxy.
                 drop(failures);
                 std::thread::sleep(Duration::from_millis(100));
             }

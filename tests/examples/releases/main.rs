@@ -46,7 +46,7 @@ struct Bench {
     cluster: Cluster,
 }
 
-/// A release, and whether the cluster has room for it.
+/// A release, with the room that the cluster has for it.
 #[derive(Clone, Copy, Debug)]
 struct Release {
     number: u64,
@@ -269,7 +269,7 @@ impl Bench {
         child.context("failed to start `meseta run`")
     }
 
-    /// Looks at the job until `meseta run` has ended.
+    /// Watches the job until `meseta run` has ended.
     fn watch(&self, mut run: Child, release: Release) -> anyhow::Result<Watched> {
         let began = Instant::now();
         let mut healthy = COUNT;
@@ -341,13 +341,13 @@ impl Bench {
 
 /// Observations of a release.
 struct Watched {
-    /// The fewest instances that were healthy at once.
+    /// The smallest number of instances that were healthy at once.
     healthy: u64,
     /// The duration of `meseta run`, its output, and true if it succeeded.
     ended: (Duration, String, bool),
 }
 
-/// `meseta run` names the failure of a bad release.
+/// Checks that `meseta run` names the failure of a bad release.
 fn named(release: Release, output: &str) -> anyhow::Result<()> {
     let reasons = match release.behaviour {
         Behaviour::Good => return Ok(()),

@@ -13,7 +13,7 @@ pub(crate) fn response(status: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").into_bytes()
 }
 
-/// The head of a request or an answer, as far as the empty line.
+/// Reads the head of a request or a response, up to the empty line.
 pub(crate) fn read_head(stream: &mut impl Read) -> io::Result<String> {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
@@ -26,7 +26,7 @@ pub(crate) fn read_head(stream: &mut impl Read) -> io::Result<String> {
     String::from_utf8(head).map_err(io::Error::other)
 }
 
-/// The status of an answer.
+/// Returns the status of a response.
 pub(crate) fn status(head: &str) -> Option<u16> {
     let status = head.strip_prefix("HTTP/1.1 ")?;
     status.get(..3)?.parse().ok()

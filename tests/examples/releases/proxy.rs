@@ -1,8 +1,8 @@
 //! A round-robin proxy that follows `/v1/discovery/http_sd` of the scheduler, as proxies in front of a service do.
 //!
-//! It sends requests to instances that are listed as healthy, waits a bounded time for a connection, and gives a request
-//! that got no answer, or a 5xx, to another instance. Such an instance gets nothing for a while. Each retry is noted with its
-//! reason.
+//! The proxy sends requests to instances that are listed as healthy, and waits a bounded time for a connection. After a
+//! failed request or a 5xx, it sends the request to another instance, and pauses the failed one. Each retry is recorded
+//! with its reason.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Proxy {
-    /// Listens on loopback, and follows the instances of a job of the scheduler at this URL.
+    /// Listens on loopback, and follows the instances of a job at the scheduler of this URL.
     pub(crate) fn start(scheduler: &str, job: &'static str) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("failed to listen")?;
         let address = listener.local_addr()?;
@@ -56,7 +56,7 @@ impl Proxy {
         let list = format!("{scheduler}/v1/discovery/http_sd");
         std::thread::spawn(move || {
             while !follower.is_over.load(Ordering::Relaxed) {
-                // While the scheduler does not answer, the last list counts.
+                // The last list applies while the scheduler does not respond.
                 if let Some(backends) = listed(&list, job) {
                     *lock(&follower.backends) = backends;
                 }
@@ -73,7 +73,7 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    /// The reasons of the retries since the last call.
+    /// Returns the reasons of the retries since the last call.
     pub(crate) fn take_retries(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.shared.retries))
     }
@@ -89,7 +89,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The healthy instances of a job; nothing while the scheduler does not answer.
+/// Returns the healthy instances of a job, or `None` while the scheduler does not respond.
 fn listed(list: &str, job: &str) -> Option<Vec<SocketAddr>> {
     let answer = http::get_within(CONNECT_LIMIT, list).ok()?;
     if answer.status != 200 {
@@ -147,7 +147,7 @@ impl Shared {
     }
 }
 
-/// The answer of an instance; an error where another instance is to be asked.
+/// Returns the response of an instance, or an error if another instance must be tried.
 fn ask(backend: SocketAddr) -> anyhow::Result<Vec<u8>> {
     let mut stream =
         TcpStream::connect_timeout(&backend, CONNECT_LIMIT).context("failed to connect")?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use meseta_tests::kernel::groups_below;
 
-/// The files that tell, found once.
+/// The control files of revocable groups, found once.
 #[derive(Debug)]
 pub(crate) struct Revocable {
     parents: Vec<PathBuf>,
@@ -44,7 +44,7 @@ impl Revocable {
         self.containers.iter().filter(is_frozen).count()
     }
 
-    /// Processes in any of them.
+    /// Returns the number of processes in all the groups.
     pub(crate) fn processes(&self) -> usize {
         let procs = |group: &PathBuf| text(group, "cgroup.procs");
         let mut pids: Vec<String> = self
@@ -58,7 +58,7 @@ impl Revocable {
         pids.len()
     }
 
-    /// Processor time of all of them together, in seconds.
+    /// Returns the processor time of all the groups together, in seconds.
     pub(crate) fn cpu_secs(&self) -> Option<f64> {
         let parents = self.parents.iter();
         parents
@@ -77,7 +77,7 @@ impl Revocable {
             .map(|nanos| nanos / 1e9)
     }
 
-    /// Stops all of them from outside, as a neighbour that is not there.
+    /// Freezes all groups from outside, which simulates a neighbour that does not exist.
     pub(crate) fn freeze_all(&self, frozen: bool) -> anyhow::Result<()> {
         for parent in &self.parents {
             let (v1, v2) = (parent.join("freezer.state"), parent.join("cgroup.freeze"));

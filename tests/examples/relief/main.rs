@@ -32,7 +32,8 @@ const ROUNDS: usize = 3;
 const INTERVAL: Duration = Duration::from_secs(15);
 /// The time for which regular work is awake.
 const WINDOW: Duration = Duration::from_secs(8);
-/// Regular work sleeps again: an agent that has preempted is not used for a while, and a new task takes a moment.
+/// The time in which borrowers return after regular work sleeps: an agent pauses after a preemption, and a new task needs a
+/// moment.
 const BACK_AFTER: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(90);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -76,7 +77,7 @@ fn main() -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Prints figures beside their bars.
+/// Prints figures next to their limits.
 #[derive(Debug, Default)]
 struct Criteria {
     missed: bool,
@@ -161,7 +162,7 @@ impl Bench {
         Revocable::below(&self.cluster.cgroups_root)
     }
 
-    /// Waits until hogs run freely.
+    /// Waits until the hogs run without limits.
     fn until_busy(&self) -> anyhow::Result<()> {
         let began = Instant::now();
         let groups = self.revocable();
@@ -243,7 +244,7 @@ fn oversubscribed_and_taken_back(
     rounds: usize,
     criteria: &mut Criteria,
 ) -> anyhow::Result<Course> {
-    // Defaults, but for how long a new task counts at its limit: five minutes.
+    // The parameters are the defaults, except for the five minutes in which a new task counts at its limit.
     let modules = json!({"libraries": {"modules": {"name": "slack", "parameters": [
         {"key": "min_age", "value": "5secs"}, {"key": "min_samples", "value": "5"}]}}});
     let flags = [

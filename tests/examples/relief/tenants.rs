@@ -18,7 +18,7 @@ use crate::{HOGS, PATIENCE, SLEEPER, SLEEPER_CPUS, WORKER_CPUS, WORKERS};
 
 /// The memory of each hog in MB, beside its cpus.
 const HOG_MEM: u64 = 64;
-/// The job of the hogs.
+/// The job that runs the hogs.
 const FILLER: &str = "filler";
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) enum Tenants {
     Jobs(Scheduler),
 }
 
-/// The shell's line for a task; a name of the kind that the test knows.
+/// Returns the shell line of a task, with a name that the test recognizes.
 fn command(role: &str, dir: &Path, name: &str) -> anyhow::Result<String> {
     let program = std::env::current_exe().context("failed to find this program")?;
     let (program, dir) = (program.display(), dir.display());
@@ -38,7 +38,7 @@ fn command(role: &str, dir: &Path, name: &str) -> anyhow::Result<String> {
 }
 
 impl Tenants {
-    /// Starts regular work with frameworks of the test.
+    /// Starts regular work, run by the test's own frameworks.
     pub(crate) fn frameworks(cluster: &Cluster, dir: &Path) -> anyhow::Result<Self> {
         let mut regular = cluster.framework();
         let offer = regular.offer();

@@ -19,7 +19,7 @@ const BUSY: Duration = Duration::from_millis(3);
 const NOTE_EVERY: Duration = Duration::from_millis(100);
 /// The maximum delay of a note.
 const NOTES_LATE_MAX: Duration = Duration::from_secs(10);
-/// Steps between two looks at the clock: some tens of microseconds.
+/// Steps between two reads of the clock: some tens of microseconds.
 const STEPS: u64 = 20_000;
 const NAP: Duration = Duration::from_millis(1);
 
@@ -31,7 +31,7 @@ pub(crate) fn now_us() -> u64 {
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Wakes regular work, or lets it go back to sleep.
+/// Wakes regular work, or puts it to sleep.
 pub(crate) fn wake(dir: &Path, awake: bool) -> anyhow::Result<()> {
     let path = dir.join(AWAKE);
     if awake {
@@ -54,7 +54,7 @@ pub(crate) fn run(role: &str, dir: &Path, name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// A file that grows by a line at a time.
+/// A file to which one line is added at a time.
 struct Notes {
     file: File,
     last: Instant,
@@ -155,7 +155,7 @@ fn noted(path: &Path) -> anyhow::Result<Vec<(u64, Vec<u64>)>> {
     Ok(whole.lines().filter_map(line).collect())
 }
 
-/// Waits until the notes reach a moment: who gets little of a processor is late with them too.
+/// Waits until the notes reach a time: a process with little processor time writes them late too.
 pub(crate) fn until_told(path: &Path, to_us: u64) -> anyhow::Result<()> {
     let began = Instant::now();
     let is_told = || {
@@ -171,7 +171,7 @@ pub(crate) fn until_told(path: &Path, to_us: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Work done between two moments, for each second.
+/// Returns the work done between two times, for each second.
 pub(crate) fn throughput(path: &Path, from_us: u64, to_us: u64) -> anyhow::Result<f64> {
     let notes = noted(path)?;
     let at = |moment: u64| -> Option<f64> {
@@ -188,7 +188,7 @@ pub(crate) fn throughput(path: &Path, from_us: u64, to_us: u64) -> anyhow::Resul
     Ok((after - before) * 1e6 / (float(to_us) - float(from_us)))
 }
 
-/// The 99th percentile of lateness between two moments, in milliseconds.
+/// Returns the 99th percentile of lateness between two times, in milliseconds.
 pub(crate) fn lateness_p99_ms(path: &Path, from_us: u64, to_us: u64) -> anyhow::Result<f64> {
     let notes = noted(path)?;
     let within = notes

@@ -178,7 +178,7 @@ impl Bench {
         format!("{}{path}", self.scheduler.url)
     }
 
-    /// A request of a tenant; whether the answer was good.
+    /// Sends a tenant's request, and returns the response if it was good.
     fn post(&self, who: &str, path: &str, body: &Value) -> Option<http::Answer> {
         let authorization = basic::header(who, SECRET.as_bytes());
         let headers = [
@@ -288,7 +288,7 @@ impl Bench {
     }
 }
 
-/// A small task in a role of mallory's.
+/// Returns a small task in a role of mallory's.
 fn job(name: &str, role: &str, kind: &str) -> Value {
     json!({
         "name": name, "kind": kind, "role": role,
@@ -297,7 +297,7 @@ fn job(name: &str, role: &str, kind: &str) -> Value {
     })
 }
 
-/// New roles without end, which become idle at once.
+/// Creates new roles continually, which become idle at once.
 fn roles(bench: &Bench, number: u64) {
     let (name, role) = (format!("m-role-{number}"), format!("mallory/r{number}"));
     bench.post(MALLORY, "/v1/jobs", &job(&name, &role, "batch"));
@@ -321,7 +321,7 @@ fn patterns(bench: &Bench, number: u64) {
     bench.post(MALLORY, "/v1/jobs/plan", &job);
 }
 
-/// Gangs that never fit, each in a role of its own, which hold offers.
+/// Submits gangs that never fit, each in its own role, which hold offers.
 fn gangs(bench: &Bench, number: u64) {
     let (name, role) = (
         format!("m-gang-{}", number % 400),
@@ -333,7 +333,7 @@ fn gangs(bench: &Bench, number: u64) {
     bench.post(MALLORY, "/v1/jobs", &job);
 }
 
-/// Arrays as long as they may be, of tasks that end at once.
+/// Submits arrays of the longest allowed length, whose tasks end at once.
 fn arrays(bench: &Bench, number: u64) {
     let name = format!("m-array-{number}");
     let mut job = job(&name, MALLORY, "batch");
@@ -356,7 +356,7 @@ fn crashes(bench: &Bench, number: u64) {
     std::thread::sleep(Duration::from_millis(50));
 }
 
-/// A service that is changed, scaled and restarted without end.
+/// Changes, scales and restarts a service continually.
 fn updates(bench: &Bench, number: u64) {
     let mut job = job("m-update", MALLORY, "service");
     job["task"]["env"] = json!({ "N": number.to_string(), "LONG": "x".repeat(60_000) });
@@ -370,7 +370,7 @@ fn updates(bench: &Bench, number: u64) {
     );
 }
 
-/// Bodies that never end, of a hundred connections.
+/// Sends endless bodies on a hundred connections.
 fn bodies(bench: &Bench, _: u64) {
     let authorization = basic::header(MALLORY, SECRET.as_bytes());
     let head = format!(
@@ -392,7 +392,7 @@ fn bodies(bench: &Bench, _: u64) {
     drop(streams);
 }
 
-/// The most expensive questions.
+/// Requests the most expensive responses.
 fn reads(bench: &Bench, number: u64) {
     let paths = [
         "/v1/jobs",
@@ -405,7 +405,7 @@ fn reads(bench: &Bench, number: u64) {
     bench.get(MALLORY, paths[index]);
 }
 
-/// Streams of events without a reader.
+/// Opens streams of events without reading them.
 fn streams(bench: &Bench, _: u64) {
     let authorization = basic::header(MALLORY, SECRET.as_bytes());
     let head = format!(

@@ -34,7 +34,7 @@ pub(crate) const RESOURCES: [&str; 4] = [
     "cpus:2;mem:512;disk:100",
 ];
 
-/// The longest frame that each takes, in bytes.
+/// The longest frame accepted for each kind, in bytes.
 pub(crate) const FRAME_BYTES_MAX: [u64; 4] = [64 << 20, 64 << 20, 1 << 20, 16 << 10];
 
 /// A request of an agent to the network.
@@ -62,7 +62,7 @@ pub(crate) struct Agent {
     pub(crate) paused: Option<(u64, u64)>,
     starts: u64,
     booted: u64,
-    /// The uuids of the updates of each task of each framework that it has sent, in order, each once.
+    /// The uuids of the updates that the agent has sent for each task of each framework, in order, without repetitions.
     pub(crate) sent: BTreeMap<(String, String), Vec<Vec<u8>>>,
     /// The highest epoch of a received frame since its work directory was made.
     pub(crate) highest_epoch: u64,
@@ -74,12 +74,12 @@ pub(crate) struct Agent {
     pub(crate) is_told: bool,
     /// Registers at once, as earlier releases did.
     pub(crate) is_older: bool,
-    /// The chance of this step that a container does not heed SIGTERM.
+    /// Whether a container may ignore SIGTERM in this step.
     pub(crate) is_stuck: bool,
 }
 
 impl Agent {
-    /// An agent that has just been started on an empty disk.
+    /// Creates an agent that has just started on an empty disk.
     pub(crate) fn new(number: usize, seed: u64, clock: Clock) -> std::io::Result<Self> {
         let machine = Machine::default();
         let boot_clock = BootClock::new(machine.boot(), Duration::ZERO);
@@ -235,8 +235,7 @@ impl Agent {
         if sent.contains(uuid) {
             return;
         }
-        // An answer for a task that the agent no longer has, with the updates that its framework left behind, follows
-        // none of them.
+        // A response for a task that the agent no longer has follows no update that its framework has left.
         if let Some(before) = sent.last()
             && self.disk.updates.contains(uuid)
             && self.disk.updates.contains(before)
@@ -245,7 +244,7 @@ impl Agent {
             let what = format!("{name} is told before the acknowledgement of the one before it");
             self.broken.push(Broken::new("I20", what));
         }
-        // The others are answers to the master, which asks again.
+        // The other statuses are responses to the master's questions.
         if self.disk.updates.contains(uuid) {
             sent.push(uuid.clone());
         }
@@ -260,7 +259,7 @@ impl Agent {
         }
     }
 
-    /// A correction ends nothing that holds no revocable resources.
+    /// Checks that a correction ends only containers with revocable resources.
     fn check_correction(&mut self, output: &Output) {
         if let Output::Container(
             ContainerAction::Kill { container, .. } | ContainerAction::Destroy { container },
@@ -274,7 +273,7 @@ impl Agent {
         }
     }
 
-    /// The machine begins to run a container.
+    /// Starts to run a container on the machine.
     pub(crate) fn start(&mut self, time: u64, container: &ContainerId) {
         let Some(supervisor) = self.machine.start(container) else {
             return;
@@ -297,7 +296,7 @@ impl Agent {
         );
     }
 
-    /// A container ends by itself.
+    /// Ends a container by itself.
     pub(crate) fn end(&mut self, container: &ContainerId, exit: Exit) {
         self.machine.end(container, exit);
         self.forget_ended_executors();

@@ -20,7 +20,7 @@ const TASKS_MAX: usize = 10;
 /// Offers that are kept back at one time.
 const OFFERS_KEPT_MAX: usize = 2;
 const USED_OFFERS_MAX: usize = 4;
-/// Executors that a framework remembers.
+/// Executors that a framework remembers, at most.
 const EXECUTORS_MAX: usize = 12;
 
 /// The permitted actions of frameworks in this run.
@@ -56,7 +56,7 @@ impl Allowed {
 }
 
 impl Framework {
-    /// Answers an offer, or keeps it.
+    /// Responds to an offer, or keeps it.
     pub(crate) fn answer_offer(&mut self, rng: &mut fastrand::Rng, allowed: Allowed) {
         let keeps = self.kind == Kind::Greedy && self.offers.len() <= OFFERS_KEPT_MAX;
         if keeps && !self.is_idle && rng.u32(..8) > 0 {
@@ -273,7 +273,7 @@ impl Framework {
         }
     }
 
-    /// Reserves, unreserves, makes or destroys something of an offer.
+    /// Reserves, unreserves, creates or destroys a part of an offer.
     fn change(
         &mut self,
         offer: &pb::Offer,
@@ -485,13 +485,13 @@ fn take(
     Some(taken)
 }
 
-/// A resource of an offer in our own words, without the allocation.
+/// Converts an offer's resource, without its allocation.
 fn inner(resource: &pb::Resource) -> Option<Resources> {
     let resources = convert::resources(std::slice::from_ref(resource)).ok()?;
     Some(resources.unallocate())
 }
 
-/// Reserves a resource to a role.
+/// Returns an operation that reserves a resource to a role.
 pub(crate) fn reserve(
     resource: &pb::Resource,
     role: &Role,
@@ -505,7 +505,7 @@ pub(crate) fn reserve(
     }))
 }
 
-/// Makes a volume of a reserved disk.
+/// Returns an operation that creates a volume of a reserved disk.
 fn volume(disk: &pb::Resource, id: &str, principal: Option<&str>) -> Option<Operation> {
     let disk = inner(disk)?;
     volume_on(disk.iter().next()?, id, principal)

@@ -33,7 +33,7 @@ impl Cluster {
         (!busy.is_empty()).then(|| busy[self.rng.usize(..busy.len())])
     }
 
-    /// A framework makes its next call, or does something of its own accord.
+    /// Makes a framework's next call, or an action by its own decision.
     pub(crate) fn call(&mut self) {
         self.act_copies();
         let has_calls = |one: &Framework| {
@@ -168,7 +168,7 @@ impl Cluster {
         withdrawn.iter().copied().find(asks)
     }
 
-    /// Remembers a KILL of a task that this master has on its books: it is promised to be carried out.
+    /// Remembers a KILL of a task that this master knows: the master has promised its execution.
     fn note_kill(&mut self, at: usize, master: u64, framework: &str, task: &str) {
         let Some(known) = self.master(master) else {
             return;
@@ -253,7 +253,7 @@ impl Cluster {
                         jobs.roles_answered(time, refused);
                         self.take_jobs_calls(framework);
                     } else if refused.is_some() {
-                        // Its link gives up a stream on which a call was refused.
+                        // A framework gives up a stream on which a call was refused.
                         self.cut_stream(framework);
                     }
                 }
@@ -277,7 +277,7 @@ impl Cluster {
         }
     }
 
-    /// An event arrives at a framework.
+    /// Delivers an event to a framework.
     pub(crate) fn hear(&mut self) {
         let (steps, time) = (self.steps, self.time);
         let reads = |one: &Framework| one.busy_until <= steps && one.has_news();
@@ -335,7 +335,7 @@ impl Cluster {
         self.open_stream(at, master);
     }
 
-    /// A framework opens a stream to a master that runs.
+    /// Opens a stream of a framework to a running master.
     pub(crate) fn open_stream(&mut self, at: usize, master: u64) {
         let time = self.time;
         if let Some(jobs) = &mut self.frameworks[at].jobs
@@ -367,7 +367,7 @@ impl Cluster {
         );
     }
 
-    /// The stream of a framework breaks.
+    /// Breaks the stream of a framework.
     pub(crate) fn cut_stream(&mut self, at: usize) {
         if let Some(stream) = self.frameworks[at].stream {
             self.story
@@ -380,7 +380,7 @@ impl Cluster {
         }
     }
 
-    /// A framework that means no good does something.
+    /// Makes a malicious framework act.
     fn harm(&mut self, at: usize, stream: Stream, allowed: Allowed) {
         let victim = self.any_framework();
         let own = self.frameworks[at].id.clone();
@@ -441,7 +441,7 @@ impl Cluster {
         self.ask(at, stream, id, action, Vec::new(), foreign);
     }
 
-    /// Subscribes with the id of another's framework, which has a principal.
+    /// Subscribes with the id of another principal's framework.
     fn steal(&mut self, at: usize, master: u64, other: String) {
         if !self.has(Feature::Principals) {
             return;
@@ -465,7 +465,7 @@ impl Cluster {
         );
     }
 
-    /// A container ends by itself, well or not.
+    /// Ends a container by itself, successfully or not.
     pub(crate) fn end_container(&mut self, at: usize, container: &ContainerId) {
         let exit = match self.rng.u32(..8) {
             0 => Exit::Code(1),

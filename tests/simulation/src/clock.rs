@@ -16,7 +16,7 @@ const MILLION: i128 = 1_000_000;
 /// The clocks of a process on one machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
-    /// True time at the start of the process.
+    /// The true time at the start of the process.
     started: u64,
     /// The excess speed of the machine's clocks, in millionths.
     drift: i32,
@@ -69,7 +69,7 @@ impl Clock {
         Duration::from_nanos(self.shown(self.started.saturating_sub(booted)))
     }
 
-    /// The true time at which the process reads this moment.
+    /// Returns the true time at which the process's clock shows this time.
     pub(crate) fn true_time(self, moment: Moment) -> u64 {
         if moment == Moment::NEVER {
             return u64::MAX;

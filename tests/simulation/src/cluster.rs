@@ -29,21 +29,21 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 pub struct Outcome {
     /// The hash of all events.
     pub hash: u64,
-    /// Steps, with those in which the cluster came to rest.
+    /// The number of steps, including those at the end in which the cluster came to rest.
     pub steps: u64,
     pub tasks: usize,
     pub counts: Counts,
 }
 
-/// A whole cluster in virtual time.
+/// A whole cluster that runs in virtual time.
 #[derive(Debug)]
 pub struct Cluster {
     pub(crate) plan: Plan,
     pub(crate) features: BTreeSet<Feature>,
     pub(crate) rng: fastrand::Rng,
-    /// Nanoseconds since the cluster was started; no process knows it.
+    /// The nanoseconds since the start of the cluster, unknown to every process.
     pub(crate) time: u64,
-    /// The leader is the last.
+    /// The masters; the last is the leader.
     pub(crate) masters: Vec<Master>,
     pub(crate) registry: Registry,
     pub(crate) agents: Vec<Agent>,
@@ -54,17 +54,17 @@ pub struct Cluster {
     pub(crate) operators: Operators,
     pub(crate) checks: Checks,
     pub(crate) story: Story,
-    /// The agents by the connections on which they were registered.
+    /// The ids of agents, by the connections on which they registered.
     pub(crate) agent_ids: BTreeMap<u64, String>,
     /// The machine, and the life of its agent, for each id.
     pub(crate) id_owners: BTreeMap<String, (usize, u64)>,
-    /// Agents that a master or an operator has given up, by their ids, with the last step in which that was.
+    /// Agents that a master or an operator has given up, by their ids, with the last such step.
     pub(crate) given_up: BTreeMap<String, u64>,
     /// Streams on which a client requests the id of another's framework, by master.
     pub(crate) thieves: BTreeSet<(u64, u64)>,
     /// Promises that were broken in this step.
     pub(crate) broken: Vec<Broken>,
-    /// Faults happen, and frameworks and operators want something.
+    /// Whether faults happen, and frameworks and operators act.
     pub(crate) is_wild: bool,
     /// Whether no container ends by itself.
     pub(crate) is_calm: bool,
@@ -121,7 +121,7 @@ impl Cluster {
             let is_there = match kind {
                 Kind::Malicious => cluster.has(Feature::Malicious),
                 Kind::Jobs => cluster.has(Feature::Jobs),
-                // In every other run, a framework that takes its offers.
+                // Every other run has a framework that takes the scheduler's offers.
                 Kind::Good if is_of_jobs => cluster.plan.seed.is_multiple_of(2),
                 _ if is_of_jobs => false,
                 _ => true,
@@ -233,8 +233,8 @@ impl Cluster {
         agent.flush(count);
     }
 
-    /// A container begins, ends, or is found to have ended; an executor does something; limits were changed; a task is
-    /// looked at.
+    /// Makes a machine act: a container starts, ends or is found ended, an executor acts, limits change, or a task is
+    /// probed.
     fn machine(&mut self) {
         let (verb, has): (_, fn(&Agent) -> bool) = match self.rng.u32(..100) {
             0..32 => ("starts", |one| !one.machine.launching.is_empty()),
@@ -294,7 +294,7 @@ impl Cluster {
                 self.end_ill(at, &container);
             }
             "is reported" => agent.tell(time, &container),
-            // Executors live longer than tasks.
+            // Executors live longer than their tasks.
             "ends" if agent.executors.all.contains_key(&container) && self.rng.u32(..4) > 0 => {}
             "ends" => self.end_container(at, &container),
             "heeds a signal" => agent.heed(&container),
@@ -312,7 +312,7 @@ impl Cluster {
         }
     }
 
-    /// Time passes, mostly up to the next deadline of anybody.
+    /// Lets time pass, mostly until the next deadline of any process.
     fn advance_some(&mut self) {
         let span = match self.rng.u32(..10) {
             0..5 => 0,
@@ -359,7 +359,7 @@ impl Cluster {
         deadlines.min().unwrap_or(u64::MAX)
     }
 
-    /// Continues the processes whose pause is over.
+    /// Resumes the processes whose pause is over.
     fn resume(&mut self) {
         let time = self.time;
         for master in &mut self.masters {
@@ -399,7 +399,7 @@ impl Cluster {
         self.carry();
     }
 
-    /// Time passes for the job scheduler.
+    /// Lets time pass for the job scheduler.
     fn tick_jobs(&mut self) {
         let time = self.time;
         for at in 0..self.frameworks.len() {
@@ -414,7 +414,7 @@ impl Cluster {
         }
     }
 
-    /// A task of a version that cannot run fails as soon as it begins.
+    /// Fails a task of a version that cannot run, as soon as the task begins.
     fn end_ill(&mut self, at: usize, container: &ContainerId) {
         let process = self.agents[at].machine.running.get(container);
         let task = process.and_then(|process| process.task());

@@ -11,25 +11,25 @@ use meseta_agent::checkpoint::{
     DiskCondition, Image, Layout, LogEntry, Lsn, ReadError, Store, StoreError, Write, read,
 };
 
-/// Syncing costs nothing there, and no machine fails.
+/// A file system in memory, where syncing is free: the simulation fails no machine there.
 const IN_MEMORY: &str = "/dev/shm";
 
 #[derive(Debug)]
 pub(crate) struct Disk {
     dir: tempfile::TempDir,
     store: Store,
-    /// Written and not yet durable.
+    /// Writes that are not yet durable.
     unwritten: VecDeque<(Lsn, Write)>,
-    /// Whether it takes writes.
+    /// Whether the disk accepts writes.
     pub(crate) condition: DiskCondition,
-    /// Uuids of updates that are durable.
+    /// The uuids of updates that are durable.
     pub(crate) updates: BTreeSet<Vec<u8>>,
     /// Uuids with a durable acknowledgement.
     pub(crate) acknowledged: BTreeSet<Vec<u8>>,
 }
 
 impl Disk {
-    /// An empty disk in a directory of its own.
+    /// Creates an empty disk in its own directory.
     pub(crate) fn new() -> std::io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("meseta-simulation-");

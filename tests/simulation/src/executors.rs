@@ -26,9 +26,9 @@ pub(crate) struct Executor {
     unheard: BTreeMap<String, pb::TaskInfo>,
     /// Whether the executor has been shut down by its agent.
     is_ending: bool,
-    /// Messages of its scheduler that it has heard.
+    /// Messages that the executor has received from its scheduler.
     heard: BTreeSet<Vec<u8>>,
-    /// Messages that it has sent.
+    /// The number of messages that the executor has sent.
     messages: usize,
 }
 
@@ -45,13 +45,13 @@ pub(crate) enum Next {
 pub(crate) struct Executors {
     pub(crate) all: BTreeMap<ContainerId, Executor>,
     connections: u64,
-    /// Whether they send messages.
+    /// Whether the executors send messages.
     pub(crate) talk: bool,
     pub(crate) broken: Vec<Broken>,
 }
 
 impl Executors {
-    /// A container with an executor has begun.
+    /// Notes the start of a container with an executor.
     pub(crate) fn begin(
         &mut self,
         container: &ContainerId,
@@ -73,7 +73,7 @@ impl Executors {
         self.all.insert(container.clone(), executor);
     }
 
-    /// The agent's process is gone: all streams end.
+    /// Ends all streams, because the agent's process is gone.
     pub(crate) fn disconnect(&mut self) {
         for executor in self.all.values_mut() {
             executor.connection = None;
@@ -93,7 +93,7 @@ impl Executors {
         }
     }
 
-    /// The agent ends a stream.
+    /// Ends a stream from the agent's side.
     pub(crate) fn hang_up(&mut self, connection: ConnectionId) {
         if let Some(executor) = self.of(connection) {
             executor.connection = None;

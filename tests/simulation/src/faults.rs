@@ -1,4 +1,4 @@
-//! Faults: of networks, processes, machines, disks, clocks and people.
+//! Faults of networks, processes, machines, disks, clocks and people.
 
 use meseta_agent::checkpoint::DiskCondition;
 use meseta_agent::core::{ExitReason, Input as AgentInput, Report};
@@ -10,12 +10,12 @@ use crate::cluster::{Cluster, SECOND};
 use crate::framework::Kind;
 use crate::plan::Feature;
 
-/// The longest that a process is stopped.
+/// The longest stop of a process.
 const PAUSE_MAX: u64 = 300 * SECOND;
 const DAY_SECONDS: i64 = 24 * 3600;
 
 impl Cluster {
-    /// Something goes wrong that this run may have.
+    /// Injects a fault that this run allows.
     pub(crate) fn fault(&mut self) {
         if self.plan.is_of_jobs && self.rng.u32(..3) == 0 {
             return self.break_jobs();
@@ -115,7 +115,7 @@ impl Cluster {
         let tears = self.happens(Feature::TornWrite, 50);
         self.lose_agent(at);
         let waiting = self.agents[at].disk.waiting();
-        // A full disk takes nothing more.
+        // A full disk accepts no further write.
         let is_writable = self.agents[at].disk.condition == DiskCondition::Writable;
         let kept = match late && is_writable {
             true => self.rng.usize(..=waiting),
@@ -161,7 +161,7 @@ impl Cluster {
         self.take_over();
     }
 
-    /// A framework ends and comes back as another process with its id.
+    /// Ends a framework, which returns as another process with the same id.
     fn restart_framework(&mut self, at: usize) {
         self.told("framework restart", at as u64);
         self.cut_stream(at);
@@ -255,7 +255,7 @@ impl Cluster {
         self.agents[at].step(time, AgentInput::Oversubscription(Box::new(report)));
     }
 
-    /// A controller wants a container to end, whether it may or not.
+    /// Returns a controller's request to end a container, allowed or not.
     fn correction(&self, at: usize, container: ContainerId) -> Option<Assessment> {
         let process = self.agents[at].machine.running.get(&container)?;
         let run = process.plan.run.clone();
@@ -281,7 +281,7 @@ impl Cluster {
         })
     }
 
-    /// Agents that have ended are started again: as they were, or, where that was meant for good, as new ones.
+    /// Restarts ended agents with their state, or as new agents if the end was permanent.
     pub(crate) fn revive_agents(&mut self) {
         for at in 0..self.agents.len() {
             let Some(reason) = self.agents[at].exit.clone() else {

@@ -18,21 +18,21 @@ use crate::models::reconciliation::Questions;
 /// The behaviour of a framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Launches tasks, groups and executors, reserves, answers all.
+    /// Launches tasks, groups and executors, reserves, and responds to everything.
     Good,
-    /// Takes all that it is offered, revocable resources too, and keeps offers.
+    /// Takes every offer, including revocable resources, and keeps offers.
     Greedy,
-    /// Reads its stream late.
+    /// Reads its stream with a delay.
     Slow,
     /// Has two roles, a parent and a child.
     TwoRoles,
-    /// Ends and comes back as another process.
+    /// Ends and returns as another process.
     FailingOver,
-    /// Knows neither partitions nor several roles, and is ended when it is away for a minute.
+    /// Knows neither partitions nor multiple roles, and is removed after a minute of absence.
     Old,
     /// Names foreign objects, accepts twice, and sends invalid requests.
     Malicious,
-    /// The job scheduler of this repository.
+    /// The job scheduler in this repository.
     Jobs,
 }
 
@@ -77,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Seconds that it may be away.
+    /// Returns the seconds for which the framework may be absent.
     fn failover_timeout(self) -> f64 {
         match self {
             Self::Old => 60.0,
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-/// A task as the framework knows it.
+/// A task, as known to the framework.
 #[derive(Debug, Default)]
 pub(crate) struct Task {
     pub(crate) agent: String,
@@ -100,9 +100,9 @@ pub(crate) struct Task {
     /// The uuid of the first terminal update.
     terminal: Option<Vec<u8>>,
     seen: BTreeSet<Vec<u8>>,
-    /// The uuids of its updates as they came first.
+    /// The uuids of the task's updates, in the order of their first arrival.
     pub(crate) order: Vec<Vec<u8>>,
-    /// The state of the last update that had a uuid.
+    /// The state of the last update with a uuid.
     told: Option<TaskState>,
 }
 
@@ -128,7 +128,7 @@ impl Task {
     }
 }
 
-/// A stream to a master.
+/// A stream to a master, as the framework has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     pub(crate) id: u64,
@@ -149,15 +149,15 @@ pub(crate) struct Framework {
     pub(crate) tasks: BTreeMap<String, Task>,
     /// Tasks whose KILL a master has accepted while it knew them, and the master's number.
     pub(crate) killed: BTreeMap<String, u64>,
-    /// Offers that it has not answered.
+    /// Offers without a response yet.
     pub(crate) offers: VecDeque<pb::Offer>,
     /// Offers that it has accepted, for frameworks that accept twice.
     pub(crate) used_offers: VecDeque<pb::OfferId>,
-    /// Calls that are on their way on this stream.
+    /// Calls on their way on this stream.
     pub(crate) calls: VecDeque<Action>,
-    /// Whether it declines all that it is offered.
+    /// Whether the framework declines every offer.
     pub(crate) is_idle: bool,
-    /// Whether it answers no offers at all.
+    /// Whether the framework responds to no offer at all.
     pub(crate) is_holding: bool,
     /// The step until which it reads nothing.
     pub(crate) busy_until: u64,
@@ -172,19 +172,19 @@ pub(crate) struct Framework {
     pub(crate) launched: usize,
     pub(crate) operations: usize,
     pub(crate) jobs: Option<Box<Jobs>>,
-    /// A second job scheduler, which has the framework no more and may not have heard of that.
+    /// A second job scheduler, which has lost the framework and may not know that.
     pub(crate) copy: Option<Copy>,
     /// The number of times that another scheduler has taken the framework over.
     pub(crate) takeovers: usize,
-    /// Whether it has a principal.
+    /// Whether the framework has a principal.
     has_principal: bool,
-    /// Executors that it has launched, oldest first, with their agents.
+    /// Executors that the framework has launched, oldest first, with their agents.
     pub(crate) executors: VecDeque<(String, pb::ExecutorInfo)>,
-    /// Inverse offers that it has not answered.
+    /// Inverse offers without a response yet.
     pub(crate) inverse_offers: VecDeque<pb::OfferId>,
-    /// Messages that it has sent.
+    /// The number of messages that the framework has sent.
     pub(crate) messages: usize,
-    /// Messages of its executors that it has heard.
+    /// Messages that the framework has received from its executors.
     heard: BTreeSet<Vec<u8>>,
     /// The statuses of its operations.
     told: BTreeMap<String, pb::OperationStatus>,
@@ -236,7 +236,7 @@ impl Framework {
         self.stream.is_some() && self.is_subscribed
     }
 
-    /// Whether it has offers that it does not keep.
+    /// Whether the framework has offers that it does not keep.
     pub(crate) fn must_answer(&self) -> bool {
         let kept = if self.is_idle || self.kind != Kind::Greedy {
             0
@@ -246,7 +246,7 @@ impl Framework {
         self.offers.len() > kept && !self.is_holding
     }
 
-    /// Whether there is something to read on its stream, be it the end.
+    /// Whether the stream has data to read, or has ended.
     pub(crate) fn has_news(&self) -> bool {
         !self.events.is_empty() || self.is_closed
     }
@@ -430,7 +430,7 @@ impl Framework {
     fn update(&mut self, status: &pb::TaskStatus) {
         let (id, state) = (status.task_id.value.clone(), status.state());
         if matches!(state, TaskState::TaskUnreachable | TaskState::TaskLost) {
-            // Its agent was given up, and kills with it.
+            // The task's agent was given up, and the kills with it.
             self.killed.remove(&id);
         }
         if self.questions.answered(status) {
@@ -507,7 +507,7 @@ impl Framework {
         self.calls.extend(acknowledged(status));
     }
 
-    /// Asks for the state of every task that is not over, and of some that are not there.
+    /// Reconciles every task that is not over, and some unknown tasks.
     pub(crate) fn reconcile(&mut self, with_all: bool) {
         let open = self.tasks.iter();
         let open = open.filter(|(_, task)| with_all || !task.is_over());
@@ -527,13 +527,13 @@ impl Framework {
         }
     }
 
-    /// Asks for the end of a task.
+    /// Requests the end of a task.
     pub(crate) fn kill(&mut self, id: &str) {
         self.calls.push_back(kill(id));
     }
 }
 
-/// KILL of a task, wherever it is.
+/// Returns a KILL of a task without its agent.
 pub(crate) fn kill(id: &str) -> Action {
     Action::Kill(call::Kill {
         task_id: pb::TaskId {

@@ -1,4 +1,4 @@
-//! Health checks and checks that tasks are launched with: by a command, HTTP and TCP, soon and often.
+//! Health checks and checks of launched tasks: by command, HTTP and TCP, early and frequent.
 
 use meseta_proto::mesos::v1 as pb;
 

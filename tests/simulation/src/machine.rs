@@ -19,7 +19,7 @@ const PIDS: u64 = 40;
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
-/// The processes of a container that runs.
+/// The processes of a running container.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) identity: ProcessIdentity,
@@ -39,7 +39,7 @@ pub(crate) enum News {
 
 #[derive(Debug, Default)]
 pub(crate) struct Machine {
-    /// Launches that have not begun.
+    /// Launches that have not started.
     pub(crate) launching: BTreeMap<ContainerId, Box<LaunchPlan>>,
     pub(crate) running: BTreeMap<ContainerId, Process>,
     pub(crate) news: BTreeMap<ContainerId, News>,
@@ -51,7 +51,7 @@ pub(crate) struct Machine {
     pub(crate) exits: BTreeMap<(String, String), bool>,
     /// Containers with a kill.
     pub(crate) killed: BTreeSet<ContainerId>,
-    /// Probes that are not answered, by the task that they look at.
+    /// Unanswered probes, by the probed task.
     pub(crate) probes: VecDeque<(Probe, (String, String))>,
     /// Whether a probe of each task has failed, and whether one was good.
     pub(crate) probed: BTreeMap<(String, String), [bool; 2]>,
@@ -68,7 +68,7 @@ fn ending(exit: Exit) -> News {
 }
 
 impl Machine {
-    /// The boot that it is in.
+    /// Returns the present boot of the machine.
     pub(crate) fn boot(&self) -> BootId {
         BootId::from_text(&format!("boot-{}", self.boots))
     }
@@ -110,7 +110,7 @@ impl Machine {
         None
     }
 
-    /// A task is looked at that runs here, or has just ended, and not more than once for each of its two checks.
+    /// Starts a probe of a task that runs or has just ended, at most once for each of its two checks.
     fn begin_probe(&mut self, probe: Probe) -> Option<String> {
         const CHECKS: usize = 2;
         let container = probe.container.clone();
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Begins to run a container; its supervisor, or none if it is not to be launched any more.
+    /// Starts to run a container, and returns its supervisor, or `None` if the launch was withdrawn.
     pub(crate) fn start(&mut self, container: &ContainerId) -> Option<ProcessIdentity> {
         let plan = self.launching.remove(container)?;
         self.started += 1;
@@ -188,7 +188,7 @@ impl Machine {
         }
     }
 
-    /// A container ends by itself, with all that is within it.
+    /// Ends a container by itself, with everything within it.
     pub(crate) fn end(&mut self, container: &ContainerId, exit: Exit) {
         let within = format!("{container}+");
         let is_within = |id: &ContainerId| id.as_str().starts_with(&within);
@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// A container that has just ended had run into its limit of memory.
+    /// Notes that a container which has just ended had reached its memory limit.
     pub(crate) fn was_out_of_memory(&mut self, container: &ContainerId) {
         if let Some(News::Ended(ending)) = self.news.get_mut(container) {
             ending.exit = Exit::Signal(SIGKILL);
@@ -292,7 +292,7 @@ impl Machine {
         let mut held = Resources::new();
         for (_, plan) in plans {
             if matches!(plan.subject, Subject::Nested(_)) {
-                // Its executor's container holds it too.
+                // The container is also within its executor's container.
                 continue;
             }
             for resource in plan.resources.iter() {

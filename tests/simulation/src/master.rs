@@ -56,7 +56,7 @@ pub(crate) struct Master {
     outbox: Outbox<Destination, Output>,
     /// The begin and end of the process's pause.
     pub(crate) paused: Option<(u64, u64)>,
-    /// True time in which it did not run.
+    /// The true time in which the master did not run.
     pub(crate) lost: u64,
     /// The arrival of each agent's last sign of life, without the time in which the process did not run.
     pub(crate) heard: BTreeMap<String, u64>,
@@ -67,7 +67,7 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    /// A process that starts now and takes the lead.
+    /// Starts a process that takes the lead.
     pub(crate) fn start(cluster: &mut Cluster) -> Self {
         let number = cluster.number();
         let recovered = cluster.registry.lead(number);
@@ -92,7 +92,7 @@ impl Master {
         }
     }
 
-    /// True time in which it ran, until a true time.
+    /// Returns the true time in which the master ran, up to a true time.
     fn ran(&self, time: u64) -> u64 {
         time.saturating_sub(self.lost)
     }
@@ -169,7 +169,7 @@ impl Cluster {
         };
         let released = master.outbox.durable(durable);
         for (_, output) in released {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             if self.is_running(number) {
                 self.carry_out(number, output);
             }
@@ -237,7 +237,7 @@ impl Cluster {
 
     /// Lets another process take the lead; the earlier one, if it runs, learns that with its next write.
     pub(crate) fn take_over(&mut self) {
-        /// Processes that run at once, at most.
+        /// The largest number of concurrent processes.
         const MASTERS_MAX: usize = 2;
         let master = Master::start(self);
         let number = master.number;
@@ -259,7 +259,7 @@ impl Cluster {
                 let ids = agent_ids.iter().cloned();
                 self.given_up.extend(ids.map(|id| (id, self.steps)));
             }
-            // Its users wait there for no agent that is away.
+            // The job scheduler's users wait for no absent agent there.
             Mutation::MarkUnreachable(record) if self.plan.is_of_jobs => {
                 self.given_up.insert(record.agent_id.clone(), self.steps);
             }
@@ -267,7 +267,7 @@ impl Cluster {
         }
     }
 
-    /// A sign of life of an agent has arrived.
+    /// Notes the arrival of an agent's sign of life.
     pub(crate) fn note_heard(
         &mut self,
         number: u64,

@@ -16,7 +16,7 @@ const TAKEN_TIMEOUT_NANOS: u64 = 30_000_000_000;
 /// A message to an agent on a connection.
 #[derive(Debug)]
 pub(crate) enum ToAgent {
-    /// The master has taken the connection, and leads with this.
+    /// The master has accepted the connection, and leads with this epoch.
     Taken(LedEpoch),
     Frame(Box<MasterFrame>),
     /// The end of the connection, behind all messages.
@@ -28,7 +28,7 @@ pub(crate) enum ToAgent {
 pub(crate) struct Connection {
     pub(crate) agent: usize,
     pub(crate) link: LinkId,
-    /// The process that it leads to.
+    /// The master process at the other end.
     pub(crate) master: u64,
     pub(crate) to_master: VecDeque<Option<Box<agent_frame::Message>>>,
     pub(crate) to_agent: VecDeque<ToAgent>,
@@ -100,7 +100,7 @@ impl Connection {
         self.is_broken && self.to_master.is_empty() && self.to_agent.is_empty()
     }
 
-    /// Whether something can arrive at the master, or at the agent.
+    /// Whether data can arrive at the master, or at the agent.
     pub(crate) fn brings(&self, at_master: bool) -> bool {
         match at_master {
             true => {
@@ -119,7 +119,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// The connections on which something can arrive: their numbers, and whether at the master.
+    /// Returns the connections on which data can arrive: their numbers, and whether at the master.
     pub(crate) fn ready(&mut self, hears: impl Fn(&Connection, bool) -> bool) -> Vec<(u64, bool)> {
         self.connections.retain(|_, one| !one.is_over());
         let mut ready = Vec::new();
@@ -133,7 +133,7 @@ impl Network {
         ready
     }
 
-    /// The last connection of an agent by this name.
+    /// Returns the last connection of an agent with this link id.
     pub(crate) fn of_link(&mut self, agent: usize, link: LinkId) -> Option<&mut Connection> {
         let mut connections = self.connections.values_mut().rev();
         connections.find(|one| one.agent == agent && one.link == link)

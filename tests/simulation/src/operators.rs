@@ -32,18 +32,18 @@ pub(crate) enum Asked {
     Call {
         framework: usize,
         name: &'static str,
-        /// Tasks of a question about them.
+        /// Tasks in a question about tasks.
         asked: Vec<String>,
         /// The call uses the name of another framework.
         foreign: bool,
     },
     Administration {
         request: Administration,
-        /// The role that it is about.
+        /// The role of the administrative call, if any.
         role: Option<String>,
     },
     Other {
-        /// The framework that is to end.
+        /// The framework to remove, if any.
         framework: Option<usize>,
     },
 }
@@ -58,7 +58,7 @@ pub(crate) struct Operators {
 }
 
 impl Operators {
-    /// A process is gone: it answers nothing more.
+    /// Forgets the replies of an ended process.
     pub(crate) fn forget_replies(&mut self, master: u64) {
         self.replies.retain(|_, (asked, _)| *asked != master);
     }
@@ -67,7 +67,7 @@ impl Operators {
         self.finished.push(uuid);
     }
 
-    /// Whether something else about the quota of a role is not answered yet.
+    /// Whether another request about the quota of a role has no response yet.
     fn is_in_doubt(&self, role: &str) -> bool {
         self.replies.values().any(|(_, asked)| {
             matches!(asked, Asked::Administration { role: Some(other), .. } if other == role)
@@ -76,7 +76,7 @@ impl Operators {
 }
 
 impl Cluster {
-    /// An operator does something.
+    /// Makes an operator act.
     pub(crate) fn operate(&mut self) {
         let feature = match self.rng.u32(..20) {
             0..4 => Feature::Quota,
@@ -104,7 +104,7 @@ impl Cluster {
             Feature::Gone if self.rng.u32(..6) == 0 => {
                 if let Some(agent_id) = self.some_known_agent(leader) {
                     let gone = Administration::MarkAgentGone { agent_id };
-                    // Impatient people ask again while it is on its way to the registry.
+                    // Impatient operators repeat the request while it is on its way to the registry.
                     if self.rng.bool() {
                         self.administer(leader, gone.clone(), None);
                     }
@@ -186,7 +186,7 @@ impl Cluster {
         self.administer(leader, request, Some(role));
     }
 
-    /// An agent that the master has.
+    /// Returns an agent that the master has.
     fn some_agent(&mut self, master: u64) -> Option<String> {
         let snapshot = self.master(master)?.core.snapshot();
         let at = self.rng.usize(..snapshot.agents.len().max(1));
@@ -194,7 +194,7 @@ impl Cluster {
         Some(agent.id().to_string())
     }
 
-    /// An agent that the master has, or, as often, expects or has marked unreachable.
+    /// Returns an agent that the master has, or equally often one that it expects or has marked unreachable.
     fn some_known_agent(&mut self, master: u64) -> Option<String> {
         if self.rng.bool() {
             return self.some_agent(master);
@@ -287,7 +287,7 @@ impl Cluster {
         self.step_master(master, Input::Request { reply, request });
     }
 
-    /// An operator reserves, unreserves, makes or destroys something of an agent.
+    /// Reserves, unreserves, creates or destroys resources of an agent for an operator.
     fn change_agent(&mut self, leader: u64) {
         let Some(master) = self.master(leader) else {
             return;
@@ -367,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// A master that starts knows all that is durable.
+    /// Notes that a starting master knows all durable settings.
     pub(crate) fn settings_after_start(&mut self, number: u64) {
         let content = self.registry.content.clone();
         let Some(master) = self.master(number) else {

@@ -13,10 +13,10 @@ use crate::cluster::Cluster;
 use crate::names;
 use crate::network::{Connection, ToAgent};
 
-/// Events that may wait on a stream; a scheduler that is further behind loses it, as with the daemon's sinks.
+/// Events that may wait on a stream; a scheduler that is further behind loses the stream, as with the daemon's sinks.
 const EVENTS_MAX: usize = 3_000;
 
-/// Whether an agent waits until its connection is taken before it sends anything, and runs.
+/// Whether a running agent waits for the acceptance of its connection before it sends data.
 fn waits_for_taking(agent: &Agent) -> bool {
     agent.is_up() && !agent.is_older
 }
@@ -74,7 +74,7 @@ impl Cluster {
         }
     }
 
-    /// The framework that a stream is of.
+    /// Returns the framework of a stream.
     fn framework_on(&self, master: u64, stream: u64) -> Option<usize> {
         let on = |one: &crate::framework::Framework| {
             one.stream
@@ -138,7 +138,7 @@ impl Cluster {
         }
     }
 
-    /// Something arrives on a connection.
+    /// Delivers data on a connection.
     pub(crate) fn deliver(&mut self) {
         let (masters, agents) = (&self.masters, &self.agents);
         let hears = |one: &Connection, at_master: bool| match at_master {
@@ -290,7 +290,7 @@ impl Cluster {
         }
     }
 
-    /// Agents give connections up that no master has taken for long.
+    /// Makes agents give up connections that no master has accepted for long.
     pub(crate) fn give_connections_up(&mut self) {
         let time = self.time;
         let agents = &self.agents;

@@ -44,34 +44,34 @@ pub enum Feature {
     Maintenance,
     Teardown,
     LargeTasks,
-    /// Tasks have checks and health checks.
+    /// Tasks with checks and health checks.
     Checks,
-    /// Schedulers and executors send messages.
+    /// Messages of schedulers and executors.
     Messages,
-    /// Frameworks shut executors down.
+    /// Frameworks that shut executors down.
     Shutdowns,
     /// Executors that get more than one task or group.
     SharedExecutors,
     /// Some dozens of tasks with long labels on one agent, which then comes back in parts.
     Crowd,
-    /// The registry keeps few of the agents that are unreachable or gone.
+    /// A registry that keeps few unreachable or gone agents.
     Pruning,
-    /// Frameworks have principals, which the registry keeps.
+    /// Frameworks with principals, which the registry keeps.
     Principals,
-    /// Frameworks make calls twice.
+    /// Frameworks that repeat calls.
     Repeats,
     /// One agent registers without waiting for the master's epoch, as earlier releases did: its frameworks may, very
     /// rarely, get LOST after FINISHED (I18).
     OlderAgents,
     /// The clock of the job scheduler's machine is set, and the scheduler moves to machines with different clocks.
     SchedulerClock,
-    /// Older copies of the job scheduler's store are put back.
+    /// Older copies of the job scheduler's store that are restored.
     SchedulerBackups,
-    /// A second job scheduler is started on a copy of the store.
+    /// A second job scheduler that is started on a copy of the store.
     SchedulerCopies,
-    /// Roles are withdrawn from the job scheduler, and given back.
+    /// Roles that are withdrawn from the job scheduler, and returned.
     WithdrawnRoles,
-    /// An agent stays away for long while all else is well.
+    /// An agent that stays away for long without any other fault.
     LongAbsence,
 }
 
@@ -129,7 +129,7 @@ impl Feature {
         Self::LongAbsence,
     ];
 
-    /// The faults of the job scheduler.
+    /// The faults of the job scheduler itself.
     const OF_JOBS: [Self; 5] = [
         Self::SchedulerClock,
         Self::SchedulerBackups,
@@ -138,7 +138,7 @@ impl Feature {
         Self::LongAbsence,
     ];
 
-    /// The faults of its cluster that a job scheduler can notice.
+    /// The faults of the cluster that a job scheduler can notice.
     const BESIDE_JOBS: [Self; 16] = [
         Self::AgentCrash,
         Self::MasterCrash,
@@ -181,17 +181,17 @@ impl std::str::FromStr for Feature {
     }
 }
 
-/// A run that can be repeated.
+/// A repeatable run of the simulation.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// The run is about the job scheduler: its cluster is small, and its users have many jobs in many roles.
+    /// Whether the run is of the job scheduler: its cluster is small, and its users have many jobs in many roles.
     pub is_of_jobs: bool,
     /// The steps with faults; the steps to rest follow.
     pub steps: u64,
     /// The seed's features that this run leaves out.
     pub without: BTreeSet<Feature>,
-    /// Steps in which nothing is done.
+    /// Steps that are skipped.
     pub skipped: Vec<Range<u64>>,
     /// Whether the last steps are described in words, which is slow.
     pub is_told: bool,
@@ -213,7 +213,7 @@ impl Plan {
         }
     }
 
-    /// A run that is about the job scheduler.
+    /// Returns a run of the job scheduler.
     #[must_use]
     pub fn of_jobs(seed: u64, steps: u64) -> Self {
         Self {

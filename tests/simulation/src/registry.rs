@@ -9,7 +9,7 @@ use meseta_allocator::Quota;
 use meseta_master::core::{Mutation, Recovered};
 use meseta_resources::Role;
 
-/// Copies that an operator keeps.
+/// Copies of the registry that an operator keeps.
 const BACKUPS_MAX: usize = 4;
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Registry {
         true
     }
 
-    /// An operator keeps a copy.
+    /// Saves an operator's copy of the registry.
     pub(crate) fn back_up(&mut self) {
         if self.backups.len() == BACKUPS_MAX {
             self.backups.remove(0);

@@ -15,19 +15,19 @@ use crate::models::reservation;
 use crate::network::Connection;
 use crate::plan::Feature;
 
-/// Steps without an effect after which nothing is left to do until time passes.
+/// Steps without an effect after which only the passage of time has effects.
 const IDLE_STEPS: u64 = 120;
-/// Idle steps in runs about jobs: fewer, because few processes run.
+/// Idle steps in runs of the job scheduler: fewer, because few processes run.
 const IDLE_STEPS_OF_JOBS: u64 = 40;
-/// Steps between two advances of time, at most.
+/// The largest number of steps between two advances of time.
 const STEPS_MAX: u64 = 40_000;
-/// Time that passes between; less than the patience of agents with their master.
+/// The time between two rests; less than the agents' patience with their master.
 pub(crate) const SPAN: u64 = 25 * SECOND;
 /// The spans without requests, since a kill would bring the end of a task that no retry brings. Longer than the longest
 /// pause between two tries, and than masters wait for expected agents.
 const QUIET_SPANS: usize = 30;
 const LAST_SPANS: usize = 12;
-/// Quiet spans in runs about jobs: as long as the pause before a scheduler asks for a refused role again.
+/// Quiet spans in runs of the job scheduler: as long as the pause before a scheduler requests a refused role again.
 const QUIET_SPANS_OF_JOBS: usize = 8;
 const LAST_SPANS_OF_JOBS: usize = 5;
 /// The spans in which agents come back and graces pass.
@@ -187,7 +187,7 @@ impl Cluster {
         self.carry();
     }
 
-    /// Everything that can happen without time does.
+    /// Makes every step that needs no passage of time.
     pub(crate) fn drain_queues(&mut self) -> Result<(), Violation> {
         let idle_max = match self.plan.is_of_jobs {
             true => IDLE_STEPS_OF_JOBS,
@@ -210,7 +210,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether something waits to be read or written down: it is by chance if nobody came to it for long.
+    /// Whether data waits to be read or written: by chance, no step may have handled it for long.
     fn has_mail(&self) -> bool {
         let waits = |one: &Framework| {
             let reads = one.busy_until <= self.steps && one.has_news();
@@ -228,7 +228,7 @@ impl Cluster {
 
     /// Lets processes with more work than one step may do, such as a master with many questions, make further steps.
     fn tick_at_once(&mut self) -> bool {
-        /// Times of clocks are rounded.
+        /// The rounding of clock times, in nanoseconds.
         const NANOSECONDS: u64 = 10;
         const TICKS_MAX: usize = 10_000;
         let is_due = |cluster: &Self| cluster.next_deadline() <= cluster.time + NANOSECONDS;
@@ -305,7 +305,7 @@ impl Cluster {
         }
     }
 
-    /// A task that runs though the master that leads has accepted its KILL: nobody had to ask twice.
+    /// Returns a task that runs although the leading master has accepted its KILL: one request must be enough.
     fn unheard_kill(&mut self) -> Option<(&'static str, String)> {
         let leader = self.leader();
         for at in (0..self.frameworks.len()).filter(|at| self.is_served(*at)) {
@@ -363,7 +363,7 @@ impl Cluster {
                         || state == TaskState::TaskUnknown
                         || (state == TaskState::TaskUnreachable && !is_there)
                 });
-                // A registry that was put back may not know that an agent was ever lost.
+                // A restored registry may not know that an agent was ever lost.
                 if !is_over && self.registry.rollbacks == 0 {
                     let (state, agent) = (task.state, &task.agent);
                     let what = format!("task {id} on {agent} stays {state:?}");

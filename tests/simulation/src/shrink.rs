@@ -4,10 +4,10 @@ use crate::checks::Violation;
 use crate::cluster::Cluster;
 use crate::plan::{Feature, Plan};
 
-/// Steps that are tried in all: half a minute's worth.
+/// Steps that are tried in total: half a minute's work.
 const STEPS_MAX: u64 = 1_000_000;
 
-/// The violation of a run, if it breaks this promise, any if none is named; and its steps.
+/// Returns the violation of a run, if it breaks this promise or, without one, any; and the number of steps.
 fn broken(plan: &Plan, rule: Option<&str>) -> (Option<Violation>, u64) {
     let Ok(mut cluster) = Cluster::new(plan.clone()) else {
         return (None, 0);

@@ -23,7 +23,7 @@ pub(crate) struct Story {
     step: u64,
     last: VecDeque<String>,
     counts: Counts,
-    /// Steps in which something happened, since they were last asked for.
+    /// Whether no step has had an effect since the last question.
     is_idle: bool,
 }
 
@@ -37,18 +37,18 @@ impl Story {
         }
     }
 
-    /// The next step begins.
+    /// Starts the next step.
     pub(crate) fn begin(&mut self, step: u64) {
         self.step = step;
         self.is_idle = true;
     }
 
-    /// Whether nothing has happened in this step.
+    /// Whether this step has had no effect.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// Something happened: to whom and how much, for the hash, and in words for people.
+    /// Notes an event: its subjects for the hash, and its description for people.
     pub(crate) fn note(&mut self, what: Happening, of: [u64; 2], words: impl FnOnce() -> String) {
         self.count(what);
         self.is_idle = false;

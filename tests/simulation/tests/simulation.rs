@@ -1,4 +1,4 @@
-//! Seeds that are run every time: a million steps, on as many threads as there are cores.
+//! Seeds that are run every time: a million steps, on as many threads as cores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use meseta_simulation::{Cluster, Counts, Outcome, Plan};
 const STEPS: u64 = 3_000;
 const STEPS_IN_ALL: u64 = 1_000_000;
 
-/// Runs that are about the job scheduler, and steps with faults of each.
+/// Runs of the job scheduler, with the steps with faults of each.
 const RUNS_OF_JOBS: u64 = 6;
 const STEPS_OF_JOBS: u64 = 700;
 

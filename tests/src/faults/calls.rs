@@ -7,24 +7,24 @@ use nix::errno::Errno;
 /// The effect of a call, as far as faults are concerned.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub enum Effect {
-    /// Changes something outside of the process.
+    /// Changes state outside of the process.
     Changes,
-    /// Looks at something and changes nothing.
+    /// Reads state without a change.
     Looks,
     /// Makes a descriptor of something that is no file.
     Opens,
-    /// Begins a process or a thread.
+    /// Starts a process or a thread.
     Forks,
-    /// Sends a process a signal.
+    /// Sends a signal to a process.
     Signals,
 }
 
 /// The position of a call's file among its arguments.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Operand {
-    /// The descriptor of an open file.
+    /// The descriptor of an open file, as an argument.
     Descriptor(usize),
-    /// A path as it stands.
+    /// A path without a folder.
     Path(usize),
     /// A path below an open folder.
     Below(usize, usize),
@@ -34,10 +34,10 @@ pub enum Operand {
     Nothing,
 }
 
-/// Shorter words in digits and the letters up to `f` may be names.
+/// The least length of a hexadecimal id: shorter words of these characters may be names.
 const HEXADECIMAL_MIN: usize = 5;
 
-/// A system call that is looked at.
+/// A system call that the filter intercepts.
 #[derive(Copy, Clone, Debug)]
 pub struct Call {
     pub number: i64,
@@ -102,7 +102,7 @@ const EVERYWHERE: &[Call] = &[
     call(libc::SYS_eventfd2, "eventfd2", Opens, Nothing),
 ];
 
-/// Calls that only older machines have.
+/// System calls that only older machines have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[Call] = &[
     call(libc::SYS_open, "open", Looks, Operand::Path(0)),
@@ -127,13 +127,13 @@ pub fn all() -> impl Iterator<Item = &'static Call> {
     EVERYWHERE.iter().chain(LEGACY)
 }
 
-/// Whether these flags of an `open` make or empty a file.
+/// Whether these flags of an `open` create or empty a file.
 pub fn makes(flags: u64) -> bool {
     let making = libc::O_CREAT | libc::O_TRUNC;
     flags & u64::from(making.unsigned_abs()) != 0
 }
 
-/// Whether a call that has this effect can end with this error, be it on a machine in trouble.
+/// Whether a call with this effect can fail with this error, even if only on a damaged machine.
 pub fn may_fail(effect: Effect, name: &str, errno: Errno) -> bool {
     let is_open = name.starts_with("open");
     match (effect, errno) {
@@ -147,7 +147,7 @@ pub fn may_fail(effect: Effect, name: &str, errno: Errno) -> bool {
     }
 }
 
-/// The kind of a file: its path with the work directory as `WORK`, ids as `ID` and numbers as `N`.
+/// Returns the kind of a file: its path with the work directory as `WORK`, ids as `ID` and numbers as `N`.
 pub fn kind_of(path: &Path, work_dir: &Path, cgroups_root: &str) -> String {
     let (mut kind, rest) = match path.strip_prefix(work_dir) {
         Ok(rest) => ("WORK".to_owned(), rest),
@@ -227,7 +227,7 @@ pub fn is_of_interest(file: &Path, log: &Path) -> bool {
         && !SYSTEM.iter().any(|prefix| file.starts_with(prefix))
 }
 
-/// A path below another, where it is not absolute.
+/// Joins a relative path to a folder; an absolute path stays.
 pub fn joined(folder: Option<PathBuf>, path: &Path) -> PathBuf {
     match folder {
         Some(folder) if path.is_relative() => folder.join(path),

@@ -15,7 +15,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use super::calls;
 
-/// First argument of the program that sets the filter.
+/// The first argument of the program that sets the filter.
 const ARGUMENT: &str = "--below-fault-filter";
 
 /// Returns the prefix of a command line that runs it below the filter, with this socket for its calls.
@@ -72,7 +72,7 @@ fn statement(code: u32, jump: u8, value: u32) -> libc::sock_filter {
     }
 }
 
-/// Asks the listener for each call of the table, and lets all others be made.
+/// Builds the filter program, which asks the listener for each call of the table and allows all others.
 fn program() -> Vec<libc::sock_filter> {
     let load_number = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let is_equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

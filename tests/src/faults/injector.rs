@@ -40,7 +40,7 @@ pub struct Scene {
     pub cgroups_root: String,
 }
 
-/// Answers for the calls of every agent that is started with [`Injector::prefix`].
+/// Decides the calls of every agent that is started with [`Injector::prefix`].
 #[derive(Debug)]
 pub struct Injector {
     socket: PathBuf,
@@ -53,7 +53,7 @@ struct Shared {
     /// The scene of the agent; without it every call passes uncounted.
     scene: Mutex<Option<Scene>>,
     over: AtomicBool,
-    /// Milliseconds that each sync takes more.
+    /// The additional milliseconds of each sync.
     sync_delay_ms: AtomicU64,
 }
 
@@ -126,7 +126,7 @@ impl Drop for Injector {
     }
 }
 
-/// The listener that a program sent before it executed an agent, and the agent's process.
+/// Receives the listener that a program sent before it executed an agent, with the agent's process.
 fn received(stream: &UnixStream) -> io::Result<(OwnedFd, Pid)> {
     let peer = getsockopt(stream, PeerCredentials)?.pid();
     let mut bytes = [0];
@@ -166,7 +166,7 @@ mod ioctls {
         }
     }
 
-    /// Lets a call be made, or ends it with an error.
+    /// Lets a call continue, or ends it with an error.
     pub(super) fn reply(listener: &OwnedFd, id: u64, errno: Option<nix::errno::Errno>) {
         let mut reply = libc::seccomp_notif_resp {
             id,
@@ -183,7 +183,7 @@ mod ioctls {
     }
 }
 
-/// Answers until nobody is left below the filter.
+/// Decides calls until no process is left below the filter.
 fn serve(listener: &OwnedFd, agent: Pid, shared: &Shared) {
     std::thread::scope(|scope| serve_until_gone(scope, listener, agent, shared));
 }
@@ -205,14 +205,14 @@ fn serve_until_gone<'a>(
         if !state.contains(PollFlags::POLLIN) {
             return;
         }
-        // Who asked may have been killed meanwhile.
+        // The caller may have been killed meanwhile.
         let Ok(asked) = ioctls::next(listener) else {
             continue;
         };
         let fault = fault_of(&asked, agent, shared);
         match shared.delay_of(&asked) {
             Some(delay) if fault.is_none() => {
-                // Nobody else waits for it.
+                // No other call waits for this one.
                 scope.spawn(move || {
                     std::thread::sleep(delay);
                     ioctls::reply(listener, asked.id, None);
@@ -230,7 +230,7 @@ fn carry_out(listener: &OwnedFd, asked: &libc::seccomp_notif, agent: Pid, fault:
         Some(Fault::KillBefore) => kernel::kill(agent.as_raw(), Signal::SIGKILL),
         Some(Fault::KillAfter) => {
             let thread = thread_of(asked);
-            // It stops when it leaves the call, and so before it does anything else.
+            // The thread stops when it leaves the call, before any further action.
             let is_seized = ptrace::seize(thread, ptrace::Options::empty()).is_ok()
                 && ptrace::interrupt(thread).is_ok();
             ioctls::reply(listener, asked.id, None);
@@ -267,7 +267,7 @@ fn fault_of(asked: &libc::seccomp_notif, agent: Pid, shared: &Shared) -> Option<
     shared.ledger().pass(site)
 }
 
-/// The site of a call, if it is of interest.
+/// Returns the site of a call, if the call is of interest.
 fn site_of(
     call: &Call,
     arguments: &[u64; 6],
@@ -318,7 +318,7 @@ fn site_of(
 
 /// Returns the file of an agent's descriptor; `None` for that of the working directory.
 fn open_file(own: &Path, descriptor: u64) -> Option<PathBuf> {
-    // The kernel looks at its lower half alone.
+    // The kernel uses the lower half of the number only.
     let number = descriptor & u64::from(u32::MAX);
     std::fs::read_link(own.join(format!("fd/{number}"))).ok()
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::calls::{self, Effect};
 
-/// A call, and the kind of file that it is about.
+/// A system call, with the kind of file that it concerns.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub struct Site {
     pub call: &'static str,
@@ -23,7 +23,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// The first call of this name about such a file; nothing if calls of this name are not looked at.
+    /// Returns the first call of this name on such a file, or `None` if calls of this name are not intercepted.
     pub fn first(call: &str, file: &str) -> Option<Self> {
         let call = calls::all().find(|known| known.name == call)?;
         let site = Site {
@@ -62,7 +62,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The calls of one life.
+/// The calls of one life of an agent.
 #[derive(Debug, Default)]
 pub struct Ledger {
     counts: BTreeMap<Site, usize>,
@@ -72,7 +72,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Begins a life in which these faults are to come.
+    /// Starts a life in which these faults will be injected.
     pub fn begin(&mut self, planned: Vec<(Point, Fault)>) {
         *self = Self {
             planned,
@@ -86,7 +86,7 @@ impl Ledger {
         std::mem::take(&mut self.fired)
     }
 
-    /// The calls of this life, in their order.
+    /// Returns the calls of this life, in their order.
     pub fn seen(&self) -> &[Point] {
         &self.seen
     }
@@ -115,7 +115,7 @@ impl Ledger {
     }
 }
 
-/// Points of several lives, each once: first the first of every site, then the second, and so on.
+/// Returns the points of several lives without repetitions: the first of every site, then the second, and so on.
 pub fn by_novelty<'a>(lives: impl Iterator<Item = &'a [Point]>) -> Vec<Point> {
     let mut places: BTreeMap<&Point, usize> = BTreeMap::new();
     for life in lives {

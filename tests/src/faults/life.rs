@@ -35,9 +35,9 @@ const ENDS_MAX: usize = 12;
 /// The result of a life.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The faults that came, each call by itself.
+    /// The injected faults, each at a separate call.
     pub fired: Vec<(Point, Fault)>,
-    /// The calls that were made, in their order.
+    /// The calls of the life, in their order.
     pub seen: Vec<Point>,
     pub wrong: Vec<String>,
     /// The number of times that the agent ended, by itself or killed.
@@ -166,12 +166,12 @@ impl Stage {
         self.injector.slow_syncs(by);
     }
 
-    /// The URL of the agent, which is the same in all lives.
+    /// Returns the URL of the agent, which is the same in all lives.
     pub fn agent_url(&self) -> &str {
         &self.cluster.agent().url
     }
 
-    /// The key that the tokens of executors are signed with, which is the same in all lives.
+    /// Returns the key that signs executors' tokens, which is the same in all lives.
     pub fn executor_key(&self) -> Vec<u8> {
         let path = self.cluster.agent_dir(0).join("meta/executor_key");
         std::fs::read(path).expect("a key")
@@ -183,7 +183,7 @@ impl Stage {
         self.number += 1;
         let log_begins = std::fs::metadata(&self.cluster.agent().log).map_or(0, |data| data.len());
         self.injector.ledger().begin(faults.to_vec());
-        // Asked before the start: an agent may be registered a moment after it.
+        // The time is read before the start: an agent may be registered a moment after it.
         let not_before = self.registered();
         self.cluster.respawn_agent(0);
         let mut life = Life {
@@ -277,7 +277,7 @@ impl Stage {
         slaves.json()["slaves"][0]["reregistered_time"].as_f64()
     }
 
-    /// Whether offers are of the agent that was started for this life.
+    /// Whether offers come from the agent that was started for this life.
     fn is_back(&mut self, life: &mut Life) -> bool {
         if !life.is_back && self.registered() != life.not_before {
             life.is_back = true;
@@ -407,7 +407,7 @@ impl Life {
         }
     }
 
-    /// A kill is lost with the agent that had it.
+    /// Returns the kills to send: a kill is lost with its agent.
     fn kills_due(&mut self) -> Vec<String> {
         let mut due = Vec::new();
         for (id, asked) in &mut self.killed {
@@ -459,7 +459,7 @@ fn undo(offer: &Value) -> Vec<Value> {
     operations
 }
 
-/// Whether a life fits into an offer.
+/// Whether an offer has room for a life.
 fn is_enough(offer: &Value) -> bool {
     let free = |name: &str| {
         let all = offer["resources"].as_array().into_iter().flatten();
@@ -482,7 +482,7 @@ fn volume_of(disk: &Value, id: &str) -> Value {
     volume
 }
 
-/// A check of health that gives up at the first failure.
+/// Returns a health check by command that fails the task at the first failure.
 fn by_command() -> Value {
     json!({"type": "COMMAND", "command": {"value": "true"}, "delay_seconds": 0.0,
         "interval_seconds": 0.3, "timeout_seconds": 300.0, "grace_period_seconds": 0.0,

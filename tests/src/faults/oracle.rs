@@ -22,7 +22,7 @@ pub struct Baseline {
     standing: BTreeSet<String>,
     /// Processes of the tasks, and their start times; without those of checks.
     processes: BTreeSet<(i32, u64)>,
-    /// The names of the containers' groups.
+    /// The names of the containers' cgroups.
     containers: BTreeSet<String>,
     mounts: usize,
     runs: BTreeSet<PathBuf>,
@@ -204,7 +204,7 @@ fn page(url: &str, path: &str) -> Option<Value> {
     (answer.status == 200).then(|| answer.json())
 }
 
-/// Ids of all tasks in a master's or an agent's `/state` that have not ended.
+/// Returns the ids of all tasks in the `/state` of a master or an agent that have not ended.
 pub(crate) fn tasks(state: &Value) -> BTreeSet<String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut found = BTreeSet::new();
@@ -252,7 +252,7 @@ fn mounts(cluster: &Cluster) -> usize {
     kernel::mounts_like(&cluster.dir.path().display().to_string()).len()
 }
 
-/// The folders of runs in the checkpoint.
+/// Returns the folders of runs in the checkpoint.
 fn runs(cluster: &Cluster) -> BTreeSet<PathBuf> {
     let is_run = |path: &PathBuf| path.parent().is_some_and(|above| above.ends_with("runs"));
     let dirs = work_dirs(cluster);
@@ -297,7 +297,7 @@ fn below(dir: &Path, levels: usize) -> Vec<PathBuf> {
     found
 }
 
-/// Children of a process that have ended and were not waited for.
+/// Counts the ended children of a process for which it has not waited.
 fn zombies(parent: i32) -> usize {
     let pids = entries(Path::new("/proc"));
     let pids = pids

@@ -24,11 +24,11 @@ const ERRORS: [Errno; 4] = [Errno::ENOSPC, Errno::EIO, Errno::EMFILE, Errno::ENO
 pub enum Mode {
     /// No faults: names the points.
     Count,
-    /// SIGKILL, when a call that changes something is about to be made.
+    /// SIGKILL right before a call with a change.
     KillBefore,
-    /// SIGKILL, as soon as such a call was made.
+    /// SIGKILL right after such a call.
     KillAfter,
-    /// Errors, at every call that can have them.
+    /// Errors at every call that can fail.
     Errors,
 }
 
@@ -36,7 +36,7 @@ pub enum Mode {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub mode: Mode,
-    /// The first point, from 0, in the order of novelty.
+    /// The first point, from 0, in the order of [`by_novelty`](super::ledger::by_novelty).
     pub from: usize,
     pub points: usize,
     /// The number of points with faults in one life.
@@ -80,16 +80,16 @@ impl Default for Options {
 pub struct Report {
     /// The number of points; each error of a call counts separately.
     pub points: usize,
-    /// Sites that they are of.
+    /// The number of sites of the points.
     pub sites: usize,
-    /// Points that had their fault, by their names.
+    /// The names of the points with an injected fault.
     pub met: BTreeSet<String>,
     /// Points whose call was not made in the lives that waited for it.
     pub not_reached: usize,
     /// The number of times that an agent ended, by itself or killed.
     pub ends: usize,
     pub lives: usize,
-    /// Lives that went wrong, each with its faults.
+    /// Lives with a violation, each with its faults.
     pub wrong: Vec<String>,
 }
 
@@ -139,7 +139,7 @@ fn name_of((point, fault): &(Point, Fault)) -> String {
     format!("{fault} {point}")
 }
 
-/// A life for each of these.
+/// Runs a separate life for each of these faults.
 fn alone(
     stage: &mut Stage,
     report: &mut Report,
@@ -261,7 +261,7 @@ fn share_of(name: &str, parts: u64) -> u64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // The last bytes, which tell ordinals apart, reach these bits and not all of those below.
+    // The last bytes, which distinguish ordinals, affect these bits, and not all of the lower ones.
     (hash >> 40) % parts.max(1)
 }
 

@@ -13,7 +13,7 @@ use crate::http;
 /// The label that distinguishes a reservation.
 const LABEL: &str = "number";
 const MEGABYTES: f64 = 8.0;
-/// The role of everything.
+/// The role of all tasks and reservations.
 pub const ROLE: &str = "dev";
 
 /// The places to compare updates with reality.
@@ -115,7 +115,7 @@ impl Reservation {
     }
 }
 
-/// The file of a volume to which its tasks write, below the work directory.
+/// Returns the path of a volume's file for its tasks, below the work directory.
 fn log_of(place: &Place, number: usize) -> PathBuf {
     folder_of(place, number).join("log")
 }
@@ -218,7 +218,7 @@ pub fn wrongs(
     wrong
 }
 
-/// The reservations as the agent has them, with nothing in flight.
+/// Returns the agent's reservations, once no operation is in flight.
 pub fn settled(
     place: &Place,
     reservations: &BTreeMap<usize, Reservation>,

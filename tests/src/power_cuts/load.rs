@@ -12,15 +12,15 @@ use crate::dice::Dice;
 use crate::framework::task;
 use crate::{Framework, http};
 
-/// Tasks under way at a time, and reservations.
+/// Concurrent tasks, and concurrent reservations.
 const TASKS_MAX: usize = 16;
 const RESERVATIONS_MAX: usize = 6;
-/// Tasks that write to a volume before it is destroyed.
+/// Tasks that write to a volume before its destruction.
 const WRITERS: usize = 3;
 /// The pause before an unanswered kill is repeated.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
-/// A default executor needs some disk too.
+/// The resources of a task in a group; a default executor needs some disk too.
 const OF_A_GROUP: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0), ("disk", 1.0)];
 /// The free CPUs that the launches of one accept need.
 const CPUS_MIN: f64 = 2.0;
@@ -55,7 +55,7 @@ pub struct Load {
     framework: Framework,
     place: Place,
     dice: Dice,
-    /// Whether anything new is begun.
+    /// Whether new tasks and operations are started.
     pub is_open: bool,
     tasks: BTreeMap<String, TaskRecord>,
     groups: usize,

@@ -26,12 +26,12 @@ pub struct Remembered {
     pub agent_id: String,
     /// The number of boots before this one.
     pub life: usize,
-    /// Operations that were sent.
+    /// The number of operations that were sent.
     pub operations: usize,
     /// The reported states of each task.
     pub tasks: BTreeMap<String, Vec<String>>,
     pub reservations: BTreeMap<usize, Reservation>,
-    /// The last number that was synced to each volume.
+    /// The last synced number of each volume.
     pub synced: BTreeMap<usize, u64>,
 }
 
@@ -101,7 +101,7 @@ impl Memory {
         options.custom_flags(libc::O_DSYNC).open(path).map(Self)
     }
 
-    /// Written when this returns.
+    /// Writes the state, which is durable when this returns.
     pub fn write(&mut self, known: &Remembered) {
         let line = format!("{}\n", known.to_json());
         self.0.write_all(line.as_bytes()).expect("it has room");

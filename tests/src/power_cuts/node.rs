@@ -1,4 +1,4 @@
-//! A node whose power can be cut, beside a master whose power stays.
+//! A node whose power can be cut, with a master whose power stays.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -32,7 +32,7 @@ pub enum Journal {
 }
 
 impl Journal {
-    /// The program that makes it.
+    /// Returns the program that creates the file system.
     pub fn program(self) -> &'static str {
         self.make()[0]
     }
@@ -62,7 +62,7 @@ impl Journal {
 /// The data that still reaches the device when the power fails.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// No data reaches the device: `NOLOGFLUSH`.
+    /// No data reaches the device, as with `NOLOGFLUSH`.
     Nothing,
     /// The pending journal, but no data: `LOGFLUSH`. Names of empty files are there.
     Journal,
@@ -117,7 +117,7 @@ fn detach_below(dir: &Path) {
 }
 
 impl Node {
-    /// Starts everything; to be called [`in_own_mounts`].
+    /// Starts the whole node; must be called [`in_own_mounts`].
     pub fn open(journal: Journal) -> Self {
         let dir = TempDir::with_prefix("meseta-boot-").expect("a temporary directory");
         let boot_id = dir.path().join("boot_id");
@@ -147,7 +147,7 @@ impl Node {
         }
     }
 
-    /// The power fails and comes back; no agent runs yet.
+    /// Cuts and restores the power; no agent runs yet.
     pub fn cut(&mut self, flush: Flush) {
         let work_dir = self.cluster.agent_dir(0);
         let root = File::open(&work_dir).expect("the work directory");
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    /// Starts the agent, and waits for nothing.
+    /// Starts the agent without waiting.
     pub fn start(&mut self) {
         self.cluster.respawn_agent(0);
     }
@@ -205,7 +205,7 @@ fn write_boot_id(path: &Path, boots: usize) {
     fs::write(path, id).expect("written");
 }
 
-/// Whether a loop device has this image; a file system that is in use anywhere keeps it.
+/// Whether a loop device has this image; a file system in use keeps the device.
 fn is_on_loop(image: &Path) -> bool {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let mut files =

@@ -64,7 +64,7 @@ pub struct Report {
     pub log: String,
 }
 
-/// Cuts the power again and again; to be called [`super::node::in_own_mounts`].
+/// Cuts the power repeatedly; must be called [`super::node::in_own_mounts`].
 pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Report {
     let mut run = Run::open(options);
     for number in 1..=options.cuts {
@@ -216,7 +216,7 @@ impl Run {
         words(&self.load) - before
     }
 
-    /// Keeps the node busy until then.
+    /// Keeps the node busy until this time.
     fn work(&mut self, until: Instant) {
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             self.load.step(left.min(LOOK));
@@ -232,7 +232,7 @@ impl Run {
         self.has_failed = true;
     }
 
-    /// Lets all come to its end, and judges it.
+    /// Lets all tasks and operations end, and judges the outcome.
     fn finish(mut self) -> Report {
         self.come_back();
         self.load.is_open = false;

@@ -15,7 +15,7 @@ meseta_tests::scenarios! {
 const AGENTS: usize = 10;
 
 fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_goes_on() {
-    // Agents have eight seconds.
+    // The agents' timeout is eight seconds.
     let limits = [
         "--agent_ping_timeout=2secs",
         "--max_agent_ping_timeouts=4",
@@ -40,7 +40,7 @@ fn agents_stopped_all_at_once_are_kept_and_a_single_one_is_unreachable_until_it_
     assert_nothing_lost(&cluster);
     signal(Signal::SIGCONT);
     cluster.wait_for_agents(AGENTS);
-    // The master trusts itself again after the eight seconds and thirty more.
+    // The master trusts its clock again after the eight seconds and another thirty.
     outlive(&cluster, 42);
     assert_nothing_lost(&cluster);
 

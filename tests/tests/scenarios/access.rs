@@ -23,7 +23,7 @@ meseta_tests::scenarios! {
         changed_credentials_and_rules_need_no_restart;
 }
 
-/// Secrets that must turn up nowhere.
+/// Secrets that must not appear anywhere.
 const ADMIN: (&str, &str) = ("admin", "CANARY-admin-5f1c");
 const READER: (&str, &str) = ("reader", "CANARY-reader-77aa");
 const NODE: (&str, &str) = ("node", "CANARY-node-90be");
@@ -57,7 +57,7 @@ impl Drop for Shut {
     }
 }
 
-/// `admin` may do everything, `node` join, `reader` look.
+/// The rules: `admin` may do everything, `node` may join, `reader` may look.
 const ACLS: &str = r#"{
     "register_agents": [{"principals": {"values": ["node"]}, "agents": {"type": "ANY"}}],
     "register_frameworks": [{"principals": {"values": ["admin"]}, "roles": {"type": "ANY"}}],
@@ -167,7 +167,7 @@ impl Shut {
 
 fn a_shut_cluster_runs_a_task_for_who_may() {
     let mut cluster = Shut::start();
-    // Nobody, a guess, a reader, the administrator.
+    // The callers: unauthenticated, with a guess, a reader, the administrator.
     let guess = Some((ADMIN.0, "guess"));
     let weights = r#"[{"role":"ads","weight":2}]"#;
     let quota =
@@ -192,7 +192,7 @@ fn a_shut_cluster_runs_a_task_for_who_may() {
     assert_eq!(clear.status, 403, "{}", clear.text());
     assert!(clear.text().contains("https://"), "{}", clear.text());
 
-    // Another node's certificate, and none of the right principal.
+    // One agent has another node's certificate, and one has none of the right principal.
     let thief = cluster.agent(
         "thief",
         "node1.example",
@@ -389,7 +389,7 @@ fn what_a_master_keeps_is_its_own() {
     };
     std::fs::create_dir(&work_dir).expect("a folder");
     for round in 0..2 {
-        // As an older master, or a careless umask, left them.
+        // The modes are those of an older master, or of a careless umask.
         open(&work_dir, 0o755);
         if round == 1 {
             open(&work_dir.join("registry.redb"), 0o644);
@@ -406,7 +406,7 @@ fn what_a_master_keeps_is_its_own() {
     }
 }
 
-/// Secrets are in no log, on no page, and no dump is written.
+/// Checks that secrets are in no log and on no page, and that no dump is written.
 fn no_secret_is_told(cluster: &Shut, agent_port: &str) {
     for daemon in cluster.agents.iter().chain([&cluster.master]) {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid()));

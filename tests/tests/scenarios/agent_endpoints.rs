@@ -1,4 +1,4 @@
-//! Bad input on every endpoint of the agent's reference, as `every_endpoint` does it on the master's.
+//! Tests of bad input on every endpoint of the agent's reference, as `every_endpoint` does for the master's.
 
 use meseta_tests::raw::Raw;
 use meseta_tests::{Cluster, Framework, http};
@@ -112,7 +112,7 @@ fn refuse_parameters_that_make_no_sense() {
         assert_eq!(status, 400, "{query}: {text}");
         assert!(text.contains(word), "{query}: {text}");
     }
-    // Of a parameter that comes twice the first counts, as everywhere.
+    // The first value of a repeated parameter counts, as everywhere.
     let twice = get(&format!("/files/browse?path={sandbox}&path=nosuch"));
     assert_eq!(twice.0, 200, "{}", twice.1);
     assert_eq!(
@@ -159,7 +159,7 @@ fn refuse_bodies_that_make_no_sense() {
     assert_eq!(facts(&cluster), before);
 }
 
-/// 100 MB, announced or in chunks.
+/// Sends 100 MB, announced or in chunks.
 fn refuse_bodies_that_are_too_large() {
     let (cluster, _framework) = busy();
     let before = facts(&cluster);

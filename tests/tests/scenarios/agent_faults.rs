@@ -41,8 +41,8 @@ fn no_thread_after(of_the_runtime: usize) -> (Point, Fault) {
 fn a_fault_in_a_call_of_the_agent_ends_no_task() {
     let mut stage = Stage::open();
     let lives = [
-        // Nothing of a run is durable yet but its folder; and the next agent's disk has an error at
-        // both files of the key of executors' tokens.
+        // No part of a run is durable yet except its folder; the next agent has disk errors at both files of the executors'
+        // token key.
         vec![
             (point("mkdir", RUN), Fault::KillAfter),
             error("openat", "WORK/meta/executor_key", Errno::EIO),
@@ -60,12 +60,12 @@ fn a_fault_in_a_call_of_the_agent_ends_no_task() {
             error("openat", "/proc/N/mountinfo", Errno::EIO),
             error("getdents64", "WORK/slaves", Errno::ENOMEM),
         ],
-        // A check that cannot be made.
+        // The check cannot be performed.
         vec![
             error("socket", "by check", Errno::EMFILE),
             error("clone3", "by checkpoints", Errno::ENOMEM),
         ],
-        // The last thread of the runtime, and the first for blocking work.
+        // The failures hit the last thread of the runtime, and the first for blocking work.
         vec![no_thread_after(processors() - 1)],
         vec![no_thread_after(processors())],
     ];

@@ -33,7 +33,7 @@ fn unless_hosts() -> Missing {
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The bytes of a call of a framework, as they go over the wire.
+/// Returns the bytes of a framework's call on the wire.
 fn wire_bytes(framework: &Framework, mut call: Value) -> Vec<u8> {
     call["framework_id"] = json!({"value": framework.id});
     let body = call.to_string();
@@ -136,13 +136,13 @@ fn a_registration_that_is_cut_anywhere_is_made_once_in_the_end() {
     let mut flags = agent_flags(&between.cluster, &between.proxy.address);
     flags[0] = port;
     let dir = between.cluster.agent_dir(0);
-    // The preface and the settings of HTTP/2 are some sixty bytes; a registration is well below two thousand.
+    // The preface and the settings of HTTP/2 have about sixty bytes; a registration is well below two thousand.
     for offset in [
         0, 1, 24, 60, 100, 150, 200, 300, 400, 500, 700, 1_000, 1_500,
     ] {
         between.proxy.cut_after(Sender::Client, offset);
         let before = between.proxy.count();
-        // Its first attempt is made at once.
+        // The agent makes its first attempt at once.
         let mut agent = Daemon::start("agent", &dir, &flags);
         wait::eventually("it is cut off, or registered", PATIENCE, || {
             let is_cut = between.proxy.count() > before && between.proxy.is_newest_over();
@@ -320,7 +320,7 @@ fn of_two_schedulers_with_one_id_the_later_one_is_served() {
     assert!(!known.contains("\"old\""), "{known}");
 }
 
-/// The name of the master, for the agent alone: a file of its own is its `/etc/hosts`.
+/// Gives the master's name a new address, for the agent only: a separate file is its `/etc/hosts`.
 fn a_master_is_found_again_where_its_name_leads_now() {
     const NAME: &str = "master.meseta.test";
     let mut cluster = Cluster::start(Setup {

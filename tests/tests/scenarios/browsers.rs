@@ -35,7 +35,7 @@ fn ask(daemon: &Daemon, line: &str, headers: &[&str], body: &str) -> (Head, Stri
     (head, String::from_utf8_lossy(&body).into_owned())
 }
 
-/// Daemons that a proxy of this name and pages of this origin may use.
+/// Starts daemons behind a proxy of this name, which pages of this origin may use.
 fn behind_a_proxy() -> Cluster {
     let flags = [
         "--allowed_hosts=proxy.example",
@@ -73,7 +73,7 @@ fn foreign_names_are_misdirected() {
                 }
             }
         }
-        // The target of the request counts as well, whichever a reader would go by.
+        // The target of the request counts too, whichever of the two a reader would use.
         let target = format!("GET http://rebound.example:{port}/state");
         let (head, _) = ask(daemon, &target, &["Host: localhost"], "");
         assert_eq!(head.status, 421);
@@ -85,7 +85,7 @@ const JSON: &str = "Content-Type: application/json";
 const FORM: &str = "Content-Type: application/x-www-form-urlencoded";
 const TEXT: &str = "Content-Type: text/plain;charset=UTF-8";
 
-/// Changes as a page elsewhere sends them, and as a command-line client does.
+/// Sends changes as another site's page does, and as a command-line client does.
 fn foreign_pages_change_nothing() {
     let cluster = behind_a_proxy();
     let master = &cluster.master;

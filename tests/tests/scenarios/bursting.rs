@@ -1,4 +1,4 @@
-//! Requests and limits of tasks, as the kernel holds them.
+//! Requests and limits of tasks, as set in the kernel.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl ContainerLimits {
         self.number(&["cpu.cfs_quota_us", "cpu.max"])
     }
 
-    /// The weight, in the units of version 1.
+    /// Returns the weight, in the units of version 1.
     pub(crate) fn shares(&self) -> u64 {
         let v1 = self.groups.iter().find_map(|group| {
             let text = std::fs::read_to_string(group.join("cpu.shares")).ok()?;
@@ -128,7 +128,7 @@ fn limits_stand_beside_requests() {
     let mut framework = cluster.framework();
     let limits = |cpus: Value, mem: Value| json!({"cpus": {"value": cpus}, "mem": {"value": mem}});
     let infinite = || json!("Infinity");
-    // The smaller the request beside the limit, the likelier the victim of the kernel.
+    // The smaller the request relative to the limit, the likelier the kernel's choice as victim.
     for (id, limits, quota_us, memory, scores) in [
         ("none", Value::Null, Some(50_000), Some(64 * MB), 0..1),
         (
@@ -183,7 +183,7 @@ fn limits_that_make_no_sense_are_refused() {
         let message = status["message"].as_str().expect("a message");
         assert!(message.contains("limit"), "{id}: {message}");
     }
-    // More than the machine has is allowed: nobody is hurt by a ceiling that is never reached.
+    // A limit above the machine's resources is allowed, because an unreached ceiling does no harm.
     let offer = framework.offer();
     let mut info = task(&offer, "huge", "true", &[("cpus", 0.5), ("mem", 64.0)]);
     info["limits"] = json!({"cpus": {"value": 1e9}, "mem": {"value": 1e11}});

@@ -1,5 +1,4 @@
-//! Frameworks that are not ours: clients as they come from PyPI and npm, and the examples in
-//! `docs/examples`.
+//! Frameworks of other projects: clients from PyPI and npm, and the examples in `docs/examples`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -89,7 +88,7 @@ fn unless_example() -> Missing {
         .then(|| "needs `cargo build -p meseta-tests --example grpc_framework`".to_owned())
 }
 
-/// Runs a client to its end; it is killed when that does not come.
+/// Runs a client to its end, or kills it after the limit.
 fn output(what: &str, command: &mut Command) -> Output {
     let child = command
         .stdin(Stdio::null())
@@ -191,7 +190,7 @@ fn five_finished(what: &str, output: &Output) {
     );
 }
 
-/// Two clients on Python's `requests` that are used alike.
+/// Runs two clients that use Python's `requests` in the same way.
 pub(super) fn requests(module: &str) {
     let cluster = Cluster::default();
     let mut command = Command::new(installed_python());

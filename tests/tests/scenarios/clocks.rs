@@ -20,7 +20,7 @@ const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(3);
 
-/// The library that an agent's calls for the time of day go through.
+/// Returns the library that intercepts an agent's calls for the time of day.
 fn faketime() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
     let libraries = folders.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
@@ -40,7 +40,7 @@ fn cluster_with_clock(clock: &Path) -> Cluster {
         agent_port: Some(free_port()),
         agent_flags: vec![
             "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
-            // Less than an hour, and more than the test takes, however full the disk is.
+            // The delay is less than an hour and more than the test takes, at every fill level of the disk.
             "--gc_delay=30mins".to_owned(),
             "--gc_disk_headroom=0".to_owned(),
             "--disk_watch_interval=200ms".to_owned(),

@@ -25,7 +25,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The verb's output; it must have gone well.
+/// Returns the output of a verb, which must succeed.
 fn verb(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
     let output = cluster.meseta(verb, args);
     assert!(
@@ -36,7 +36,7 @@ fn verb(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
     text(&output)
 }
 
-/// The verb's complaint; it must have failed.
+/// Returns the error of a verb, which must fail.
 fn complaint(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
     let output = cluster.meseta(verb, args);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
@@ -51,7 +51,7 @@ fn has_line(text: &str, words: &[&str]) -> bool {
     })
 }
 
-/// `agents --json >/dev/full` ended with 0.
+/// Regression: `agents --json >/dev/full` ended with 0.
 fn output_that_cannot_be_written_is_an_error() {
     let cluster = Cluster::default();
     let master = format!("--master={}", cluster.master.address());
@@ -109,7 +109,7 @@ fn output_that_cannot_be_written_is_an_error() {
     }
 }
 
-/// `MESETA_MASTER=` in a script was an address that could not be read.
+/// Regression: `MESETA_MASTER=` in a script was treated as an unreadable address.
 fn empty_variables_count_as_unset() {
     let cluster = Cluster::default();
     let address = cluster.master.address();
@@ -154,7 +154,7 @@ fn empty_variables_count_as_unset() {
         !told.contains("127.0.0.1:5050: invalid") && !told.contains("MESETA_MASTER"),
         "{told}"
     );
-    // Daemons: the check of an agent, and starts that end at another flag.
+    // The daemons' part: the check of an agent, and starts that end at another flag.
     let (_, told) = run(&["agent", "--check"]);
     assert!(
         !told.contains("invalid value") && !told.contains("cannot be empty"),
@@ -235,7 +235,7 @@ fn an_operators_hour() {
     assert!(verb(&cluster, "agents", &[]).contains("deactivated"));
     verb(&cluster, "reactivate", &[&id]);
     verb(&cluster, "teardown", &[&framework.id]);
-    // Mesos's own command line goes by the last status.
+    // Mesos's own command line uses the last status.
     let over = cluster.master.page("/tasks?task_id=t1").json();
     let statuses = over["tasks"][0]["statuses"].as_array().expect("a list");
     let last = statuses.last().map(|status| status["state"].clone());
@@ -258,7 +258,7 @@ fn an_operators_hour() {
     verb(&cluster, "mark-gone", &[&id]);
 }
 
-/// `meseta roles` as the reserved cpus of a role.
+/// Returns the reserved CPUs of a role from `meseta roles`.
 fn reserved_cpus(cluster: &Cluster, role: &str) -> f64 {
     let roles: Value = serde_json::from_str(&verb(cluster, "roles", &["--json"])).expect("JSON");
     let found = roles.as_array().expect("a list").iter();
@@ -289,7 +289,7 @@ fn reservations_are_awaited_and_found_by_role() {
     verb(&cluster, "unreserve", &[&id, "--role=eng/backend", part]);
     assert_eq!(reserved_cpus(&cluster, "eng/backend"), 0.0);
     assert_eq!(reserved_cpus(&cluster, "eng"), 1.0);
-    // A volume, by its id alone once it is there.
+    // A volume is named by its id alone once it exists.
     let volume = ["--role=eng", "--disk=16", "--container_path=data"];
     let create = [&["create", &id, "--id=v1"], &volume[..]].concat();
     verb(&cluster, "volumes", &create);
@@ -434,7 +434,7 @@ fn refusals_say_what_to_do() {
 
 fn execute_uses_what_is_reserved_to_its_role_first() {
     let cluster = Cluster::with_resources("cpus:1;mem:512;cpus(eng):1;mem(eng):32");
-    // More cpus than are free, more memory than is reserved.
+    // The task needs more CPUs than are free, and more memory than is reserved.
     let resources = "--resources=cpus:1.5;mem:64";
     let args = ["--role=eng", resources, "--name=both", "--command=true"];
     verb(&cluster, "execute", &args);

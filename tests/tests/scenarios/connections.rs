@@ -1,4 +1,4 @@
-//! Connections that cost a daemon something and give it nothing: none of them keeps others out.
+//! Connections that cost a daemon resources without use: none of them excludes others.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -134,7 +134,7 @@ fn downloads_that_nobody_reads_hold_up_no_launch_and_no_kill() {
     framework.kill("t2");
     framework.until_state("t2", "TASK_KILLED");
     let threads = status_of(agent.pid(), "Threads:");
-    // Opening a file is quick work for any thread; sending to who does not read must take none.
+    // Any thread can open a file quickly; sending to a client that does not read must occupy none.
     assert!(
         threads < READERS as u64 / 2,
         "{threads} threads for {READERS} readers"
@@ -161,7 +161,7 @@ fn check_that_uploads_are_cut_off(address: &str) {
     assert!(sent.is_err(), "all of it was taken");
 }
 
-/// A body that never rests and never ends.
+/// A body that never pauses and never ends.
 fn bodies_that_trickle_are_given_up() {
     let cluster = Cluster::default();
     check_that_uploads_are_cut_off(cluster.master.address());

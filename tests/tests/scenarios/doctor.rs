@@ -1,4 +1,4 @@
-//! `meseta doctor`: each broken set-up is named with its cure.
+//! Tests of `meseta doctor`: each broken setup is reported with its remedy.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -93,7 +93,7 @@ fn the_way_to_the_master() {
     );
 }
 
-/// A shell with mounts of its own runs it on a machine that was broken just before.
+/// Runs `meseta doctor` in a shell with separate mounts, on a machine that was broken just before.
 fn on_a_machine(broken_by: &str, dir: &Path, flags: &str) -> String {
     let script = format!(
         "{broken_by}; exec '{}' doctor --master=127.0.0.1:1 -- --work_dir='{}' {flags}",
@@ -135,7 +135,7 @@ fn the_machine() {
         let text = on_a_machine(broken_by, dir.path(), flags);
         assert!(text.contains(what) && text.contains(mend), "{what}: {text}");
     }
-    // Each hierarchy, as far as it is mounted.
+    // The command covers each mounted hierarchy.
     let read_only = "awk '$3 ~ /^cgroup/ { print $2 }' /proc/mounts | while read -r tree; do mount -o remount,bind,ro $tree; done";
     let text = on_a_machine(read_only, dir.path(), "--port=0");
     let has_cgroups = !text.contains("no cgroups are mounted");
@@ -143,7 +143,7 @@ fn the_machine() {
         !has_cgroups || text.contains("mounted read-only, so that"),
         "{text}"
     );
-    // By its descriptor: the folder of the binary may be closed to others.
+    // The binary is run by its descriptor, because its folder may be closed to others.
     let user = format!(
         "exec 3<'{}'; exec setpriv --reuid=65534 --regid=65534 --clear-groups /proc/self/fd/3 doctor --master=127.0.0.1:1",
         binary().display()

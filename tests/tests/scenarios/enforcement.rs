@@ -1,4 +1,4 @@
-//! Limits through the whole agent: disk, memory while no agent runs; and ends that cannot be put off.
+//! Limits through the whole agent: disk, memory while no agent runs; and ends that cannot be delayed.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ fn a_sandbox_over_its_quota_ends_its_task() {
     );
 }
 
-/// The statistics of the only container.
+/// Returns the statistics of the only container.
 pub(crate) fn statistics(cluster: &Cluster) -> Value {
     let answer = http::get(&format!("{}/monitor/statistics", cluster.agent().url));
     answer.json()[0]["statistics"].clone()
@@ -82,7 +82,7 @@ fn without_enforcement_disk_use_is_only_told() {
         });
     };
     over(&cluster);
-    // And again by an agent that did not see it begin.
+    // The second agent did not see the container start.
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     over(&cluster);
@@ -178,7 +178,7 @@ fn what_ignores_sigterm_forks_twice_or_stops_itself_is_gone() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Containers' names are uuids.
+/// Whether a group is of a container, whose name is a uuid.
 pub(crate) fn is_container(group: &std::path::Path) -> bool {
     let name = group.file_name().unwrap_or_default().to_string_lossy();
     name.len() == 36 && name.matches('-').count() == 4
@@ -211,7 +211,7 @@ fn sigterm_reaches_every_process_of_a_container() {
     assert!(text.contains("away") && text.contains("here"), "{text}");
 }
 
-/// An offer that outlived the restart of its agent, or was made since.
+/// Returns an offer that outlived the restart of its agent, or is newer.
 pub(crate) fn standing_offer(framework: &mut Framework) -> Value {
     loop {
         let offer = framework.offer();
@@ -287,7 +287,7 @@ fn two_agents_do_not_touch_each_others_containers() {
     cluster.wait_for_agents(2);
     assert_eq!(born(&tasks), before, "a container was touched");
     cluster.agents[0].end(PATIENCE);
-    // It took its own container along, and nothing else.
+    // The kill removed the agent's own container only.
     let left: Vec<_> = born(&tasks).into_iter().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?} of {before:?}");
 }

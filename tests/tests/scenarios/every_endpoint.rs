@@ -1,4 +1,4 @@
-//! Bad input on every endpoint that the master describes: the documented code, words that help, nothing changed.
+//! Tests of bad input on every endpoint that the master describes: the documented status, a helpful message, and no change.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -198,7 +198,7 @@ fn refuses_bodies_that_make_no_sense() {
     assert_eq!(facts(&cluster), before);
 }
 
-/// 100 MB, announced or in chunks.
+/// Sends 100 MB, announced or in chunks.
 fn refuses_bodies_that_are_too_large() {
     let cluster = Cluster::default();
     let before = facts(&cluster);
@@ -303,7 +303,7 @@ fn refuses_calls_without_their_parts() {
         assert!(names.len() > 20, "{names:?}");
         for name in names {
             let field = name.to_lowercase();
-            // A stream has no end; questions need no part, and have an answer.
+            // A stream has no end; questions need no part, and have a response.
             if name == "SUBSCRIBE" {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `meseta execute`: output, exit codes, isolation seen from inside.
+//! Tests of `meseta execute`: output, exit codes, isolation from the inside.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! Executors of frameworks, groups of tasks, fetched files and checks, through master and agent.
+//! Tests of frameworks' executors, task groups, fetched files and checks, through master and agent.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -30,7 +30,7 @@ fn lasting_cluster() -> Cluster {
         agent_port: Some(free_port()),
         ..Setup::default()
     };
-    // pymesos waits some seconds before it connects again.
+    // pymesos waits some seconds before it reconnects.
     setup
         .agent_flags
         .push("--executor_reregistration_timeout=30secs".to_owned());

@@ -47,7 +47,7 @@ fn weights_of(url: &str) -> Vec<(String, f64)> {
     all
 }
 
-/// An agent; its groups go with it.
+/// An agent, which is dropped with its groups.
 pub(super) struct Node {
     pub(super) daemon: Daemon,
     flags: Vec<String>,
@@ -56,7 +56,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts it again that was killed.
+    /// Restarts the killed agent.
     pub(super) fn restart(&mut self) {
         self.daemon = Daemon::start("agent", &self.work_dir, &self.flags);
     }
@@ -72,7 +72,7 @@ impl Drop for Node {
 /// Starts an agent with this `--master` flag.
 pub(super) fn start_agent(masters: &Masters, told: &str) -> Node {
     let dir: &Path = masters.dir.path();
-    // Of this agent alone: scenarios that run beside each other remove all groups below theirs.
+    // The root is for this agent alone: parallel scenarios remove all groups below theirs.
     let name = dir.file_name().expect("a folder").display();
     let cgroups_root = format!("meseta-test-{}-{name}", std::process::id());
     let flags = vec![
@@ -96,7 +96,7 @@ pub(super) fn subscribe(url: &str, info: &Value) -> Framework {
     Framework::subscribe(&format!("{url}/api/v1/scheduler"), Encoding::Json, info)
 }
 
-/// The framework subscribes again, by its id.
+/// Subscribes the framework again, by its id.
 fn subscribe_again(url: &str, framework: &Framework) -> Framework {
     let mut info = framework_info("web");
     info["id"] = json!({"value": framework.id});
@@ -308,7 +308,7 @@ fn a_leader_that_is_shut_down_is_replaced_at_once() {
     let leader = masters.leader();
     let status = masters.all[leader].terminate(Duration::from_secs(20));
     assert!(status.success(), "{status}");
-    // Long before the lease would have ended.
+    // The takeover comes long before the end of the lease.
     masters.leader_but(Some(leader));
 }
 
@@ -333,7 +333,7 @@ pub(super) fn followers_send_clients_to_the_leader() {
         page["master/elected"].as_f64()
     };
     assert_eq!((elected(leads), elected(follows)), (Some(1.0), Some(0.0)));
-    // For longer than a lease that nobody renews.
+    // The wait is longer than a lease without renewal.
     let has_moved = || masters.role(leader) != "leading" || masters.role(follower) != "following";
     assert!(
         !holds(Duration::from_secs(12), has_moved),
@@ -369,7 +369,7 @@ fn a_registry_is_read_filled_and_moved_between_a_file_and_etcd() {
     );
     let migrate = ["migrate", "--from=etcd", "--to=embedded", &work_dir];
 
-    // While it leads, it is read, and nothing is written.
+    // The registry is read while the master leads, and no data is written.
     let said = registry(&masters, &["check", ETCD]).expect("it is sound");
     assert!(said.contains("cluster       one\n"), "{said}");
     assert!(said.contains("leader        the master"), "{said}");

@@ -31,7 +31,7 @@ fn unless_prlimit() -> Missing {
     unless_root().or_else(|| unless_installed("prlimit"))
 }
 
-/// Whether a folder of this name is anywhere below.
+/// Whether a folder of this name exists at any depth.
 fn has_folder(dir: &Path, name: &str) -> bool {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -58,7 +58,7 @@ const SIGNS: &[(&str, Sign)] = &[
     }),
     ("a group is made", |cluster, _| containers(cluster) > 0),
     ("a supervisor is there", |cluster, _| {
-        // The launcher is among them always.
+        // The launcher is always among the processes.
         kernel::processes_below(&cluster.cgroups_root).len() > 1
     }),
     ("a process is there", |cluster, _| {
@@ -113,14 +113,14 @@ fn an_agent_killed_while_it_launches_loses_no_task() {
     }
 }
 
-/// A few of the kills that the example `agent_kills` makes many of.
+/// Runs a few of the kills that the example `agent_kills` makes in large numbers.
 fn an_agent_killed_while_tasks_begin_and_end_tells_each_end_once() {
     let outcome = agent_kills::run(4, 80, Dice::new(7));
     assert_eq!(outcome.wrong, Vec::<String>::new());
     assert!(outcome.told.len() >= 80);
 }
 
-/// A task that runs, known by its process and when that began.
+/// Starts a task, and returns its process with the start time.
 fn steady(framework: &mut Framework) -> (i32, Option<u64>) {
     let offer = framework.offer();
     let status = framework.run_task(&offer, "steady", "exec sleep 600", SMALL);
@@ -129,7 +129,7 @@ fn steady(framework: &mut Framework) -> (i32, Option<u64>) {
     (pid, kernel::start_time(pid))
 }
 
-/// The steady task went through it all.
+/// Checks that the steady task has survived everything.
 fn still_steady(framework: &mut Framework, (pid, born): (i32, Option<u64>)) {
     assert!(born.is_some());
     assert_eq!(kernel::start_time(pid), born, "another process, or none");
@@ -137,7 +137,7 @@ fn still_steady(framework: &mut Framework, (pid, born): (i32, Option<u64>)) {
     framework.until_state("steady", "TASK_KILLED");
 }
 
-/// The agent's own word that it waits.
+/// Waits until the agent's log contains these words.
 fn says(cluster: &Cluster, part: &str) {
     wait::eventually(part, PATIENCE, || {
         cluster.agent().log_text().contains(part).then_some(())
@@ -176,7 +176,7 @@ fn want_of_descriptors_holds_up_what_is_new_and_loses_nothing() {
     allow_descriptors(pid, &usual);
     let status = ended(&mut framework, "late");
     eprintln!("without descriptors: {status:#}");
-    // As good as new.
+    // The agent works as if new.
     let offer = framework.offer();
     framework.launch_task(&offer, "after", "true", SMALL);
     framework.until_state("after", "TASK_FINISHED");
@@ -200,7 +200,7 @@ fn ended(framework: &mut Framework, id: &str) -> Value {
     }
 }
 
-/// Seconds of the processor that a process has used.
+/// Returns the processor seconds of a process.
 fn used_seconds(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let rest = stat.rsplit(") ").next().expect("fields");

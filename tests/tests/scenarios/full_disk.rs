@@ -28,7 +28,7 @@ fn unless_ext4() -> Missing {
     unless_root().or_else(|| unless_installed("mkfs.ext4"))
 }
 
-/// A task that exits with this code once its file is there.
+/// Runs a task that exits with this code once its file exists.
 fn run_waiting(cluster: &Cluster, framework: &mut Framework, id: &str, code: u8) -> (i32, u64) {
     let go = cluster.dir.path().join(id);
     let command = format!(
@@ -73,7 +73,7 @@ fn until_writable(cluster: &Cluster, expected: bool, limit: Duration) {
 /// Tasks that may come just after the agent removed unneeded files.
 const TASKS_MAX: usize = 20;
 
-/// A task that comes while nothing is taken.
+/// Checks that a task is refused while the disk is full.
 fn expect_refusal(cluster: &Cluster, framework: &mut Framework, mut fill: impl FnMut(), id: &str) {
     for number in 0..TASKS_MAX {
         fill();

@@ -54,7 +54,7 @@ fn inside_a_task_little_is_left() {
     );
     assert_eq!(line(&text, "NoNewPrivs:"), "1");
     assert_eq!(line(&text, "Seccomp:"), "2");
-    // Nine capabilities and no more: root's allow-list.
+    // The capabilities are nine: root's allow-list.
     for set in ["CapEff:", "CapBnd:", "CapPrm:"] {
         let bits = u64::from_str_radix(line(&text, set), 16).expect("a set");
         assert_eq!(bits.count_ones(), 9, "{set} {bits:x}");
@@ -75,7 +75,7 @@ fn inside_a_task_little_is_left() {
     assert_eq!(line(&text, "shm"), "0");
 }
 
-/// The program of tries, where every user can run it.
+/// Copies the attack program to a place where every user can run it.
 fn probe_in(dir: &Path) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let open = std::fs::Permissions::from_mode(0o755);
@@ -91,7 +91,7 @@ fn the_ways_out_of_a_container_are_closed() {
     let probe = probe_in(cluster.dir.path());
     let shared = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file");
     let agent = cluster.agent().pid();
-    // The container's own groups, wherever their trees are mounted.
+    // The container's own groups are found at whatever place their trees are mounted.
     let groups = "g=; while IFS=: read -r n c p; do \
          for d in \"/sys/fs/cgroup/$c$p\" \"/sys/fs/cgroup/unified$p\" \"/sys/fs/cgroup$p\"; do \
          [ -d \"$d\" ] && g=\"$g:$d\"; done; done < /proc/self/cgroup";
@@ -134,7 +134,7 @@ fn the_ways_out_of_a_container_are_closed() {
     }
 }
 
-/// A task that requests settings of its container.
+/// Returns a task that requests settings of its container.
 fn with_linux_info(offer: &Value, id: &str, command: &str, container: &Value) -> Value {
     let mut task = task(offer, id, command, SMALL);
     task["container"] = container.clone();
@@ -142,7 +142,7 @@ fn with_linux_info(offer: &Value, id: &str, command: &str, container: &Value) ->
     task
 }
 
-/// The file `stdout` of a task that has ended.
+/// Returns the file `stdout` of an ended task.
 fn stdout_of(cluster: &Cluster, framework: &str, id: &str) -> String {
     let path = format!("/frameworks/{framework}/executors/{id}/runs/latest/stdout");
     let url = format!("{}/files/read?path={path}&offset=0", cluster.agent().url);

@@ -115,12 +115,12 @@ fn ids_that_are_no_names_are_refused_and_reach_no_path_and_no_log_line() {
     assert!(!is_escaped, "a folder outside its place");
 }
 
-/// A forged line that a tenant tries to write to the log.
+/// A forged log line of a tenant.
 const FORGED: &str = "x\n2026-11-28T00:00:00.000000Z AUDIT audit: change principal=\"admin\" call=\"FORGED\"\u{9b}2K\u{202e}";
 /// The lines of three failed launches and a subscription, without their inputs.
 const LOG_BYTES_MAX: usize = 64 << 10;
 
-/// A message with line feeds made a line of the audit log, and a URI of 1 MB was written whole again and again.
+/// Regression: a message with line feeds made a line of the audit log, and a URI of 1 MB was written in full repeatedly.
 fn text_of_tenants_forges_no_log_line_and_floods_no_log() {
     let cluster = Cluster::default();
     let mut info = framework_info("dev");

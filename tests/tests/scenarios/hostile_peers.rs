@@ -1,5 +1,5 @@
-//! Peers that abuse HTTP and the formats within: too much of everything, half of something, frames that nobody needs. Each is
-//! refused or closed, costs little memory, and holds up nobody.
+//! Peers that abuse HTTP and its formats: excessive, truncated and unnecessary data. Each is refused or closed, costs
+//! little memory, and delays no other client.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -46,7 +46,7 @@ fn status(stream: &mut TcpStream) -> Option<u16> {
     answer.split(' ').nth(1)?.parse().ok()
 }
 
-/// Sends a piece again and again until it is refused or this much was taken; how much.
+/// Sends a piece repeatedly until a refusal or this limit, and returns the number of bytes.
 fn send_without_end(stream: &mut TcpStream, piece: &[u8], most: usize) -> usize {
     let mut sent = 0;
     while sent < most && stream.write_all(piece).is_ok() {
@@ -141,7 +141,7 @@ fn requests_that_are_too_long_anywhere_are_refused_early() {
     unharmed(&cluster, &before);
 }
 
-/// A container id within a container id, so deep, as its own protobuf.
+/// Returns container ids nested to this depth, as raw protobuf.
 fn nested(depth: usize) -> Vec<u8> {
     let mut message = vec![0x0a, 1, b'x'];
     for _ in 0..depth {
@@ -224,7 +224,7 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A frame of HTTP/2.
+/// Encodes a frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("small").to_be_bytes();
     let mut frame = length[1..].to_vec();
@@ -234,7 +234,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// `GET /health` of localhost, by the static table and three literals.
+/// Returns `GET /health` of localhost, by the static table and three literals.
 fn get() -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x04, 7];
     block.extend(b"/health");

@@ -28,9 +28,9 @@ meseta_tests::scenarios! {
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A disk is reported after half a minute; before that it is tried within ten seconds.
+/// The time limit of a report: a disk is reported after half a minute, and checked within ten seconds before that.
 const REPORT_MAX: Duration = Duration::from_secs(90);
-/// The usual grace of three seconds, and two more.
+/// The time limit of a kill: the default grace of three seconds, and two more.
 const KILL_MAX: Duration = Duration::from_secs(5);
 
 fn unless_freezing() -> Missing {
@@ -43,7 +43,7 @@ fn unless_dead_mount() -> Missing {
     unless_root().or_else(unless_fuse)
 }
 
-/// A file system that takes no writes until this is dropped: who writes to it sleeps.
+/// A file system that blocks every writer until its drop.
 struct Frozen {
     dir: PathBuf,
 }
@@ -69,7 +69,7 @@ impl Drop for Frozen {
     }
 }
 
-/// A task, once it runs: its process, and when that began.
+/// Runs a task, and returns its process with the start time.
 fn run(framework: &mut Framework, id: &str, command: &str) -> (i32, u64) {
     let offer = standing_offer(framework);
     let status = framework.run_task(&offer, id, command, SMALL);
@@ -156,7 +156,6 @@ fn frozen_work_disk_delays_no_kill_and_is_reported() {
     framework.wait_until("the offer is rescinded", |event| {
         event["type"] == "RESCIND" && event["rescind"]["offer_id"] == offer["id"]
     });
-    // Killed without a wait now, since the disk is known not to answer.
     wait::eventually("the agent is unreachable", PATIENCE, || {
         (active_agents(&cluster) == 0).then_some(())
     });
@@ -176,7 +175,7 @@ fn frozen_work_disk_delays_no_kill_and_is_reported() {
     framework.until_state("steady", "TASK_KILLED");
 }
 
-/// A task that is to see a path of the machine's at `mounted`.
+/// Returns a task that has a path of the machine at `mounted`.
 fn with_volume(offer: &Value, id: &str, host_path: &Path) -> Value {
     let mut task = task(offer, id, "exec sleep 600", SMALL);
     task["container"] = json!({"type": "MESOS", "volumes": [{
@@ -184,7 +183,7 @@ fn with_volume(offer: &Value, id: &str, host_path: &Path) -> Value {
     task
 }
 
-/// A task that is to fetch a file of the machine's.
+/// Returns a task that fetches a file of the machine.
 fn with_file(offer: &Value, id: &str, file: &Path) -> Value {
     let mut task = task(offer, id, "true", SMALL);
     task["command"]["uris"] = json!([{"value": format!("file://{}", file.display())}]);

@@ -132,7 +132,7 @@ impl QoSController for Plugin {
     }
 }
 
-/// The plug-in's process, as far as the agent can tell: with it end its connections.
+/// The plug-in's process, as far as the agent can see: its connections end with it.
 struct Process(Option<tokio::runtime::Runtime>);
 
 impl Drop for Process {
@@ -293,7 +293,7 @@ fn ill_controlled(cluster: &Cluster, plugin: &Plugin) {
             (failures(cluster, "qos_controller", kind) > before).then_some(())
         });
     }
-    // While nobody watches nothing is oversubscribed.
+    // No resource is oversubscribed without a working controller.
     until_oversubscribed(cluster, 0.0);
     plugin.be(Manner::Well, Control::Well);
     until_oversubscribed(cluster, OVERSUBSCRIBED);

@@ -59,7 +59,7 @@ fn unless_curl() -> Missing {
     unless_ipv6_alone().or_else(clients::unless_curl)
 }
 
-/// Clients that cut the address at its first colon.
+/// Returns the reason for clients that cut an address at its first colon.
 fn takes_no_ipv6(client: &str) -> Missing {
     Some(format!(
         "{client} takes no IPv6 address: it cuts the master's at the first colon, and needs a name instead"
@@ -82,7 +82,7 @@ fn unless_mesos_framework() -> Missing {
     takes_no_ipv6("mesos-framework")
 }
 
-/// Checks the addresses that daemons, frameworks and tasks get, and that the command line prints.
+/// Checks the addresses that daemons, frameworks and tasks receive, and that the command line prints.
 fn addresses_in_brackets() {
     let cluster = Cluster::default();
     let master = cluster.master.address().to_owned();
@@ -105,7 +105,7 @@ fn addresses_in_brackets() {
     let told = framework.subscribed["subscribed"]["master_info"].clone();
     assert_eq!(told["pid"], format!("master@{master}"));
     assert_eq!(told["address"]["ip"], "::1");
-    // No IPv6 address fits into the field.
+    // The field has no room for an IPv6 address.
     assert_eq!(told["ip"], 0);
     let offer = framework.offer();
     assert_eq!(offer["url"]["address"]["ip"], "::1");

@@ -38,13 +38,13 @@ fn unless_dask() -> Missing {
     unless_root().or_else(|| unless_imports("distributed"))
 }
 
-/// The text of an example.
+/// Returns the text of an example.
 fn example(name: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/jobs");
     std::fs::read_to_string(format!("{folder}/{name}.toml")).expect("an example")
 }
 
-/// Gives a file to `meseta run`, which ends when its jobs are healthy or complete.
+/// Runs a file with `meseta run`, which ends when its jobs are healthy or complete.
 fn run(cluster: &Cluster, scheduler: &Scheduler, text: &str) {
     let file: PathBuf = cluster.dir.path().join("job.toml");
     std::fs::write(&file, text).expect("a file");
@@ -80,7 +80,7 @@ fn task(scheduler: &Scheduler, job: &str) -> Option<Value> {
     running.next().cloned()
 }
 
-/// The URL of a port of a job's first task that runs.
+/// Returns the URL of a port of a job's first running task.
 fn url_of(scheduler: &Scheduler, job: &str, port: &str) -> String {
     let task = task(scheduler, job).expect("a task that runs");
     format!("{}/", loopback_url(number(&task["ports"][port])))
@@ -103,7 +103,7 @@ pub(super) fn the_smallest_service_says_hello() {
 }
 
 pub(super) fn a_gang_of_an_array_starts_whole() {
-    // Room for three of four: none may start.
+    // There is room for three of four tasks: none may start.
     let mut cluster = Cluster::with_resources("cpus:0.3;mem:1024");
     let scheduler = Scheduler::start(&cluster);
     let file = cluster.dir.path().join("gang.toml");
@@ -135,7 +135,7 @@ fn a_nightly_job_waits_for_its_time_and_runs_when_it_is_there() {
         (&job["state"], &job["pending"]),
         (&json!("pending"), &json!(0))
     );
-    // Each night is each minute.
+    // The schedule runs each minute instead of each night.
     let each_minute = example("nightly").replace("30 2 * * *", "* * * * *");
     run(&cluster, &scheduler, &each_minute);
     let job = scheduler.wait_for("nightly", "complete", 2, LIMIT);
@@ -159,7 +159,7 @@ fn filler_runs_on_revocable_resources_alone() {
         ..Setup::default()
     });
     let scheduler = Scheduler::start(&cluster);
-    // As short as a test may be, and as often.
+    // The intervals are the shortest that a test may have.
     let filler = example("filler").replace("1000000", "1000");
     run(&cluster, &scheduler, &filler);
     let job = scheduler.job("filler").expect("the job");
@@ -176,7 +176,7 @@ fn rows(scheduler: &Scheduler) -> Option<Value> {
     (answer.status == 200).then(|| answer.json())
 }
 
-/// The processes of a task, by the variable that each of them has.
+/// Returns the processes of a task, by a variable that each of them has.
 fn processes(task_id: &str) -> Vec<i32> {
     let variable = format!("MESETA_TASK_ID={task_id}\0");
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
@@ -207,7 +207,7 @@ pub(super) fn a_database_returns_to_its_volume_until_it_is_purged() {
     let killed = processes(&id);
     assert!(!killed.is_empty(), "no process of {id}");
     for pid in killed {
-        // Its parents may have ended it first.
+        // A parent may have ended the process first.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     eventually("another task runs", LIMIT, || {
@@ -225,7 +225,7 @@ pub(super) fn a_database_returns_to_its_volume_until_it_is_purged() {
     run(&cluster, &scheduler, &changed);
     has(&scheduler, "the row outlives an update", &first);
 
-    // A stop keeps the volume.
+    // A stopped job keeps its volume.
     verb(&scheduler, &["job", "stop", "database"]);
     scheduler.wait_for("database", "stopped", 2, LIMIT);
     let reserved = || {

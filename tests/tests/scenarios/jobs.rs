@@ -1,4 +1,4 @@
-//! Jobs: a service that is healthy at once and rolls, an ill version that goes back, and kill -9 of everything.
+//! Tests of jobs: a service that becomes healthy and rolls, a rollback from a failing version, and kills of everything.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ pub(super) fn a_service_is_healthy_soon_rolls_and_goes_back_by_itself() {
     until(&scheduler, "healthy", version, count);
     // An unhealthy version is given up after three failures, and the earlier one comes back.
     let mut ill = service("web", count, "sleep 0.1; exit 1");
-    // Longer than a busy machine takes to report an end.
+    // The time is longer than a busy machine takes to report an end.
     ill["update"]["healthy_after"] = json!("5secs");
     scheduler.submit(&ill);
     until(&scheduler, "healthy", version, count);
@@ -117,7 +117,7 @@ fn history(scheduler: &Scheduler) -> String {
     http::get(&url).text()
 }
 
-/// Waits for a version while the service has its minimum of healthy instances, and no more than it may.
+/// Waits for a version while the service has the required number of healthy instances, and no more than allowed.
 fn until(scheduler: &Scheduler, state: &str, version: u64, count: usize) {
     let end = Instant::now() + UPDATE_LIMIT;
     loop {
@@ -142,7 +142,7 @@ fn kills_of_scheduler_master_and_agents_lose_and_repeat_nothing() {
     assert!(report.looks > 0);
 }
 
-/// Three share their jobs: followers send clients on, and in the middle of an update the leader is killed.
+/// Three schedulers share their jobs: followers redirect clients, and the leader is killed during an update.
 pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
     let cluster = Cluster::default();
     let mut schedulers = Schedulers::start(&cluster, 3);
@@ -165,7 +165,7 @@ pub(super) fn another_scheduler_goes_on_where_the_leader_was_killed() {
     let done = tempfile::tempdir().expect("a directory");
     let command = format!("sleep 2; echo done >> {}/$INDEX", done.path().display());
     schedulers.submit(&batch("array", count, &command));
-    // Not over before it is seen to be under way, however long that takes.
+    // The update must not end before it is seen in progress, however long that takes.
     let gate = done.path().join("gate");
     let mut next = service("web", count, "exec sleep 2000");
     next["check"] = json!({

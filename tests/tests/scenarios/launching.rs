@@ -33,7 +33,7 @@ fn unless_curl() -> Missing {
     unless_installed("curl")
 }
 
-/// Asks about a task as the reference reconciler does, until there is an answer: the task's state.
+/// Reconciles a task as the reference reconciler does until a response comes, and returns the task's state.
 fn truth(framework: &mut Framework, task: &str, agent: Option<&str>) -> String {
     let start = Instant::now();
     let mut reconciler = Reconciler::new(ReconcileIntervals {
@@ -67,7 +67,7 @@ fn again(cluster: &Cluster, id: &str) -> Framework {
     cluster.subscribe(&info)
 }
 
-/// Tasks that the agent has, by state.
+/// Returns the agent's tasks with their states.
 fn tasks_on_agent(cluster: &Cluster) -> BTreeMap<String, String> {
     let state = cluster.agent().page("/state").json();
     let frameworks = state["frameworks"].as_array().cloned().unwrap_or_default();
@@ -95,7 +95,7 @@ impl Drop for Process {
     }
 }
 
-/// A framework in a process of its own, with an offer in its hands.
+/// Starts a framework in a separate process, which holds an offer.
 fn framework_process(cluster: &Cluster) -> (Process, String, String) {
     let call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": framework_info("dev")}});
     let child = Command::new("curl")
@@ -107,7 +107,7 @@ fn framework_process(cluster: &Cluster) -> (Process, String, String) {
         .expect("curl runs");
     let mut process = Process(child);
     let mut output = process.0.stdout.take().expect("its output");
-    // The last record has no line feed after it.
+    // The last record does not end with a line feed.
     let mut seen = String::new();
     let after = |seen: &str, mark: &str| {
         let (text, _) = seen.split(mark).nth(1)?.split_once('"')?;
@@ -130,7 +130,7 @@ fn framework_process(cluster: &Cluster) -> (Process, String, String) {
 fn the_framework_dies_before_it_sends() {
     let cluster = Cluster::default();
     let (process, id, agent) = framework_process(&cluster);
-    // It has written down that it launches "t", and dies.
+    // The process has recorded the launch of "t", and dies.
     drop(process);
     let mut framework = again(&cluster, &id);
     assert_eq!(truth(&mut framework, "t", None), "TASK_UNKNOWN");
@@ -150,7 +150,7 @@ fn the_master_dies_before_it_receives() {
         .as_str()
         .expect("an id")
         .to_owned();
-    // The launch is on its way when nobody is there to take it.
+    // The launch is on its way while no agent can accept it.
     cluster.master.kill();
     let id = framework.id.clone();
     drop(framework);
@@ -161,7 +161,7 @@ fn the_master_dies_before_it_receives() {
     assert!(tasks_on_agent(&cluster).is_empty());
 }
 
-/// Launches `t` while the agent is stopped, and kills the master once it has taken the call.
+/// Launches `t` while the agent is stopped, and kills the master once it has accepted the call.
 fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
     let mut framework = cluster.framework();
     // An agent that has run a task has its id on disk, and comes back as the same agent.
@@ -203,7 +203,7 @@ fn the_master_dies_after_it_received_and_the_agent_may_have_heard() {
     kernel::kill(cluster.agent().pid(), Signal::SIGCONT);
     cluster.restart_master();
     let mut framework = again(&cluster, &id);
-    // Either is right, but master, agent and framework have to agree.
+    // Both states are right, but master, agent and framework must agree.
     let state = truth(&mut framework, "t", Some(&agent));
     let on_agent = tasks_on_agent(&cluster);
     if state == "TASK_GONE" {

@@ -37,7 +37,7 @@ async fn subscribed_at(
     Ok(client.subscribe(subscribe).await?.into_inner())
 }
 
-/// Subscribes where the search leads to, and reads the first event.
+/// Subscribes at the master that the search finds, and reads the first event.
 async fn subscribed(search: &mut MasterSearch, framework: &FrameworkInfo) -> (String, Event) {
     for _ in 0..100 {
         let Attempt { master, pause } = search.next_attempt();
@@ -93,7 +93,7 @@ fn a_grpc_framework_finds_the_leader_by_a_followers_word() {
     assert_eq!(event.subscribed.expect("SUBSCRIBED").framework_id, id);
 }
 
-/// The ids of the agents that are connected.
+/// Returns the ids of the connected agents.
 fn connected_agents(url: &str) -> Vec<String> {
     let page = http::get(&format!("{url}/slaves")).json();
     let agents = page["slaves"].as_array().cloned().unwrap_or_default();
@@ -143,7 +143,7 @@ fn the_command_line_takes_a_list_and_follows_followers() {
         assert!(weights.contains("2.5"), "{master}: {weights}");
     }
     printed(&["weights", "set", "web=3.5", &follower]);
-    // Right after a crash nobody leads, which is waited for.
+    // The verb waits, because right after a crash no master leads.
     masters.all[leader].kill();
     let weights = printed(&["weights", &list]);
     assert!(weights.contains("3.5"), "{weights}");
@@ -157,7 +157,7 @@ fn the_command_line_takes_a_list_and_follows_followers() {
     assert!(said.contains("master1:5050,master2:5050"), "{said}");
 }
 
-/// A leader that stands still keeps its connections, and the task its framework.
+/// A suspended leader keeps its connections, and a task with them its framework.
 fn an_execute_leaves_a_leader_that_stands_still() {
     /// Another master leads after 8 s; the command notices the silence of the stream after 20 s.
     const LIMIT: Duration = Duration::from_secs(60);
@@ -213,7 +213,7 @@ fn until_registered(agent: &Node, epoch: u64) {
     });
 }
 
-/// Puts a copy of etcd's data in the place of another.
+/// Replaces etcd's data with a copy of other data.
 fn copy(masters: &Masters, from: &str, to: &str) {
     let dir = masters.dir.path();
     let _absent = std::fs::remove_dir_all(dir.join(to));

@@ -1,4 +1,4 @@
-//! Limits on the real kernel: memory, cpu, processes.
+//! Limits on the real kernel: memory, CPUs, processes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn unless_cfs() -> Missing {
     unless_root()
 }
 
-/// Touches this many MB and holds them; a shell is enough.
+/// Returns a shell command that touches this many MB and holds them.
 fn touch_mb(mb: u32) -> String {
     format!("exec head -c {mb}m /dev/zero | tail -c {mb}m >/dev/null; sleep 30")
 }
@@ -70,7 +70,7 @@ fn cpu_stat(cluster: &Cluster, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// CPU seconds of the task as the agent measures them.
+/// Returns the CPU seconds of the task from the agent's measurement.
 fn cpu_seconds(cluster: &Cluster) -> f64 {
     let answer = http::get(&format!("{}/monitor/statistics", cluster.agent().url)).json();
     let statistics = &answer[0]["statistics"];
@@ -88,7 +88,7 @@ struct Window {
 
 const WINDOWS_MAX: usize = 10;
 
-/// Fifty periods by the kernel's count; CPU time from the kernel's own file.
+/// Measures fifty periods by the kernel's count, with the CPU time from the kernel's own file.
 fn window(cluster: &Cluster) -> Window {
     let (start, seconds) = (Instant::now(), kernel_cpu_seconds(cluster));
     let (periods, throttled) = (
@@ -106,7 +106,7 @@ fn window(cluster: &Cluster) -> Window {
     }
 }
 
-/// CPU seconds of the busiest group, from `cpuacct.usage` (v1) or `cpu.stat` (v2).
+/// Returns the CPU seconds of the busiest group, from `cpuacct.usage` (v1) or `cpu.stat` (v2).
 fn kernel_cpu_seconds(cluster: &Cluster) -> f64 {
     let groups = kernel::groups_below(&cluster.cgroups_root);
     let nanoseconds = groups
@@ -174,7 +174,7 @@ fn half_a_cpu_under_cfs_is_throttled_to_half_a_cpu() {
         spin(&cluster, 0.05, 0.08, WINDOWS_MAX, nine_in_ten),
         "never throttled in 90 % of the periods"
     );
-    // Half a cpu is never exceeded; that it is reached shows only where the rest of the machine lets it.
+    // Half a CPU is never exceeded; whether it is reached depends on the rest of the machine.
     let half = |seen: &Window| seen.used >= 0.47 && nine_in_ten(seen);
     if !spin(&cluster, 0.5, 0.53, 3, half) {
         eprintln!("the machine is too busy to give half a cpu away");
@@ -187,8 +187,8 @@ fn a_fork_bomb_stays_inside_its_pids_limit() {
     let cluster = Cluster::start(setup);
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    // The task's own shell forks once, before there is a bomb, and becomes `sleep`: a shell that cannot fork ends.
-    // (A pipeline in the background is two forks, and the bomb may reach the limit between them.)
+    // The task's own shell forks once, before the bomb exists, and becomes `sleep`: a shell that cannot fork ends. (A
+    // pipeline in the background is two forks, and the bomb may reach the limit between them.)
     let bomb = "(bomb() { bomb | bomb & }; bomb) & exec sleep 600";
     let bomb = task(&offer, "bomb", bomb, &[("cpus", 0.5), ("mem", 1024.0)]);
     let operations = json!([{"type": "LAUNCH", "launch": {"task_infos": [bomb]}}]);
@@ -228,7 +228,7 @@ fn a_fork_bomb_stays_inside_its_pids_limit() {
         counts.iter().all(|count| *count <= 64),
         "{counts:?} processes"
     );
-    // The machine is usable: another task runs to its end beside the bomb.
+    // The machine stays usable: another task runs to its end during the bomb.
     let output = cluster.meseta(
         "execute",
         &[

@@ -1,4 +1,4 @@
-//! `meseta local`: up, used, ended; and nothing left behind.
+//! Tests of `meseta local`: started, used and ended, without leftovers.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -43,7 +43,7 @@ struct Local {
 }
 
 impl Local {
-    /// The address of a daemon, once it listens.
+    /// Returns the address of a daemon, once it listens.
     fn address_of(&self, daemon: &str) -> String {
         let endpoint = self.dir.path().join(daemon).join("endpoint");
         wait::eventually("the daemon listens", Duration::from_secs(20), || {
@@ -52,7 +52,7 @@ impl Local {
         })
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Interrupts the cluster, and waits for its end.
     fn interrupt(&mut self) -> ExitStatus {
         kernel::kill(
             i32::try_from(self.child.id()).expect("a pid"),
@@ -75,7 +75,7 @@ fn start() -> Local {
     start_with(&[], "master")
 }
 
-/// Starts it and waits for this master and the first agent.
+/// Starts the cluster, and waits for this master and the first agent.
 fn start_with(flags: &[&str], master: &str) -> Local {
     let dir = tempfile::TempDir::with_prefix("meseta-test-local-").expect("a directory");
     let child = Command::new(binary())
@@ -105,9 +105,9 @@ fn start_with(flags: &[&str], master: &str) -> Local {
     local
 }
 
-/// Runs a task that stays, and gives a word that its command line holds.
+/// Runs a lasting task, and returns a word of its command line.
 fn occupy(local: &Local) -> String {
-    // As long as any other: none is the beginning of another cluster's.
+    // All such words have the same length: none is a prefix of another cluster's.
     let word = format!("31{:010}", local.child.id());
     let mut execute = Command::new(binary())
         .args([
@@ -146,7 +146,7 @@ fn leftovers(local: &Local, word: &str) -> Vec<String> {
     );
     found.extend(kernel::mounts_like(&dir));
     let groups = kernel::groups_below("meseta").into_iter().filter(|group| {
-        // Another cluster of this machine may have groups there; ours name our task's instance.
+        // Another cluster of this machine may have groups there; this cluster's groups name its task's instance.
         std::fs::read_to_string(local.dir.path().join("agent-1/instance"))
             .is_ok_and(|name| group.to_string_lossy().contains(name.trim()))
     });
@@ -331,7 +331,7 @@ fn the_demonstration_has_racks_teams_and_a_service() {
         role.and_then(|role| role["weight"].as_f64())
     };
     assert_eq!((weight("shop"), weight("science")), (Some(2.0), Some(1.0)));
-    // The batch job is there, whether or not this machine is idle enough to oversubscribe something.
+    // The batch job exists, whether or not this machine is idle enough for oversubscription.
     wait::eventually("the batch job asks", Duration::from_secs(20), || {
         let frameworks = list("/frameworks", "frameworks");
         let is_batch = |one: &Value| one["name"] == "meseta execute: simulation";

@@ -35,7 +35,7 @@ fn bounded(size: &str, files: u32) -> Setup {
     setup
 }
 
-/// The sandbox of a task, on disk.
+/// Returns the sandbox of a task on disk.
 fn sandbox(cluster: &Cluster, task: &str) -> PathBuf {
     let mut folders = vec![cluster.dir.path().join("agent-0/slaves")];
     while let Some(folder) = folders.pop() {
@@ -52,7 +52,7 @@ fn sandbox(cluster: &Cluster, task: &str) -> PathBuf {
     panic!("no sandbox of {task}")
 }
 
-/// The files of standard output, the oldest first.
+/// Returns the files of standard output, the oldest first.
 fn files(sandbox: &Path) -> Vec<PathBuf> {
     let older = (1..1000).map(|number| sandbox.join(format!("stdout.{number}")));
     let mut files: Vec<_> = older.take_while(|path| path.exists()).collect();
@@ -91,7 +91,7 @@ fn nothing_is_lost_between_two_files() {
     assert_eq!(errors, "done\n");
 }
 
-/// CPU seconds that a process has used.
+/// Returns the CPU seconds that a process has used.
 fn cpu_seconds(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
     let fields: Vec<&str> = stat

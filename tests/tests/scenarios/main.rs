@@ -50,7 +50,7 @@ mod pauses;
 mod placement;
 mod policies;
 mod power_cuts;
-/// The tries of a hostile task, which this program makes when it is executed in a container.
+/// The attacks of a hostile task, made by this program inside a container.
 #[expect(dead_code, reason = "the tests of the isolators use the rest")]
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
@@ -92,7 +92,7 @@ const MEASURING: &[&str] = &[
     "returned_memory",
 ];
 
-/// Tests of those groups that wait for most of their time and judge neither.
+/// Tests of those groups that mostly wait and judge neither time nor load.
 const WAITING: &[&str] = &[
     "bursting::limits_that_others_change_are_set_again",
     "bursting::limits_whose_group_is_removed_are_told_and_others_held",

@@ -133,7 +133,7 @@ const AGENT_KEYS: &str = "
 fn mesoss_keys_are_in_the_snapshot() {
     let (cluster, _framework) = with_task();
     let (mut keys, mut missing) = (Value::Null, Vec::new());
-    // Some are there after a look at the machine.
+    // Some keys appear only after a measurement of the machine.
     let are_there = wait::holds(LIMIT, || {
         keys = cluster.agent().page("/metrics/snapshot").json();
         let all = AGENT_KEYS.split_ascii_whitespace();
@@ -227,10 +227,10 @@ fn statistics_have_every_field_that_the_kernel_gives() {
     }
 }
 
-/// Names, types and help as scraped must stand in `docs/metrics.md`; rewritten when `MESETA_BLESS`
-/// is set. The page may name more: not every kernel has every counter.
+/// Checks that the names, types and help of scraped metrics are in `docs/metrics.md`, which `MESETA_BLESS` rewrites. The
+/// page may name more, because not every kernel has every counter.
 fn every_metric_is_in_the_reference() {
-    // With everything on that has figures of its own.
+    // Every option with its own metrics is on.
     let mut setup = Setup::default();
     setup.agent_flags.extend([
         "--resource_estimator=slack".to_owned(),
@@ -261,7 +261,7 @@ fn every_metric_is_in_the_reference() {
                 .filter(|row| !reference.contains(*row))
                 .cloned(),
         );
-        // Families that this machine has no figures of stay as they are.
+        // Families without figures on this machine stay unchanged.
         let section = reference.split(&format!("## `meseta {name}`")).nth(1);
         let section = section.and_then(|rest| rest.split("\n## ").next());
         let named = |row: &String| row.split('`').nth(1).map(str::to_owned);
@@ -278,7 +278,7 @@ fn every_metric_is_in_the_reference() {
         all.extend(scraped);
         page.extend(all);
     }
-    // The scheduler's are held against the page by a test of its own.
+    // A separate test compares the scheduler's metrics with the page.
     if let Some(at) = reference.find("\n## `meseta scheduler`") {
         page += &reference[at..];
     }

@@ -1,4 +1,4 @@
-//! The command line as a new user types it: similar names, short units, parts of ids, narrow terminals.
+//! The command line of a new user: similar names, short units, parts of ids, narrow terminals.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn execute_understands_what_is_meant() {
         "{}",
         err(&output)
     );
-    // An agent's own port.
+    // The port is the agent's own.
     let output = Command::new(binary())
         .args(["agents", &format!("--master={}", cluster.agent().address())])
         .output()
@@ -67,7 +67,7 @@ fn a_task_is_told_whole() {
         &["--name=fails", "--command=echo said; exit 3", small],
     );
     assert_eq!(output.status.code(), Some(3), "{}", err(&output));
-    // The output comes before the word on how it ended, and in whole.
+    // The complete output comes before the message about the end.
     assert_eq!(out(&output), "said\n");
     let json = cluster.meseta("tasks", &["--json", "--state=failed"]);
     let json: Value = serde_json::from_str(&out(&json)).expect("JSON");
@@ -127,7 +127,7 @@ fn a_drain_names_whom_it_waits_for() {
         said.contains(&format!("meseta teardown {}", framework.id)),
         "{said}"
     );
-    // The cure.
+    // The suggested remedy works.
     let output = cluster.meseta("teardown", &[&framework.id]);
     assert!(output.status.success(), "{}", err(&output));
     eventually("the agent is drained", Duration::from_secs(30), || {
@@ -149,7 +149,7 @@ fn a_limit_decides_also_after_a_decline() {
     });
 }
 
-/// The states of all tasks, by `/tasks`.
+/// Returns the states of all tasks from `/tasks`.
 fn states(cluster: &Cluster) -> Vec<String> {
     let page = cluster.master.page("/tasks").json();
     let tasks = page["tasks"].as_array().expect("a list").iter();
@@ -232,7 +232,7 @@ fn a_terminated_execute_takes_its_task_along() {
     meseta_tests::kernel::kill(pid, nix::sys::signal::Signal::SIGTERM);
     let status = execute.wait().expect("it ends");
     assert_eq!(status.code(), Some(143), "as shells report SIGTERM");
-    // Not some time after: the command waits for its task's end.
+    // The state is already final: the command waits for its task's end.
     assert_eq!(states(&cluster), ["TASK_KILLED"]);
 }
 

@@ -53,7 +53,7 @@ fn pid_of(status: &Value) -> i32 {
     i32::try_from(pid.expect("a pid")).expect("a pid")
 }
 
-/// The letter of a process's state, and its parent.
+/// Returns the letter of a process's state, and its parent.
 fn stat(pid: i32) -> Option<(String, i32)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let rest = text.rsplit(") ").next()?;
@@ -62,7 +62,7 @@ fn stat(pid: i32) -> Option<(String, i32)> {
     Some((state, fields.next()?.parse().ok()?))
 }
 
-/// The children of a process's first thread, those among them that have ended and were not waited for.
+/// Returns the children of a process's first thread that have ended without a wait.
 fn children(pid: i32) -> Vec<i32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let text = text.unwrap_or_default();
@@ -119,7 +119,7 @@ impl Drop for Frozen {
     }
 }
 
-/// The sum of a counter on the agent's page.
+/// Returns the sum of a counter on the agent's page.
 fn counter(cluster: &Cluster, name: &str) -> f64 {
     let text = cluster.agent().page("/metrics").text();
     let lines = text.lines().filter_map(|line| line.strip_prefix(name));
@@ -183,7 +183,7 @@ fn two_thousand_children_that_nobody_waits_for_end_with_their_task() {
     let gate = cluster.dir.path().join("gate");
     let made = Command::new("mkfifo").arg(&gate).status();
     assert!(made.is_ok_and(|status| status.success()), "mkfifo");
-    // The shell that has begun them becomes a program that knows nothing of them.
+    // The parent shell becomes a program that does not know its children.
     let command = format!(
         "i=0; while [ $i -lt {CHILDREN} ]; do read line < {} & i=$((i+1)); done; \
          (setsid sleep 600 &); exec sleep 600",
@@ -229,7 +229,7 @@ fn two_thousand_children_that_nobody_waits_for_end_with_their_task() {
 fn tasks_that_close_their_output_or_fill_a_pipe_hold_up_nobody() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
-    // Nothing to read, nowhere to print, a reader that leaves, and a pipe that nobody empties.
+    // Tasks without input, without output, with a reader that leaves, and with a pipe that is never emptied.
     for (id, command) in [
         ("reads", "read line && exit 4; exit 0"),
         ("closes", "exec 0<&- 1>&- 2>&-; echo lost; exec sleep 0.1"),
@@ -326,7 +326,7 @@ fn an_executor_that_is_killed_ends_its_tasks_alone_and_soon() {
     nothing_is_left(&cluster);
 }
 
-/// The sandbox of a task's only run.
+/// Returns the sandbox of a task's only run.
 fn sandbox(cluster: &Cluster, framework: &Framework, id: &str) -> PathBuf {
     let state = cluster.agent().page("/state").json();
     let frameworks = state["frameworks"].as_array().cloned().unwrap_or_default();
@@ -341,7 +341,7 @@ fn sandbox(cluster: &Cluster, framework: &Framework, id: &str) -> PathBuf {
     PathBuf::from(directory.expect("a folder"))
 }
 
-/// The longest that an agent takes to answer until this holds.
+/// Returns the longest response time of an agent until this condition holds.
 fn slowest_answer(cluster: &Cluster, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let mut slowest = Duration::ZERO;
     wait::eventually(what, Duration::from_secs(120), || {

@@ -232,7 +232,7 @@ async fn watch(mut client: OperatorClient<Channel>, agent: v1::AgentId, schedule
     let added = next.event.framework_added.expect("the framework").framework;
     assert_eq!(added.framework_info.id.map(|id| id.value), Some(id));
     assert_eq!(next.sequence, first.sequence + 1);
-    // Another master's numbers mean nothing here.
+    // Another master's sequence numbers have no meaning here.
     let request = WatchRequest {
         master_id: Some("another".to_owned()),
         after: Some(first.sequence),

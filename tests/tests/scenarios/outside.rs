@@ -36,7 +36,7 @@ fn unless_ext4() -> Missing {
     unless_root().or_else(|| unless_installed("mkfs.ext4"))
 }
 
-/// A process, and when it began.
+/// A process with its start time.
 #[derive(Copy, Clone, Debug)]
 struct Process {
     pid: i32,
@@ -58,7 +58,7 @@ impl Process {
         kernel::start_time(self.pid) == Some(self.born)
     }
 
-    /// The process that started it: of a task's first, its supervisor.
+    /// Returns the parent process: for a task's first process, its supervisor.
     fn parent(self) -> Self {
         self.find_parent().expect("it lives, and its parent")
     }
@@ -71,7 +71,7 @@ impl Process {
     }
 }
 
-/// Runs a task; its first process.
+/// Runs a task, and returns its first process.
 fn run(framework: &mut Framework, id: &str, command: &str) -> Process {
     let offer = standing_offer(framework);
     let mut info = task(&offer, id, command, SMALL);
@@ -90,7 +90,7 @@ fn nothing_is_left(cluster: &Cluster) {
     });
 }
 
-/// The roots of all cgroup trees of this machine.
+/// Returns the roots of all cgroup trees of this machine.
 fn roots() -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
     let groups = mounts.lines().filter(|line| line.contains(" cgroup"));
@@ -110,7 +110,7 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
     run(&mut framework, "exits", &waits);
     let supervisor = first.parent();
     let mut moved = vec![supervisor];
-    // A shell may begin a process while the others are moved.
+    // A shell may start a process while the others are moved.
     wait::eventually("all are moved", PATIENCE, || {
         let within = kernel::tasks_below(&cluster.cgroups_root).into_iter();
         let more: Vec<_> = within.filter_map(Process::find).collect();
@@ -153,7 +153,7 @@ fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
     for supervisor in supervisors {
         kernel::kill(supervisor.pid, Signal::SIGSTOP);
     }
-    // An agent that comes back finds them stopped.
+    // A returning agent finds the processes stopped.
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     let began = Instant::now();
@@ -177,7 +177,7 @@ fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
     nothing_is_left(&cluster);
 }
 
-/// The agent's launcher. Supervisors have its command line too.
+/// Returns the agent's launcher. Supervisors have the same command line.
 fn launcher(cluster: &Cluster) -> Process {
     let agent = cluster.agent().pid();
     // Launchers of other agents may end meanwhile.
@@ -312,7 +312,7 @@ fn an_agent_that_is_killed_for_want_of_memory_loses_no_task() {
     let used = group.limit(None);
     group.limit(Some(used + (1 << 20)));
     let url = format!("{}/api/v1", cluster.agent().url);
-    // Bodies that are kept until they are whole.
+    // The agent keeps bodies until they are complete.
     let body = vec![b' '; 4 << 20];
     let clients: Vec<_> = (0..16)
         .map(|_| {
@@ -365,7 +365,7 @@ fn a_disk_that_has_become_read_only_ends_no_task_and_is_named() {
         .arg(cluster.agent_dir(0))
         .status();
     assert!(aborted.is_ok_and(|status| status.success()));
-    // A kill is to be written first; a disk that takes nothing saves nobody.
+    // A kill is recorded first; a disk without writes must not save a task.
     framework.kill("target");
     let is_over = |cluster: &mut Cluster| !target.is_alive() || cluster.agents[0].has_ended();
     wait::eventually("it is killed, or its agent has given up", PATIENCE, || {

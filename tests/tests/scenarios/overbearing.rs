@@ -88,7 +88,7 @@ fn an_executor_that_tells_without_end_delays_nobody_else() {
     flooding.accepted(json!({"type": "ACCEPT", "accept": {
         "offer_ids": [offer["id"]], "filters": {"refuse_seconds": 3600.0},
         "operations": [{"type": "LAUNCH", "launch": {"task_infos": [flood]}}]}}));
-    // Nobody acknowledges any of them.
+    // The framework acknowledges none of the updates.
     let status = flooding.update("flood");
     assert_eq!(status["state"], "TASK_RUNNING", "{status:#}");
     let meanwhile = short_tasks(&mut other, "meanwhile", 8);
@@ -120,7 +120,7 @@ fn a_framework_that_keeps_its_offers_and_calls_without_end_leaves_others_theirs(
     });
     let mut keeps = cluster.subscribe(&framework_info("keeps"));
     let kept = keeps.offer();
-    // All that there is was offered to who keeps it.
+    // All resources were offered to the framework that keeps them.
     let mut other = cluster.framework();
     let rescinded =
         |event: &Value| event["type"] == "RESCIND" && event["rescind"]["offer_id"] == kept["id"];
@@ -202,7 +202,7 @@ fn a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_mas
     let born = kernel::start_time(pid).expect("it lives");
     let lives = || kernel::start_time(pid) == Some(born);
     let id = framework.id.clone();
-    // Its scheduler is stopped for good: the connection is there until the master goes.
+    // The scheduler is stopped permanently: the connection exists until the master ends.
     kernel::kill(cluster.master.pid(), Signal::SIGKILL);
     drop(framework);
     cluster.restart_master();
@@ -234,7 +234,7 @@ fn a_framework_that_went_away_has_its_time_and_no_more_over_a_restart_of_the_mas
     );
 }
 
-/// Ends the stream of a framework and waits until the master knows.
+/// Ends the stream of a framework, and waits until the master notices.
 fn disconnect(cluster: &Cluster, framework: Framework, info: &Value) {
     let id = framework.id.clone();
     drop(framework);

@@ -38,7 +38,7 @@ const LONGER: Duration = Duration::from_secs(9);
 /// The time from the end of a fault until all is as before.
 const RETURN_MAX: Duration = Duration::from_secs(15);
 
-/// A master and an agent, each on a host of its own. The fields end in this order.
+/// A master and an agent, each on its own host. The fields are dropped in this order.
 struct Hosts {
     agent: Daemon,
     master: Daemon,
@@ -110,7 +110,7 @@ fn at(host: &Host, port: u16) -> Vec<String> {
     ]
 }
 
-/// Runs a test in a network of its own.
+/// Runs a test in a separate network.
 fn apart(test: fn()) {
     let thread = std::thread::spawn(move || {
         network::leave().expect("a network");
@@ -169,7 +169,7 @@ fn is_quiet(framework: &mut Framework, lasting: Duration) -> bool {
 
 fn an_agent_that_is_cut_off_is_unreachable_once_and_comes_back_with_its_task() {
     apart(|| {
-        // An agent has eight seconds.
+        // The agent's timeout is eight seconds.
         let hosts = Hosts::start(
             "cut",
             &[
@@ -208,7 +208,7 @@ fn an_agent_that_is_cut_off_is_unreachable_once_and_comes_back_with_its_task() {
         for (number, (name, begin, end)) in faults.into_iter().enumerate() {
             begin().expect("begun");
             assert_eq!(next(&mut framework), "TASK_UNREACHABLE", "{name}");
-            // It is not lost a second time.
+            // The task is not lost a second time.
             assert!(is_quiet(&mut framework, LONGER), "{name}");
             end().expect("ended");
             let healed = Instant::now();
@@ -247,7 +247,7 @@ fn short_tasks(framework: &mut Framework, name: &str, lasting: Duration) -> usiz
         let offer = framework.offer();
         let id = format!("{name}-{count}");
         framework.launch(&offer, &[task(&offer, &id, "exit 3", SMALL)]);
-        // A segment that was lost seven times in a row is sent again after more than twenty seconds.
+        // A segment that was lost seven times in a row is resent after more than twenty seconds.
         let status = framework.until_end(&id, PATIENCE);
         assert_eq!(status["state"], "TASK_FAILED", "{status:#}");
         count += 1;

@@ -47,7 +47,7 @@ pub(crate) fn outlive(cluster: &Cluster, seconds: usize) {
     });
 }
 
-/// Takes the place of a framework's scheduler, and leaves.
+/// Replaces a framework's scheduler, and disconnects.
 pub(crate) fn leave(cluster: &Cluster, info: &Value) {
     let call = json!({"type": "SUBSCRIBE", "framework_id": info["id"], "subscribe": {"framework_info": info}});
     let body = call.to_string();
@@ -66,7 +66,7 @@ pub(crate) fn leave(cluster: &Cluster, info: &Value) {
     }
 }
 
-/// Waits until the master's log has these words.
+/// Waits until the master's log contains these words.
 pub(crate) fn says(cluster: &Cluster, text: &str) {
     wait::eventually(text, PATIENCE, || {
         cluster.master.log_text().contains(text).then_some(())
@@ -97,7 +97,7 @@ pub(crate) fn assert_nothing_lost(cluster: &Cluster) {
 }
 
 fn a_master_that_was_stopped_ends_no_framework_and_loses_no_agent() {
-    // Frameworks have five seconds, and agents six.
+    // The timeouts are five seconds for frameworks and six for agents.
     let limits = [
         "--agent_ping_timeout=2secs",
         "--max_agent_ping_timeouts=3",

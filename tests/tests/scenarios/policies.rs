@@ -66,7 +66,7 @@ fn a_drained_agent_ends_its_tasks() {
     framework.run_task(&offer, "t1", stubborn, &[("cpus", 0.1), ("mem", 32.0)]);
     assert_eq!(drain(1), (200, String::new()));
     let config = json!({"max_grace_period": {"nanoseconds": 1_000_000_000}, "mark_gone": false});
-    // Until the end of the task is acknowledged.
+    // The drain lasts until the end of the task is acknowledged.
     wait::eventually("the agent says that it is drained", LIMIT, || {
         let state = cluster.agents[0].page("/state").json();
         let since = state["estimated_drain_start_time_seconds"].as_f64();
@@ -153,7 +153,7 @@ fn everything_laid_down_outlives_a_kill_of_the_master() {
             (laid_down(&cluster) == before).then_some(())
         });
     }
-    // In force, not only shown: neither agent is offered until it is active again.
+    // The setting is in force, not only shown: neither agent is offered until it is active again.
     let mut framework = cluster.subscribe(&framework_info("dev"));
     let offered = framework.within(Duration::from_secs(2), &|event: &Value| {
         event["type"] == "OFFERS"

@@ -1,4 +1,4 @@
-//! Quota and weights as operators type them: the documents' requests, and a master that is killed.
+//! Tests of quota and weights as operators type them: the documents' requests, and a killed master.
 
 use meseta_tests::Cluster;
 use meseta_tests::cluster::Setup;
@@ -101,7 +101,7 @@ fn the_documents_slips_are_refused_with_their_place() {
         "{text}"
     );
     assert!(text.ends_with("(line 13, column 5)"), "{text}");
-    // The document's elision.
+    // The ellipsis is in the document.
     let printed = r#"{   "force": true,   "role": "role1",   ... }"#;
     let text = post(&cluster, "/quota", printed).text();
     assert!(text.ends_with("(line 1, column 41)"), "{text}");

@@ -26,7 +26,7 @@ fn cluster() -> Cluster {
     })
 }
 
-/// Runs a task; its first process, and when that began.
+/// Runs a task, and returns its first process with the start time.
 fn run(framework: &mut Framework, id: &str) -> (i32, Option<u64>) {
     let offer = standing_offer(framework);
     framework.launch_task(&offer, id, "exec sleep 6000", SMALL);
@@ -66,7 +66,7 @@ fn an_agent_that_cleans_up_kills_what_runs_ends_and_forgets_nothing() {
     run(&mut framework, "later");
 }
 
-/// The only file of this name below a folder.
+/// Returns the only file of this name below a folder.
 fn find(folder: &Path, name: &str) -> PathBuf {
     let mut folders = vec![folder.to_owned()];
     let mut found = Vec::new();
@@ -159,7 +159,7 @@ fn an_agent_without_the_records_of_running_tasks_does_not_start() {
     assert!(said.contains("--recover=cleanup"), "{said}");
     std::fs::remove_dir_all(&work_dir).expect("removed");
     std::fs::rename(&aside, &work_dir).expect("moved back");
-    // A link to the agent that leads nowhere is made again from the records.
+    // A dangling link to the agent is recreated from the records.
     let latest = work_dir.join("meta/slaves/latest");
     std::fs::remove_file(&latest).expect("removed");
     std::os::unix::fs::symlink("nothing", &latest).expect("linked");

@@ -38,14 +38,14 @@ fn launch_group(framework: &Framework, offer: &Value, executor: &str, tasks: &[V
         "offer_ids": [offer["id"]], "operations": [launch], "filters": {"refuse_seconds": 0.0}}}));
 }
 
-/// A task with groups of its own.
+/// Returns a task with its own cgroups.
 fn apart(offer: &Value, id: &str, command: &str, cpus: f64, mem: f64) -> Value {
     let mut info = task(offer, id, command, &[("cpus", cpus), ("mem", mem)]);
     info["container"] = json!({"type": "MESOS", "linux_info": {"share_cgroups": false}});
     info
 }
 
-/// Waits until it runs; the names of its groups: the executor's, and its own.
+/// Waits until a task runs, and returns the names of its groups: the executor's, and its own.
 fn running(framework: &mut Framework, id: &str) -> (String, String) {
     let status = framework.until_state(id, "TASK_RUNNING");
     let container = &status["container_status"]["container_id"];
@@ -77,7 +77,7 @@ fn limits_of_a_group_follow_its_tasks() {
     assert_eq!(knobs(&second), (Some(50_000), memory(32, 64)));
     let weight = outer.shares();
     assert!((300..=308).contains(&weight), "{weight}");
-    // A third comes, and goes.
+    // A third task comes and goes.
     let offer = framework.offer();
     let three = apart(&offer, "three", "sleep 600", 0.2, 64.0);
     launch_group(&framework, &offer, "e", &[three]);
@@ -109,7 +109,7 @@ fn a_limit_below_what_is_in_use_waits() {
     let mut framework = cluster.framework();
     let [begin, gate] = ["begin", "gate"].map(|name| cluster.dir.path().join(name));
     let offer = framework.offer();
-    // 120 MB that nobody can take back, from the first sign to the second.
+    // The memory is 120 MB that cannot be reclaimed, from the first signal to the second.
     let until =
         |file: &std::path::Path| format!("while [ ! -e {} ]; do sleep 0.05; done", file.display());
     let hold = format!(
@@ -184,7 +184,7 @@ fn listener(offer: &Value, id: &str, port: u16) -> Value {
     info
 }
 
-/// Tasks that listen where they may, where they may not, and not at all: in groups, and by themselves.
+/// Starts tasks that listen on allowed ports, on forbidden ports, and not at all: in groups, and alone.
 fn listeners(framework: &mut Framework) {
     for (executor, id, port) in [("e", "good-nested", 31_017), ("f", "bad-nested", 0)] {
         let offer = framework.offer();
@@ -214,7 +214,7 @@ fn only_the_bad_ones_end(framework: &mut Framework) {
         let limited = &status["limitation"]["resources"][0]["name"];
         assert_eq!(limited, "ports", "{status:#}");
     }
-    // Looked at as often as the bad ones were, and still there.
+    // The tasks were checked as often as the bad ones, and still exist.
     for id in ["silent", "good", "good-nested"] {
         framework.kill(id);
         framework.until_state(id, "TASK_KILLED");
@@ -240,7 +240,7 @@ fn ports_are_judged_anew_after_a_restart() {
     for id in ["good", "bad", "good-nested", "bad-nested"] {
         framework.until_state(id, "TASK_RUNNING");
     }
-    // Seen, and let be.
+    // The ports are noticed and tolerated.
     wait::eventually("the ports are seen", PATIENCE, || {
         let log = cluster.agent().log_text();
         let part = "is listening on unallocated port(s)";

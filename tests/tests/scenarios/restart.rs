@@ -22,7 +22,7 @@ meseta_tests::scenarios! {
 /// The time for a process to begin or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A command that runs until its gate is there.
+/// A command that runs until its gate file exists.
 struct Waiting {
     gate: std::path::PathBuf,
     shell: i32,
@@ -48,7 +48,7 @@ fn launch_ending(cluster: &Cluster, framework: &mut Framework, end: &str) -> Wai
     let running = uuid_bytes(&framework.until_state("t1", "TASK_RUNNING"));
     let needle = format!("while [ ! -e {} ]", gate.display());
     let shell = wait::eventually("the command runs", LIMIT, || {
-        // The supervisor is a clone of the launcher; the shell is the process that is `sh`.
+        // The supervisor is a clone of the launcher; the shell is the process with the name `sh`.
         kernel::processes_like(&needle).into_iter().find(|pid| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.contains("sh"))
         })
@@ -162,7 +162,7 @@ fn the_master_gets_its_agents_and_tasks_back() {
     );
 }
 
-/// `meseta execute` is a framework too: a restart of the master does not cost it its task.
+/// Checks that `meseta execute`, which is a framework too, keeps its task over a restart of the master.
 fn execute_outlives_the_master() {
     let mut cluster = Cluster::default();
     let gate = cluster.dir.path().join("gate");
@@ -266,7 +266,7 @@ fn a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_
     std::fs::remove_file(&file).expect("gone");
     let why = refused("master", &dir, &["--port=0"]);
     assert!(why.contains("move the marker away"), "{why}");
-    // The cure.
+    // The suggested remedy works.
     std::fs::write(&file, &saved).expect("back");
     cluster.restart_master();
     cluster.wait_for_agents(1);

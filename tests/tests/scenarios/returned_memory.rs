@@ -1,4 +1,4 @@
-//! Memory that a burst of requests took goes back to the machine, and does not stay with the daemon.
+//! The memory of a burst of requests returns to the machine, and does not stay with the daemon.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -19,10 +19,10 @@ meseta_tests::scenarios! {
 
 /// Guesses per address; each costs the master 19 MiB for a moment.
 const GUESSES_PER_ADDRESS: u8 = 5;
-/// A few from each address and for each principal, as more are not looked at.
+/// The number of addresses: a few requests from each and for each principal, because more are not examined.
 const ADDRESSES: u8 = 24;
 const AT_ONCE: u8 = 4;
-/// More than twice the heap of a master without nodes.
+/// The limit, more than twice the heap of a master without nodes.
 const HEAP_KIB_MAX: u64 = 40 << 10;
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,4 @@
-//! Roles as `/roles` lists them, and volumes of roles whose names overlap.
+//! Tests of roles in `/roles`, and of volumes of roles with overlapping names.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn nothing_makes_no_role_and_a_whitelist_makes_its_own() {
                "offered": {}, "reserved": {},
                "quota": {"role": name, "guarantee": {}, "limit": {}, "consumed": {}}})
     });
-    // `*` is always there when there is a whitelist.
+    // `*` is always listed if a whitelist exists.
     let others: Vec<_> = shown
         .iter()
         .filter(|role| role["name"] != "*")

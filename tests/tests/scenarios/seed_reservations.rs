@@ -1,5 +1,6 @@
-//! The reservation document's requests and messages as printed: with its slips, which are refused with their
-//! place (of a scheduler's call in Mesos's words, which name the line), and without them, in the document's order; principals stand for its placeholders.
+//! The reservation document's requests and messages as printed. Requests with its errors are refused with their place
+//! (scheduler calls in Mesos's words, which name the line); corrected requests run in the document's order. Principals
+//! replace its placeholders.
 
 use meseta_access::basic;
 use meseta_tests::framework::framework_info;
@@ -114,7 +115,7 @@ fn the_operators_endpoints_as_typed_with_credentials() {
     for path in ["/master/reserve", "/master/unreserve"] {
         let (status, text) = post(Some(OPERATOR), path, RESOURCES);
         assert_eq!(status, 400, "{text}");
-        // The brace after the first comma too many.
+        // The mistake is the brace after the surplus first comma.
         assert!(text.contains("line 11, column 13"), "{path}: {text}");
         assert_eq!(post(None, path, &right).0, 401, "{path}");
         assert_eq!(post(Some((OPERATOR.0, "guess")), path, &right).0, 401);
@@ -154,7 +155,7 @@ fn the_operators_endpoints_as_typed_with_credentials() {
     assert_eq!(status, 409, "there are not 16 cpus: {text}");
     let (status, text) = post(Some(NOBODY), "/master/unreserve", &right);
     assert_eq!(status, 403, "{text}");
-    // A part, by another operator than the reserver, and the rest.
+    // One part is for another operator than the reserver, and the rest follows.
     let part = right
         .replace("\"value\": 8", "\"value\": 3")
         .replace("4096", "96");
@@ -204,7 +205,7 @@ fn value(printed: &str) -> Value {
     serde_json::from_str(&corrected(printed)).expect("JSON")
 }
 
-/// Whether an offer holds this resource to the letter.
+/// Whether an offer contains exactly this resource.
 fn holds(offer: &Value, expected: &Value) -> bool {
     let resources = offer["resources"].as_array().into_iter().flatten();
     resources.into_iter().any(|one| {
@@ -273,7 +274,8 @@ fn a_refinement_by_named_principals_as_printed() {
     reserved_full(&cluster, "engineering/backend", 0);
 }
 
-/// Accepts an offer with an operation: refused with the place of the slip, then taken.
+/// Accepts an offer with an operation: the printed form is refused with the place of its error, and the corrected form is
+/// accepted.
 fn as_printed_then_corrected(framework: &Framework, url: &str, offer: &Value, operation: &str) {
     let accept = |operation: &str| {
         let body = format!(

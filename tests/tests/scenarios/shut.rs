@@ -20,7 +20,7 @@ meseta_tests::scenarios! {
         the_page_is_typed_as_it_stands;
 }
 
-/// The user that stands for `meseta-master`.
+/// The user in place of `meseta-master`.
 const NOBODY: u32 = 65_534;
 /// The network of the page's machines.
 const PAGE_NET: &str = "10.0.0.";
@@ -32,7 +32,7 @@ fn machine() -> Missing {
     unless_root().or_else(|| unless_installed("curl"))
 }
 
-/// The blocks of commands on the page, in order.
+/// Returns the blocks of commands on the page, in order.
 fn blocks() -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
     let page = std::fs::read_to_string(path).expect("the page");
@@ -46,7 +46,7 @@ fn blocks() -> Vec<String> {
         .collect()
 }
 
-/// Acts on the folder of a machine instead of on the machine.
+/// A script in place of `scp`, which uses the folder of a machine instead of the machine.
 const SCP: &str = r#"#!/bin/sh
 set -eu
 [ $# -ge 3 ] && { [ "$1" = -rp ] || [ "$1" = -p ]; } || { echo "scp $*" >&2; exit 64; }
@@ -86,7 +86,7 @@ set -eu
 : > "$MACHINES/$MACHINE/$2"
 "#;
 
-/// The operator's desk and the machines.
+/// The operator's desk and the simulated machines.
 struct TestMachines {
     dir: TempDir,
     /// The replacement of [`PAGE_NET`].
@@ -97,7 +97,7 @@ struct TestMachines {
 
 impl Drop for TestMachines {
     fn drop(&mut self) {
-        // The scheduler and agents before their master.
+        // The scheduler and agents end before their master.
         while let Some(mut daemon) = self.daemons.pop() {
             daemon.end(Duration::from_secs(10));
         }
@@ -202,7 +202,7 @@ impl TestMachines {
         }
     }
 
-    /// Waits until the master lists these.
+    /// Waits until the master lists these agents.
     fn registered(&self, names: &[&str]) {
         eventually("the agents are registered", LIMIT, || {
             let (_, listed) = self.by("admin", "meseta agents");
@@ -356,7 +356,7 @@ fn the_rules_hold(test_machines: &TestMachines) {
         ". fleet/principals/admin/env; unset MESETA_CERT MESETA_KEY; meseta top --secret-to-agents",
     );
     assert!(is_good, "{said}");
-    // Secrets are where they belong, and in no log.
+    // Secrets are in the right places, and in no log.
     for principal in ["admin", "node", "prometheus", "ads"] {
         let path = test_machines
             .dir

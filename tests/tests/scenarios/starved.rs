@@ -40,7 +40,7 @@ fn unless_prlimit() -> Missing {
     unless_root().or_else(|| unless_installed("prlimit"))
 }
 
-/// A task that runs, known by its process and when that began.
+/// A running task, identified by its process and start time.
 #[derive(Debug)]
 struct Running {
     id: String,
@@ -54,7 +54,7 @@ impl Running {
     }
 }
 
-/// Runs tasks, named and with their commands.
+/// Runs tasks with these names and commands.
 fn run(framework: &mut Framework, tasks: &[(String, String)]) -> Vec<Running> {
     let offer = framework.offer();
     let infos: Vec<Value> = tasks
@@ -75,7 +75,7 @@ fn run(framework: &mut Framework, tasks: &[(String, String)]) -> Vec<Running> {
     running.collect()
 }
 
-/// A task that exits with this code once it may.
+/// Returns a task that exits with this code once permitted.
 fn waiting(cluster: &Cluster, number: usize, code: usize) -> (String, String) {
     let go = go(cluster, number);
     let command = format!(
@@ -248,7 +248,7 @@ impl IdleClients {
     }
 }
 
-/// The clients that are not sent away, as soon as some are, or after a while.
+/// Returns the clients that are not rejected, as soon as some are, or after a while.
 fn kept(clients: Vec<TcpStream>) -> Vec<TcpStream> {
     let mut polled: Vec<PollFd> = clients
         .iter()
@@ -284,7 +284,7 @@ fn an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_ta
         .map(|number| waiting(&cluster, number, number % 4))
         .collect();
     tasks.extend((0..50).map(sleeper));
-    // A few at a time: each launch takes some descriptors while it lasts.
+    // The launches come a few at a time, because each needs some descriptors while it lasts.
     let mut running = Vec::new();
     for some in tasks.chunks(8) {
         running.extend(run(&mut framework, some));

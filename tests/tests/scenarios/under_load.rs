@@ -24,12 +24,12 @@ const AGENTS: usize = 3;
 const ROUNDS: usize = 4;
 const ACTIONS: usize = 30;
 const EACH: &str = "cpus:2;mem:1024;disk:512";
-/// MB that are kept for a role without a framework, from before there was any other.
+/// The reserved MB of a role without a framework, from before any other reservation.
 const KEPT_MB: f64 = 512.0;
 /// The CPU limit of a role.
 const CAPPED_CPUS: f64 = 1.0;
 const LIMIT: Duration = Duration::from_secs(60);
-/// Tasks that a framework has at a time: enough to contend, few enough for a small machine.
+/// The live tasks of a framework: enough to contend, few enough for a small machine.
 const LIVE_MAX: usize = 3;
 
 /// The state that the threads share.
@@ -55,7 +55,7 @@ impl Shared {
     }
 }
 
-/// Ends the threads also when the test fails in between.
+/// A guard that ends the threads, even if the test fails.
 struct StopAtEnd<'a>(&'a Shared);
 
 impl Drop for StopAtEnd<'_> {
@@ -114,7 +114,7 @@ fn no_violations(cluster: &Cluster) {
     );
 }
 
-/// Looks at snapshot after snapshot.
+/// Checks snapshots repeatedly.
 fn check(shared: &Shared) {
     while !shared.is_over() {
         let Some(state_check) = StateCheck::read(&shared.url) else {
@@ -189,7 +189,7 @@ impl Worker {
     fn handle(&mut self, framework: &Framework, event: &Value, shared: &Shared, dice: &mut Dice) {
         let offers = event["offers"]["offers"].as_array().into_iter().flatten();
         for offer in offers {
-            // The master may be killed in the middle of any of this.
+            // The master may be killed during any of these steps.
             if dice.roll(4) == 0 || self.live.len() >= LIVE_MAX {
                 let _ = framework.try_call(json!({"type": "DECLINE", "decline": {
                     "offer_ids": [offer["id"]], "filters": {"refuse_seconds": 0.1}}}));
@@ -362,11 +362,11 @@ impl Operator {
         self.post("/maintenance/schedule", &self.windows.to_string(), &[200]);
     }
 
-    /// Takes the agent out, by draining or not, or back in.
+    /// Deactivates the agent, with or without a drain, or reactivates it.
     fn activity(&mut self, agent: &str) {
         let id = json!({"value": agent});
         if self.deactivated.contains(agent) {
-            // It may be draining still.
+            // The agent may still be draining.
             let body = json!({"type": "REACTIVATE_AGENT", "reactivate_agent": {"agent_id": id}});
             if self.call(&body, &[200, 400]) == 200 {
                 self.deactivated.remove(agent);
@@ -461,7 +461,7 @@ impl Operator {
         if resources.is_empty() {
             return Some(());
         }
-        // Volumes first: they lie on reservations.
+        // Volumes come first, because they lie on reservations.
         resources.sort_by_key(|one| one.get("disk").is_none());
         let mut first = resources.swap_remove(0);
         // Of the two formats keep the one with the whole stack.

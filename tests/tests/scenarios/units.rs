@@ -14,7 +14,7 @@ meseta_tests::scenarios! {
         the_examples_are_understood;
 }
 
-/// Highest exposure of each unit with a drop-in, in tenths.
+/// The highest exposure of each unit with a drop-in, in tenths.
 const EXPOSURES: [(&str, Option<&str>, u32); 5] = [
     ("meseta-master.service", None, 15),
     ("meseta-scheduler.service", None, 15),
@@ -31,7 +31,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd")
 }
 
-/// The units in a folder of their own, with a program that is installed everywhere.
+/// Copies the units to a separate folder, with a program that every machine has.
 fn staged(drop_in: Option<&str>) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for unit in [

@@ -25,7 +25,7 @@ pub(crate) const ALL: &[Test] = &[
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
 
-/// The child grows and is killed; the shell that waits for it goes with it (`memory.oom.group`).
+/// A child grows and is killed; the waiting shell is killed with it (`memory.oom.group`).
 fn memory(node: &mut Node) {
     let command = "until [ -e go ]; do sleep 0.1; done; \
         tail -c 500m /dev/zero | tail >/dev/null & wait; sleep 1000";

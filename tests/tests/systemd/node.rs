@@ -1,4 +1,4 @@
-//! The machine: its services, a framework, and two tasks that nothing may touch.
+//! The machine: its services, a framework, and two tasks that must stay untouched.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ const AGENT_URL: &str = "http://127.0.0.1:5051";
 const MASTER_URL: &str = "http://127.0.0.1:5050";
 const TREE: &str = "/sys/fs/cgroup/meseta.slice/meseta-tasks.scope";
 
-/// An emulated machine on a busy host is slow; nothing here is about speed.
+/// A patience for an emulated machine on a busy host: these tests do not measure speed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A container, as the agent and the kernel know it.
@@ -27,7 +27,7 @@ pub(crate) struct Container {
     pub(crate) group: PathBuf,
 }
 
-/// The machine under test.
+/// The machine under test, with its services.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) framework: Framework,
@@ -50,7 +50,7 @@ impl Node {
         node
     }
 
-    /// The tasks that live through the scenario.
+    /// Launches the tasks that live through the scenario.
     pub(crate) fn launch_lasting(&mut self) {
         for name in ["lasting-1", "lasting-2"] {
             let container = self.launch(name, "exec sleep 100000", &[("cpus", 0.1), ("mem", 64.0)]);
@@ -58,7 +58,7 @@ impl Node {
         }
     }
 
-    /// Waits until a task has ended that nobody has asked to end.
+    /// Waits for the unrequested end of a task.
     pub(crate) fn until_ended(&mut self, name: &str) {
         let is_end = |event: &Value| {
             let status = &event["update"]["status"];
@@ -71,7 +71,7 @@ impl Node {
         self.framework.acknowledge(&event["update"]["status"]);
     }
 
-    /// The framework again, after its stream ended with the master.
+    /// Subscribes the framework again, after its stream ended with the master.
     pub(crate) fn subscribe_again(&mut self) {
         let mut info = framework_info("vm");
         info["id"] = json!({"value": self.framework.id});
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// A task that runs.
+    /// Launches a task, and waits until it runs.
     pub(crate) fn launch(
         &mut self,
         name: &str,
@@ -151,7 +151,7 @@ impl Node {
         container(&self.framework.id, name)
     }
 
-    /// An offer that was not taken back when the agent went.
+    /// Returns an offer that was not rescinded when the agent went.
     fn offer(&mut self) -> Value {
         loop {
             let offer = self.framework.offer();
@@ -176,7 +176,7 @@ fn subscribe(info: &Value) -> Framework {
     Framework::subscribe(&url, Encoding::Json, info)
 }
 
-/// The container of a task, from `/containers` and the kernel.
+/// Returns the container of a task, from `/containers` and the kernel.
 fn container(framework: &str, task: &str) -> Container {
     let body = http::get(&format!("{AGENT_URL}/containers")).json();
     let entry = body
@@ -229,7 +229,7 @@ pub(crate) fn property(unit: &str, name: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Waits until a property of a unit is as wanted.
+/// Waits until a property of a unit has the expected value.
 pub(crate) fn until_property(unit: &str, name: &str, matches: impl Fn(&str) -> bool) -> String {
     wait::eventually(&format!("{name} of {unit}"), PATIENCE, || {
         let value = property(unit, name);
@@ -255,14 +255,14 @@ pub(crate) fn registered() {
     });
 }
 
-/// A page of the agent.
+/// Returns a page of the agent.
 pub(crate) fn agent_page(path: &str) -> http::Answer {
     let answer = http::get(&format!("{AGENT_URL}{path}"));
     assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
     answer
 }
 
-/// The value of a key in a control file of `key value` lines.
+/// Returns the value of a key in a control file of `key value` lines.
 pub(crate) fn counted(container: &Container, file: &str, key: &str) -> u64 {
     let text = knob(container, file);
     let line = text
@@ -272,7 +272,7 @@ pub(crate) fn counted(container: &Container, file: &str, key: &str) -> u64 {
         .unwrap_or_else(|| panic!("{key} in {text}"))
 }
 
-/// A control file of a container.
+/// Returns a control file of a container.
 pub(crate) fn knob(container: &Container, file: &str) -> String {
     let path = container.group.join(file);
     let text = std::fs::read_to_string(&path);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The metrics of each daemon, by the reference.
+/// Returns the metrics of each daemon, from the reference.
 fn metrics(root: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let page = std::fs::read_to_string(root.join("docs/metrics.md")).expect("the reference");
     let sections = page.split("## `meseta ").skip(1);
@@ -16,7 +16,7 @@ fn metrics(root: &Path) -> BTreeMap<String, BTreeSet<String>> {
     sections.map(of_daemon).collect()
 }
 
-/// Names of metrics with this prefix in a text.
+/// Returns the names of metrics with this prefix in a text.
 fn named<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     let is_of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let starts = text.match_indices(prefix).filter(|(at, _)| {

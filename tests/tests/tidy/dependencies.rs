@@ -11,7 +11,7 @@ use toml::Table;
 
 use super::{assert_none, read, root};
 
-/// Packages of others that the product is built with.
+/// Third-party packages in the product.
 const PRODUCT_MAX: usize = 230;
 
 /// All packages and their dependencies, as cargo resolves them.
@@ -83,7 +83,7 @@ fn licences_are_those_that_may_be_shipped() {
         let mine = mine.filter_map(|one| one["allow"].as_array());
         let mut all = allowed.clone();
         mine.for_each(|list| all.extend(texts(list)));
-        // Before SPDX expressions a slash stood between alternatives.
+        // Before SPDX expressions, a slash separated alternatives.
         let licence = licence.unwrap_or("none is named").replace('/', " OR ");
         let is_allowed = spdx::Expression::parse(&licence).is_ok_and(|expression| {
             let is_listed =

@@ -1,4 +1,4 @@
-//! The deliberate bugs of `tests/mutants/` can still be put in.
+//! The deliberate bugs of `tests/mutants/` must still apply.
 
 use std::process::Command;
 

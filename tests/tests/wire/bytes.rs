@@ -192,7 +192,7 @@ fn answers_of_the_operator_api_are_the_same_values() {
     check("messages/agent-responses.jsonl", same_but_for_extras);
 }
 
-/// Whether everything in `part` is in `whole`, numbers compared by value.
+/// Whether `whole` contains all of `part`, with numbers compared by value.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part

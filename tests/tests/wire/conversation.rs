@@ -91,7 +91,7 @@ fn a_subscriber_that_does_not_read_loses_its_offers_to_others() {
         body.len()
     );
     stream.write_all((head + &body).as_bytes()).expect("sent");
-    // The answer's head and first events; nothing is read after them.
+    // The response's head and first events are read, and no later data.
     let mut first = String::new();
     while !first.contains("OFFERS") {
         let mut bytes = [0; 4096];
@@ -105,7 +105,7 @@ fn a_subscriber_that_does_not_read_loses_its_offers_to_others() {
     };
     let stream_id = after(&first.to_lowercase(), "mesos-stream-id: ", "\r\n");
     let id = after(&first, "\"framework_id\":{\"value\":\"", "\"");
-    // Answers of reconciliation wait for their reader; the ends of tasks that could not be launched do not.
+    // Responses of reconciliation wait for their reader; the ends of tasks that could not be launched do not.
     let tasks: Vec<_> = (0..10_000)
         .map(|n| {
             json!({"name": "none", "task_id": {"value": format!("task-{n}")},
@@ -119,7 +119,7 @@ fn a_subscriber_that_does_not_read_loses_its_offers_to_others() {
         ("content-type", "application/json"),
         ("mesos-stream-id", stream_id.as_str()),
     ];
-    // How many calls it takes is up to the machine, and to how much its sockets hold.
+    // The number of calls depends on the machine, and on the capacity of its sockets.
     let refused = (0..200).find_map(|_| {
         let answer = meseta_tests::http::post(&url, &headers, call.to_string().as_bytes());
         (answer.status != 202).then_some(answer.status)

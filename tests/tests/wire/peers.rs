@@ -14,7 +14,7 @@ meseta_tests::scenarios! {
         frames_are_those_of_earlier_versions_and_read_with_what_later_ones_add;
 }
 
-/// A message from its JSON.
+/// Parses a message from its JSON.
 fn of<T: WireMessage>(text: &str) -> T {
     json::from_slice(text.as_bytes()).expect("a message")
 }

@@ -1,4 +1,4 @@
-//! Requests over a plain socket, as the tests of each API make them.
+//! Requests over a plain socket, as each API's tests send them.
 
 use meseta_tests::Cluster;
 use meseta_tests::raw::{Head, Raw};
@@ -22,7 +22,7 @@ pub(crate) fn subscribe_call(info: &Value) -> String {
     call.to_string()
 }
 
-/// A stream with these headers, its head read.
+/// Opens a stream with these headers, and reads its head.
 pub(crate) fn stream(cluster: &Cluster, headers: &[&str], call: &str) -> (Raw, Head) {
     let mut raw = Raw::connect(cluster.master.address());
     raw.request(API, headers, call);

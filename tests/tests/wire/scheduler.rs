@@ -25,7 +25,7 @@ fn answer(cluster: &Cluster, line: &str, headers: &[&str], body: &str) -> (Head,
     exchange(cluster.master.address(), line, headers, body)
 }
 
-/// The headers of a call on a framework's stream.
+/// Returns the headers of a call on a framework's stream.
 fn named(framework: &Framework) -> String {
     format!("Mesos-Stream-Id: {}", framework.stream_id)
 }
@@ -180,7 +180,7 @@ fn a_framework_is_updated_at_once_or_told_why_not() {
         assert_eq!(head.status, 400, "{what}: {text}");
         assert!(!text.is_empty(), "{what}");
     }
-    // None of the refused changed anything: no agent here has a rack.
+    // No refused call changed anything: no agent here has a rack.
     let frameworks = cluster.master.page("/frameworks").json();
     assert_eq!(frameworks["frameworks"][0]["name"], "renamed");
 }

@@ -1,4 +1,4 @@
-//! Executors that send messages without pause, while the master is stopped and to a framework that does not read.
+//! Executors that send messages without pause, while the master is stopped, and to a framework that does not read.
 
 use std::io;
 use std::sync::PoisonError;
@@ -41,12 +41,12 @@ fn round(bench: &Bench, tally: &Tally) -> io::Result<()> {
     scheduler.read_no_more();
     bench.time.pause(UNREAD);
     tally.count("rounds");
-    // A framework that did not read for long enough may be gone: 400.
+    // A framework that has not read for too long may be gone: 400.
     tally.answer("TEARDOWN", &scheduler.teardown());
     Ok(())
 }
 
-/// Stops the master while nothing is measured.
+/// Stops the master outside of measurements.
 fn stop_master(bench: &Bench) {
     let _stopped = bench
         .master_runs

@@ -1,4 +1,4 @@
-//! Guesses of credentials at full speed, and right credentials that are used for the first time in the midst of them.
+//! Guesses of credentials at full speed, and first uses of right credentials in the midst of them.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use crate::fleet::{ADDRESS, NEWCOMERS, authorization, client_address, newcomer};
 use crate::sockets::Client;
 
 const GROUP: u8 = 4;
-/// Guesses from an address of their own and from the nodes'.
+/// The pause before each newcomer with right credentials.
 const PER_NEWCOMER: Duration = Duration::from_secs(20);
 const LINE: &str = "POST /api/v1/scheduler";
-/// A call that changes nothing.
+/// A call that changes no state.
 const BODY: &[u8] = br#"{"type":"REVIVE","framework_id":{"value":"nobody"}}"#;
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Tasks with command checks that never come back.
+//! Tasks with command checks that never return.
 
 use std::io;
 use std::time::Duration;

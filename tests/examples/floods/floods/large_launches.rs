@@ -13,7 +13,7 @@ const LAUNCHES: usize = 40;
 const DATA_BYTES: usize = 23 << 20;
 /// The time for the rest of an offer to come back.
 const OFFER_LIMIT: Duration = Duration::from_secs(3);
-/// The agent is stopped for less than its pings may stay unanswered.
+/// The time limit for ends: the agent is stopped for less than its pings may stay unanswered.
 const ENDS_LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_secs(10);
 

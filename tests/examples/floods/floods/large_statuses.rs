@@ -1,4 +1,4 @@
-//! Statuses of 6 MiB that nobody acknowledges, on a node that is killed and has to register with them.
+//! Unacknowledged statuses of 6 MiB, on a node that is killed and must register with them.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets an executor tell of its tasks; the framework stays subscribed and acknowledges nothing.
+/// Makes an executor report its tasks, while the framework stays subscribed without acknowledging.
 fn unacknowledged(bench: &Bench, tally: &Tally) -> io::Result<Scheduler> {
     let subscription = Subscription::hostile(&[NAME]);
     let mut scheduler = Scheduler::subscribed(&bench.fleet, subscription)?;

@@ -64,7 +64,7 @@ fn repeat(bench: &Bench, tally: &Tally, pause: Duration, round: impl Fn() -> io:
     }
 }
 
-/// Rounds until the time is over, with a pause after each.
+/// Repeats rounds until the time is over, with a pause after each.
 fn repeat_slowly(
     bench: &Bench,
     tally: &Tally,

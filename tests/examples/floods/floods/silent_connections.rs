@@ -49,7 +49,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An agent and a framework, both with credentials, connect from the address that has its fill of silence.
+/// Connects an agent and a framework with credentials from the address that has its limit of silent connections.
 fn come_back(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     {
         let _victim = lock(&bench.fleet.victim);

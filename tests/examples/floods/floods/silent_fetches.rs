@@ -15,7 +15,7 @@ const NAME: &str = "silent-fetches";
 const TASKS: usize = 32;
 const LIMIT: Duration = Duration::from_secs(30);
 const KEPT_OPEN: Duration = Duration::from_secs(60);
-/// Connections that are kept; older ones are closed.
+/// The number of connections that are kept; older ones are closed.
 const CONNECTIONS_MAX: usize = 1_000;
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {

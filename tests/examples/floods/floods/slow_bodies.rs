@@ -9,7 +9,7 @@ use crate::fleet::{SHARED, authorization, client_address};
 use crate::sockets::{connect, send_head};
 
 const GROUP: u8 = 5;
-/// The number of bodies sent to each daemon.
+/// Bodies that are sent to each daemon.
 const BODIES: usize = 200;
 const ANNOUNCED_BYTES: usize = 1_000_000;
 /// Bytes that some of the bodies for the master send at once: together more than one principal may have in flight.

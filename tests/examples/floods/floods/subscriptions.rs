@@ -42,7 +42,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Subscribes with many different regular expressions as constraints.
+/// Subscribes with many different regular expressions in its constraints.
 fn constrained(bench: &Bench, tally: &Tally) {
     let one = |number: usize| {
         let regex = format!("^(node|host)-{number}-[a-z]{{2,9}}\\.rack[0-9]+$");

@@ -1,4 +1,4 @@
-//! Six hundred downloads of a large file from a sandbox that nobody reads.
+//! Six hundred unread downloads of a large file from a sandbox.
 
 use std::io;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Executors that never read their stream, while message after message is sent to them.
+//! Executors that never read their stream, under a continuous flow of messages.
 
 use std::io;
 use std::time::Duration;

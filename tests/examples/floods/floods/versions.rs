@@ -1,4 +1,4 @@
-//! `/version` in a loop by nobody in particular, of a master that has rules.
+//! Requests for `/version` in a loop by unauthenticated clients, at a master with rules.
 
 use std::time::{Duration, Instant};
 

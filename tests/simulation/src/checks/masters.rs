@@ -14,7 +14,7 @@ use crate::models::{quota, reservation};
 /// The observations of a master at its last step.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The state that the master began with: whether there has been quota ever since, and the agents that it expected.
+    /// The initial state of the master: whether quota has existed ever since, and the expected agents.
     began: Option<(bool, BTreeSet<AgentId>)>,
     /// The agents that were present at one time.
     came: BTreeSet<AgentId>,
@@ -123,7 +123,7 @@ impl Seen {
     fn hasty(&self, snapshot: &Snapshot, made: &[&Arc<Offer>]) -> Option<Broken> {
         const PATIENCE: std::time::Duration = std::time::Duration::from_secs(590);
         let (has_quota, expected) = self.began.as_ref()?;
-        // Nobody waits for an agent that was removed or marked gone.
+        // No master waits for an agent that was removed or marked gone.
         let is_left = |id: &&AgentId| {
             snapshot.agents.iter().any(|agent| agent.id() == *id)
                 || snapshot.recovered_agents.iter().any(|one| one.0 == **id)
@@ -158,7 +158,7 @@ fn orphan(snapshot: &Snapshot) -> Option<Broken> {
     None
 }
 
-/// An agent that was marked gone and is back.
+/// Returns an agent that is back although it was marked gone.
 fn returned_from_gone(snapshot: &Snapshot) -> Option<Broken> {
     let mut gone = snapshot.gone_agents.iter().map(|(id, _)| id);
     let is_here = |id: &&AgentId| snapshot.agents.iter().any(|agent| agent.id() == *id);

@@ -25,10 +25,10 @@ impl Broken {
     }
 }
 
-/// The end of a run that broke a promise.
+/// The end of a run with a broken promise.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// The number of the invariant.
+    /// The number of the broken invariant.
     pub rule: &'static str,
     pub what: String,
     pub seed: u64,
@@ -68,7 +68,7 @@ impl Cluster {
         }
     }
 
-    /// Whether every promise held in this step.
+    /// Checks every promise in this step.
     pub(crate) fn check(&mut self) -> Result<(), Violation> {
         for agent in &mut self.agents {
             self.broken.append(&mut agent.broken);

@@ -44,7 +44,7 @@ impl Jobs {
         self.begin(time)
     }
 
-    /// A process begins on its store.
+    /// Starts a process on the store.
     fn begin(&mut self, time: u64) -> Result<(), RestoreError> {
         self.writes.clear();
         self.calls.clear();
@@ -56,7 +56,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// An operator keeps a copy of the store.
+    /// Saves an operator's copy of the store.
     fn back_up(&mut self) {
         if self.backups.len() == BACKUPS_MAX {
             self.backups.pop_front();
@@ -99,7 +99,7 @@ impl Jobs {
 }
 
 impl Cluster {
-    /// The process of the job scheduler ends and begins again: perhaps on another machine, or on an older store.
+    /// Ends and restarts the process of the job scheduler: perhaps on another machine, or on an older store.
     pub(crate) fn restart_jobs(&mut self, at: usize) {
         let late = self.rng.usize(..3);
         let moves = self.happens(Feature::SchedulerClock, 40);
@@ -120,7 +120,7 @@ impl Cluster {
         self.broken.extend(failed);
     }
 
-    /// The clock of a machine on which a scheduler begins now.
+    /// Returns the clock of a machine on which a scheduler starts now.
     fn clock_elsewhere(&mut self) -> Clock {
         let machine = self.rng.u64(100..200);
         let drift = self.drift(machine);
@@ -129,7 +129,7 @@ impl Cluster {
         clock
     }
 
-    /// Something goes wrong with the scheduler that this run may have.
+    /// Injects a fault of the scheduler that this run allows.
     pub(crate) fn break_jobs(&mut self) {
         let Some(at) = self.frameworks.iter().position(|one| one.jobs.is_some()) else {
             return;
@@ -290,7 +290,7 @@ impl Cluster {
             copy.jobs.flush(time);
         }
         copy.jobs.pass(time);
-        // On a stream that the master has ended, nothing is taken.
+        // The master accepts no call on a stream that it has ended.
         copy.jobs.take_calls();
     }
 
@@ -326,7 +326,7 @@ impl Cluster {
         self.take_over_jobs(at, copy.jobs, master);
     }
 
-    /// A role is withdrawn from the framework, or it is given back.
+    /// Withdraws a role from the framework, or returns it.
     fn change_permission(&mut self, at: usize) {
         let roles: Vec<_> = specs::roles().collect();
         let role = roles[self.rng.usize(..roles.len())];

@@ -40,7 +40,7 @@ const NEVER: Duration = Duration::from_secs(1_000_000_000);
 const SERVICE_UNREACHABLE: Duration = Duration::from_secs(30);
 /// The time between two ticks of the scheduler in runs about jobs.
 const TICK: u64 = SECOND;
-/// Copies of the store that an operator keeps.
+/// Copies of the store that an operator keeps, at most.
 const BACKUPS_MAX: usize = 3;
 
 /// The durable state of a scheduler.
@@ -57,19 +57,19 @@ pub(crate) struct Jobs {
     /// Writes that are not durable yet.
     writes: VecDeque<(u64, Vec<Record>)>,
     calls: Vec<Action>,
-    /// True time at the last step.
+    /// The true time at the last step.
     time: u64,
-    /// The roles with which its stream was opened.
+    /// The roles with which the scheduler's stream was opened.
     stream_roles: RoleSet,
     clients: Clients,
-    /// The jobs that were submitted.
+    /// The names of the submitted jobs.
     names: BTreeSet<String>,
-    /// The answers by request: true if the scheduler refused the request.
+    /// The results by request: true if the scheduler refused the request.
     answers: BTreeMap<u64, bool>,
     promises: Promises,
     /// The version of [`FRONT`] whose tasks fail at once.
     ill_version: Option<u64>,
-    /// Roles that the framework may not have at the moment.
+    /// Roles that are withdrawn from the framework at present.
     pub(crate) withdrawn: BTreeSet<&'static str>,
     /// Whether there are many jobs in many roles, with time as in the daemon.
     is_wide: bool,
@@ -100,7 +100,7 @@ impl Jobs {
         self.state.roles().into_iter().collect()
     }
 
-    /// The suppressed roles of the scheduler.
+    /// Returns the suppressed roles of the scheduler.
     pub(crate) fn idle_roles(&self) -> Vec<String> {
         self.state.idle_roles().into_iter().collect()
     }
@@ -163,7 +163,7 @@ impl Jobs {
                 roles: roles.into_iter().collect(),
             },
             Effect::Roles(roles) => return self.ask_for_roles(roles),
-            // No job here has a volume.
+            // No job in the simulation has a volume.
             Effect::AcknowledgeOperation(_) | Effect::ReconcileOperations(_) => return,
             Effect::Answer { id, answer } => {
                 self.answers.insert(id, answer.is_err());
@@ -174,7 +174,7 @@ impl Jobs {
         self.calls.push(action);
     }
 
-    /// The call is made of its whole subscription by the framework around it.
+    /// Changes the scheduler's roles; the framework around it sends the call with the whole subscription.
     fn ask_for_roles(&mut self, asked: RoleSet) {
         let info = pb::FrameworkInfo {
             roles: asked.roles.into_iter().collect(),
@@ -189,7 +189,7 @@ impl Jobs {
         )));
     }
 
-    /// A stream is opened with the roles that it has now.
+    /// Notes that a stream is opened with the present roles.
     pub(crate) fn subscribing(&mut self) {
         self.stream_roles = RoleSet {
             roles: self.state.roles(),
@@ -206,7 +206,7 @@ impl Jobs {
         }
     }
 
-    /// A client asks for something; gives the number of the request.
+    /// Sends a client's request, and returns its number.
     fn request(&mut self, time: u64, request: Request) -> u64 {
         if let Request::Submit(spec) = &request {
             self.names.insert(spec.name.clone());
@@ -217,12 +217,12 @@ impl Jobs {
         id
     }
 
-    /// Takes the promises that were broken.
+    /// Returns the broken promises, and forgets them.
     pub(crate) fn take_broken(&mut self) -> Vec<Broken> {
         std::mem::take(&mut self.promises.broken)
     }
 
-    /// True if the master refuses a subscription because of a withdrawn role.
+    /// Whether the master refuses a subscription because of a withdrawn role.
     pub(crate) fn is_refused_subscription(&self) -> bool {
         let roles = self.state.roles();
         self.withdrawn.iter().any(|role| roles.contains(*role))
@@ -233,7 +233,7 @@ impl Jobs {
         self.is_wide.then_some(self.time + TICK)
     }
 
-    /// Returns true if all tasks of the version of this task fail.
+    /// Whether all tasks of this task's version fail.
     pub(crate) fn is_ill(&self, task: &str) -> bool {
         let name = task.parse::<TaskName>().ok();
         name.is_some_and(|name| name.job == FRONT && Some(name.version) == self.ill_version)
@@ -257,7 +257,7 @@ impl Jobs {
             event::Type::Rescind => event
                 .rescind
                 .map(|rescind| Input::Rescinded(rescind.offer_id.value)),
-            // Without an executor, it is the agent that is gone.
+            // Without an executor, the failure is that of the agent.
             event::Type::Failure => event
                 .failure
                 .filter(|failure| failure.executor_id.is_none())
@@ -272,7 +272,7 @@ impl Jobs {
         }
     }
 
-    /// The master has answered a change of roles.
+    /// Passes the master's response to a change of roles to the scheduler.
     pub(crate) fn roles_answered(&mut self, time: u64, refused: Option<String>) {
         self.step(time, Input::RolesAnswered { refused });
     }
@@ -283,12 +283,12 @@ impl Jobs {
         self.calls.clear();
     }
 
-    /// Whether its store has something to make durable.
+    /// Whether the store has writes that are not durable.
     pub(crate) fn has_writes(&self) -> bool {
         !self.writes.is_empty()
     }
 
-    /// The store makes the first of its writes durable.
+    /// Makes the first write of the store durable.
     pub(crate) fn flush(&mut self, time: u64) {
         if let Some(id) = self.write_one() {
             self.step(time, Input::Stored(id));
@@ -306,12 +306,12 @@ impl Jobs {
         Some(id)
     }
 
-    /// Time passes; the master has taken all kills.
+    /// Lets time pass; the master has accepted all kills.
     pub(crate) fn pass(&mut self, time: u64) {
         self.step(time, Input::Tick { kills_waiting: 0 });
     }
 
-    /// A client asks for something, and time passes for it.
+    /// Makes a client act, and lets time pass for it.
     pub(crate) fn act(&mut self, time: u64, rng: &mut fastrand::Rng) {
         self.pass(time);
         if self.is_wide && rng.u32(..40) == 0 {

@@ -15,35 +15,35 @@ use super::specs::{
 use crate::checks::Broken;
 use crate::cluster::SECOND;
 
-/// Clocks of machines drift by less than this part of the time, and milliseconds are rounded.
+/// The bound on clock drift, as a part of the time; milliseconds are rounded.
 const DRIFT_PARTS: u32 = 100;
 
-/// The job of a task.
+/// Returns the name of a task's job.
 pub(super) fn job_of(task: &str) -> Option<String> {
     let name: TaskName = task.parse().ok()?;
     Some(name.job)
 }
 
-/// The record of all actions of the schedulers of one framework.
+/// The record of all actions of one framework's schedulers.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     /// The ids of all tasks that were launched.
     launched: BTreeSet<String>,
     /// The last launch of each job.
     launches: BTreeMap<String, u64>,
-    /// The offers of the stream that were neither answered nor rescinded.
+    /// The offers of the stream without a response that were not rescinded.
     offers: BTreeSet<String>,
     /// The time at which the scheduler first learned that a task of [`TIMED`] runs.
     running: BTreeMap<String, u64>,
-    /// Tasks that the scheduler has asked the master to kill.
+    /// Tasks for which the scheduler has requested a kill.
     killed: BTreeSet<String>,
-    /// The tasks of services after the step before.
+    /// The tasks of services after the previous step.
     services: BTreeMap<&'static str, Vec<TaskView>>,
-    /// The failures that were counted before a step.
+    /// The number of failures before a step.
     failed: u64,
     /// The first update with the success of each index of a batch.
     successes: BTreeMap<(String, u64, u32), pb::TaskStatus>,
-    /// Jobs that a client has stopped.
+    /// Whether a client has stopped jobs.
     pub(super) is_stopping: bool,
     pub(super) broken: Vec<Broken>,
 }
@@ -76,7 +76,7 @@ impl Promises {
         }
     }
 
-    /// The scheduler did this for it.
+    /// Checks the effects of an input on the scheduler.
     pub(super) fn after(&mut self, time: u64, state: &State, told: &Told, effects: &[Effect]) {
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
         for effect in effects {
@@ -104,7 +104,7 @@ impl Promises {
         self.keeps_limits(state);
     }
 
-    /// An ACCEPT leaves: each of its tasks has an id of its own, and its offer is still there.
+    /// Checks an ACCEPT that is sent: each of its tasks has a new id, and its offer still exists.
     fn accepts(&mut self, time: u64, accept: &Accept, sizes: &mut BTreeMap<String, usize>) {
         if !self.offers.remove(&accept.offer.id) {
             let what = format!("offer {} was answered or rescinded before", accept.offer.id);
@@ -123,7 +123,7 @@ impl Promises {
         }
     }
 
-    /// A task is killed for its timeout: not before that much time has passed since it came to run.
+    /// Checks that a task killed for its timeout has run for that time.
     fn kills_in_time(&mut self, time: u64, state: &State, id: &str) {
         if self.is_stopping || job_of(id).as_deref() != Some(TIMED) {
             return;
@@ -141,7 +141,7 @@ impl Promises {
         }
     }
 
-    /// A task that ended with 0, or because the scheduler had it killed, has not failed.
+    /// Checks that no failure is counted for a task that ended with 0 or was killed by the scheduler.
     fn counts_no_failure(&mut self, state: &State, told: &Told) {
         if state.totals().failed <= self.failed {
             return;
@@ -157,7 +157,7 @@ impl Promises {
         }
     }
 
-    /// An instance of a service that is healthy is killed only where enough healthy ones are left.
+    /// Checks that a healthy instance of a service is killed only if enough healthy instances remain.
     fn keeps_limits(&mut self, state: &State) {
         for (job, count) in [(SERVICE, COUNT), (FRONT, FRONT_COUNT)] {
             let tasks = state.job(job).and_then(|job| job.tasks).unwrap_or_default();
@@ -225,7 +225,7 @@ impl Promises {
 /// A task that the master reported, and its state.
 pub(super) type Told = Option<(String, TaskState)>;
 
-/// The task that an input is about.
+/// Returns the task to which an input refers.
 pub(super) fn told(input: &Input) -> Told {
     match input {
         Input::Update(status) => Some((status.task_id.value.clone(), status.state())),
@@ -233,7 +233,7 @@ pub(super) fn told(input: &Input) -> Told {
     }
 }
 
-/// The reason why a job has too many living tasks, if it has.
+/// Returns the reason why a job has too many live tasks, if it has.
 pub(crate) fn too_many(living: &[String]) -> Option<String> {
     let jobs: Vec<_> = living.iter().filter_map(|task| job_of(task)).collect();
     let count = |job: &str| jobs.iter().filter(|one| *one == job).count();
@@ -254,7 +254,7 @@ pub(crate) fn too_many(living: &[String]) -> Option<String> {
 /// The schedules that start a run each minute, whatever the results of earlier runs.
 pub(super) const UNBLOCKED: [&str; 2] = [REPLACING, ALLOWING];
 
-/// Seconds of true time since a time.
+/// Returns the seconds of true time since a time.
 pub(super) fn seconds_since(time: u64, since: Option<u64>) -> u64 {
     since.map_or(u64::MAX, |since| time.saturating_sub(since) / SECOND)
 }

@@ -172,7 +172,7 @@ impl Cluster {
             let tasks = job.tasks.unwrap_or_default();
             let versions: BTreeSet<u64> = tasks.iter().map(|task| task.version).collect();
             let is_whole = job.healthy == count as usize && versions.len() == 1;
-            // An update that has failed, or cannot be placed, leaves as many as it may.
+            // An update that has failed or cannot be placed may leave the allowed number of instances missing.
             let least = (count - MAX_UNAVAILABLE) as usize;
             let has_run = jobs.has_been_healthy(name);
             let is_kept = job.update.is_some() && (job.healthy >= least || !has_run);
@@ -187,7 +187,7 @@ impl Cluster {
         None
     }
 
-    /// Plans name agents that are there.
+    /// Checks that plans name only existing agents.
     fn gone_in_plan(&mut self) -> Option<Broken> {
         let at = self.jobs_at()?;
         let jobs = self.frameworks[at].jobs.as_deref()?;
@@ -212,7 +212,7 @@ impl Cluster {
         Some(Broken::new("J13", what))
     }
 
-    /// A task in each of some roles starts soon, for there is room.
+    /// Checks that a task in each of some roles starts soon, because there is room.
     fn check_starts<const N: usize>(&mut self, tasks: [(u64, &str); N]) -> Result<(), Violation> {
         let Some(at) = self
             .jobs_at()
@@ -255,13 +255,13 @@ impl Cluster {
 }
 
 impl Jobs {
-    /// Returns true if a schedule must start runs that fit on an agent.
+    /// Whether a schedule must start runs that fit on an agent.
     fn is_schedule_due(&self, name: &str) -> bool {
         let job = self.state.job(name);
         job.is_some_and(|job| job.version > 1 || name != super::specs::ALLOWING)
     }
 
-    /// Returns true if some version of a service was healthy.
+    /// Whether any version of a service was healthy.
     fn has_been_healthy(&self, name: &str) -> bool {
         has_stable(&self.state, name)
     }

@@ -12,13 +12,13 @@ use meseta_jobs::spec::{
 pub(super) const SERVICE: &str = "web";
 /// A service with versions that fail, are too large or are in another role.
 pub(super) const FRONT: &str = "front";
-/// A service that starts as a whole.
+/// The service that starts as a whole.
 pub(super) const MESH: &str = "mesh";
 pub(super) const BATCH: &str = "array";
 pub(super) const GANG: &str = "gang";
 /// A batch whose tasks may run for [`TIMEOUT`].
 pub(super) const TIMED: &str = "timed";
-/// A schedule that skips a time while a run is under way.
+/// The schedule that skips a time during a run.
 pub(super) const CRON: &str = "nightly";
 /// A schedule whose next run replaces the one before.
 pub(super) const REPLACING: &str = "often";
@@ -28,7 +28,7 @@ pub(super) const ALLOWING: &str = "allowed";
 /// The instances of the service, and the surge of an update.
 pub(super) const COUNT: u32 = 2;
 pub(super) const SURGE: u32 = 1;
-/// Instances of [`FRONT`], and how many of them may be missing.
+/// The number of instances of [`FRONT`], and the number that may be missing.
 pub(super) const FRONT_COUNT: u32 = 3;
 pub(super) const MAX_UNAVAILABLE: u32 = 1;
 pub(super) const MESH_COUNT: u32 = 2;
@@ -36,13 +36,13 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(240);
 /// More than any agent has.
 const HUGE_CPUS: f64 = 64.0;
 
-/// Roles of small batches: idle most of the time.
+/// Roles of small batches, which are idle most of the time.
 const SMALL_ROLES: [&str; 5] = ["r0", "r1", "r2", "ads/r3", "ads/r4"];
 /// Roles of [`FRONT`], which a version may change.
 const FRONT_ROLES: [&str; 2] = ["ads/front", "ads/other"];
 const ROLE: &str = "jobs";
 
-/// The roles of all jobs.
+/// Returns the roles of all jobs.
 pub(super) fn roles() -> impl Iterator<Item = &'static str> {
     let others = FRONT_ROLES.into_iter().chain([ROLE]);
     SMALL_ROLES.into_iter().chain(others)
@@ -54,14 +54,14 @@ const BACKOFF: Backoff = Backoff {
     reset_after: Duration::from_secs(60),
 };
 
-/// The clients of the scheduler: how much they have asked for.
+/// The clients of the scheduler, with the number of their requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clients {
     pub(super) requests: u64,
     /// The number of versions, which makes each different.
     versions: u64,
     small: u64,
-    /// Jobs of all kinds are submitted, and not the first few alone.
+    /// Whether jobs of all kinds are submitted, not only the first few.
     is_wide: bool,
 }
 

@@ -9,9 +9,9 @@ use meseta_proto::mesos::v1::{TaskState, TaskStatus};
 /// A framework's questions on its stream, and the answers.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
-    /// Tasks that no answer has come for.
+    /// Tasks without a response yet.
     pub(crate) open: BTreeMap<String, ()>,
-    /// The last answer for each task since they were last forgotten.
+    /// The last response for each task since the responses were last forgotten.
     pub(crate) answers: BTreeMap<String, TaskState>,
 }
 
@@ -21,7 +21,7 @@ impl Questions {
         self.open.extend(tasks.map(|task| (task, ())));
     }
 
-    /// A status has come; whether it answers a question.
+    /// Notes a status, and returns whether it is the response to a question.
     pub(crate) fn answered(&mut self, status: &TaskStatus) -> bool {
         let is_answer = status.reason == Some(Reason::Reconciliation.into());
         if is_answer {
@@ -35,7 +35,7 @@ impl Questions {
         is_answer
     }
 
-    /// The stream has ended: nobody is owed an answer.
+    /// Forgets all questions, because the stream has ended.
     pub(crate) fn lost(&mut self) {
         self.open.clear();
     }

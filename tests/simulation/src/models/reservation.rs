@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use meseta_resources::{Resource, ResourceQuantities, Resources, Role};
 
-/// The first of these resources that is reserved to others than a role.
+/// Returns the first of these resources that is reserved to other roles.
 pub(crate) fn foreign<'a>(resources: &'a Resources, role: &Role) -> Option<&'a Resource> {
     let is_above = |of: &Role| {
         let below = role.as_str().strip_prefix(of.as_str());
@@ -23,7 +23,7 @@ pub(crate) fn amount(total: &Resources) -> ResourceQuantities {
     total.unrevocable().scalar_quantities()
 }
 
-/// The volumes among resources, by their ids.
+/// Returns the volumes among resources, by their ids.
 pub(crate) fn volumes(total: &Resources) -> BTreeSet<String> {
     let disks = total.iter().filter_map(Resource::disk);
     let persistent = disks.filter_map(|disk| disk.persistence.as_ref());

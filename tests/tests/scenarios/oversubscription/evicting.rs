@@ -1,4 +1,4 @@
-//! Taken back: by the load of the machine and by pressure on its memory, from borrowers only.
+//! Tests of evictions: by the load of the machine and by pressure on its memory, of borrowers only.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) const LOAD: &str = r#"{
   }
 }"#;
 
-/// Two regular and two revocable tasks, each in a container of its own.
+/// Starts two regular and two revocable tasks, each in its own container.
 fn two_and_two(cluster: &Cluster) -> (Framework, Framework) {
     let mut regular = cluster.framework();
     let offer = regular.offer();
@@ -78,7 +78,7 @@ fn evicted(revocable_framework: &mut Framework, detector: &str) {
     }
 }
 
-/// The processes of regular containers, by the kernel's count, and no other.
+/// Checks that only the processes of regular containers are left, by the kernel's count.
 fn only_the_regular_are_left(cluster: &Cluster) {
     let inside = |group: &PathBuf| {
         group
@@ -224,13 +224,13 @@ pub(super) fn pressure_on_memory_stops_offers_and_kills_the_largest_revocable_ta
         metric(&cluster, "meseta_agent_executors_preempted_total"),
         Some(0.0)
     );
-    // 88 of 100: about 80 MB are too much. The largest of revocable tasks goes first.
+    // The use is 88 of 100: about 80 MB too much. The largest revocable task is evicted first.
     set(&proc, "meminfo", &meminfo(1024 * 12 / 100));
     let status = revocable_framework.until_end("large", PATIENCE);
     assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(message.contains("mem-watermark"), "{message}");
-    // Calm again: it may be oversubscribed again, and the regular task never noticed.
+    // The machine is calm: oversubscription is allowed again, and the regular task was not affected.
     set(&proc, "meminfo", &meminfo(900));
     wait::eventually("it is over", PATIENCE, || {
         (metric(&cluster, "meseta_agent_oversubscribed_stopped") == Some(0.0)).then_some(())

@@ -72,7 +72,7 @@ fn metric(cluster: &Cluster, series: &str) -> Option<f64> {
     line.trim().parse().ok()
 }
 
-/// A machine made of files.
+/// Creates a simulated machine of files.
 fn machine(dir: &Path) -> PathBuf {
     let proc = dir.join("proc");
     std::fs::create_dir_all(&proc).expect("a folder");
@@ -80,19 +80,19 @@ fn machine(dir: &Path) -> PathBuf {
 }
 
 fn set(proc: &Path, file: &str, text: &str) {
-    // Replaced whole: the agent reads it all the time.
+    // The file is replaced as a whole, because the agent reads it continually.
     let next = proc.join("next");
     std::fs::write(&next, text).expect("written");
     std::fs::rename(next, proc.join(file)).expect("renamed");
 }
 
-/// A `/proc/stat` of eight idle processors.
+/// The content of `/proc/stat` for eight idle processors.
 const IDLE: &str = "cpu  8 0 8 8000 0 0 0 0 0 0\ncpu0 1 0 1 1000 0 0 0 0 0 0\n\
     cpu1 1 0 1 1000 0 0 0 0 0 0\ncpu2 1 0 1 1000 0 0 0 0 0 0\ncpu3 1 0 1 1000 0 0 0 0 0 0\n\
     cpu4 1 0 1 1000 0 0 0 0 0 0\ncpu5 1 0 1 1000 0 0 0 0 0 0\ncpu6 1 0 1 1000 0 0 0 0 0 0\n\
     cpu7 1 0 1 1000 0 0 0 0 0 0\nctxt 1\nbtime 1\nprocesses 1\nprocs_running 1\nprocs_blocked 0\n";
 
-/// An agent that oversubscribes slack as soon as it can tell.
+/// Returns the flags of an agent that oversubscribes slack as soon as possible.
 fn slack_flags(proc: &Path) -> Vec<String> {
     let modules = json!({"libraries": {"modules": {"name": "slack", "parameters": [
         {"key": "min_age", "value": "1secs"}, {"key": "min_samples", "value": "3"},
@@ -108,7 +108,7 @@ fn slack_flags(proc: &Path) -> Vec<String> {
     ]
 }
 
-/// A regular task that was promised 2 cpus and uses none: as good as asleep.
+/// Starts a regular task that was promised 2 CPUs and uses none, as if asleep.
 fn asleep(cluster: &Cluster) -> Framework {
     let mut regular = cluster.framework();
     let offer = regular.offer();

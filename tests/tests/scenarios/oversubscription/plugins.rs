@@ -1,4 +1,4 @@
-//! Estimators and controllers that are programs of their own, in Rust and in Python.
+//! Estimators and controllers as separate programs, in Rust and in Python.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

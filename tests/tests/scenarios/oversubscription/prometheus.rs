@@ -30,7 +30,7 @@ fn promtool(arguments: &[&str]) {
     );
 }
 
-/// A Prometheus that scrapes master and agent each second and judges the example rules as often.
+/// A Prometheus that scrapes master and agent each second, and evaluates the example rules as often.
 struct Prometheus {
     _running: Running,
     address: String,
@@ -98,7 +98,7 @@ impl Prometheus {
     }
 }
 
-/// Evictions enough for an alert.
+/// The number of evictions that trigger an alert.
 const EVICTED: usize = 12;
 
 pub(super) fn prometheus_scrapes_oversubscription_and_alerts_fire() {
@@ -118,7 +118,7 @@ pub(super) fn prometheus_scrapes_oversubscription_and_alerts_fire() {
     let cluster = cluster(flags);
     let prometheus = Prometheus::start(&cluster, dir.path());
     let _regular = asleep(&cluster);
-    // 2 are promised, and 9 % of 4 stay free. Until then each step rescinds the offers of the last.
+    // Two CPUs are promised, and 9 % of 4 stay free. Until then each step rescinds the offers of the previous step.
     let all = |value: f64| (value - 1.6).abs() < 1e-6;
     let total = "meseta_agent_revocable_resources{name=\"cpus\"}";
     prometheus.until("the total is scraped", total, all);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{LIMIT, cluster, dynamic, is, offer_where, operate, reserved_full, scalar, sum};
 
-/// The document's first example, word for word: 8 of 12 cpus, the format before refinement.
+/// The document's first example, verbatim: 8 of 12 CPUs, in the format before refinement.
 pub(super) fn a_framework_reserves_and_unreserves_as_documented() {
     let cluster = cluster("cpus:12;mem:6144");
     let mut info = framework_info("engineering");

@@ -1,4 +1,4 @@
-//! Daemons that die meanwhile, and an agent that comes back with less than it promised.
+//! Tests of daemons that die during operations, and of an agent that returns with less than it promised.
 
 use meseta_tests::{Cluster, wait};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
     reserved_full(&cluster, "dev", 1);
     cluster.agents[0].kill();
     let dir = cluster.dir.path().join("agent-0");
-    // As a new agent, so that only the reservations stand in the way.
+    // The agent starts as a new agent, so that only the reservations are an obstacle.
     std::fs::remove_file(dir.join("meta/slaves/latest")).expect("removed");
     let start = |resources: &str| {
         std::process::Command::new(meseta_tests::daemon::binary())
@@ -58,8 +58,8 @@ pub(super) fn fewer_resources_than_reserved_refuse_to_start() {
     });
 }
 
-/// kill -9 at ten points of a reserve, create, destroy, unreserve cycle, the agent and the master in
-/// turn, before and after each operation could have arrived, and while the volume holds data.
+/// Kills the agent and the master in turn at ten points of a cycle of reserve, create, destroy and unreserve: before and
+/// after each operation could have arrived, and while the volume has data.
 pub(super) fn ten_crashes_leave_everything_exactly_once() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = cluster.agent_id();

@@ -70,8 +70,7 @@ pub(crate) fn is(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-6
 }
 
-/// `reserved_resources_full` of the role, as master and agent show it, once they agree on `count`
-/// entries.
+/// Returns `reserved_resources_full` of the role from master and agent, once they agree on `count` entries.
 pub(crate) fn reserved_full(cluster: &Cluster, role: &str, count: usize) -> Value {
     let probe = || {
         let master = cluster.master.page("/slaves").json();

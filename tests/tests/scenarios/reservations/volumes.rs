@@ -1,4 +1,4 @@
-//! Volumes: written, kept over the daemons' ends, resized, destroyed.
+//! Tests of volumes: written, kept over the daemons' ends, resized, destroyed.
 
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Framework, wait};
@@ -32,7 +32,7 @@ fn run_with(framework: &mut Framework, mut offer: Value, id: &str, command: &str
     panic!("{id} is dropped again and again");
 }
 
-/// A framework with a volume `v` of 64 MB, and an offer that holds it.
+/// Starts a framework with a volume `v` of 64 MB, and returns it with an offer that contains the volume.
 fn with_volume(cluster: &Cluster) -> (Framework, Value, Value) {
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -47,7 +47,7 @@ fn with_volume(cluster: &Cluster) -> (Framework, Value, Value) {
     (framework, offer, data)
 }
 
-/// An offer of everything, the volume included.
+/// Returns an offer of all resources, including the volume.
 fn offer_with_volume(framework: &mut Framework) -> Value {
     offer_where(framework, "the volume and cpus", |offer| {
         let is_volume = |one: &Value| one["disk"]["persistence"]["id"] == "v";

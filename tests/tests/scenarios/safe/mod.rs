@@ -49,7 +49,7 @@ fn open_cluster(agent_flags: &[&str]) -> Cluster {
     cluster
 }
 
-/// A framework of an ordinary user.
+/// Subscribes a framework of an ordinary user.
 fn framework_of_nobody(cluster: &Cluster) -> Framework {
     let mut info = framework_info("dev");
     info["user"] = "nobody".into();
@@ -60,7 +60,7 @@ fn small(offer: &Value, id: &str, command: &str) -> Value {
     task(offer, id, command, &[("cpus", 0.1), ("mem", 32.0)])
 }
 
-/// The sandbox of an executor's only run.
+/// Returns the sandbox of an executor's only run.
 fn sandbox(cluster: &Cluster, framework: &Framework, executor: &str) -> PathBuf {
     let agents = cluster.agent_dir(0).join("slaves");
     let mut entries = std::fs::read_dir(agents).expect("the agents' sandboxes");
@@ -78,7 +78,7 @@ fn sandbox(cluster: &Cluster, framework: &Framework, executor: &str) -> PathBuf 
     std::fs::canonicalize(runs).expect("its run")
 }
 
-/// Runs a shell command as an ordinary user; whether it succeeded.
+/// Runs a shell command as an ordinary user, and returns whether it succeeded.
 fn as_nobody(dir: &Path, script: &str) -> bool {
     let status = Command::new("/bin/sh")
         .args(["-e", "-c", script])
@@ -100,7 +100,7 @@ fn secret(cluster: &Cluster, name: &str) -> PathBuf {
     dir
 }
 
-/// A check of health that never gives up.
+/// Returns a health check that never gives up.
 fn health(command: &str) -> Value {
     json!({
         "type": "COMMAND", "command": {"value": command}, "delay_seconds": 0.0,

@@ -39,7 +39,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).expect("there").mode() & 0o7777
 }
 
-/// Starts, writes its sandbox, is checked, reads its limits where programs look for them, and is read.
+/// Runs a task that starts, writes its sandbox, is checked, reads its limits in the usual places, and whose output is read.
 fn lives(cluster: &Cluster, framework: &mut Framework) -> String {
     let command = "echo made > file; cat file; id -u; mkdir folder; echo also > folder/file; \
         own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup); \
@@ -61,7 +61,7 @@ pub(super) fn an_ordinary_users_task_runs_under_any_umask() {
     let cluster = strict_cluster();
     let mut framework = framework_of_nobody(&cluster);
     let text = lives(&cluster, &mut framework);
-    // On v2 it is in a leaf of its container's group, which has no limits of its own.
+    // On v2 the task is in a leaf of its container's group, which has no limits of its own.
     let limit = (32_u64 << 20).to_string();
     if Path::new("/sys/fs/cgroup/memory").is_dir() {
         assert!(text.lines().any(|line| line == limit), "{text}");
@@ -128,7 +128,7 @@ pub(super) fn core_files_are_for_those_who_ask() {
     let mut task = small(&Value::Null, "asks", command);
     task["container"] = json!({"type": "MESOS", "rlimit_info": {
         "rlimits": [{"type": "RLMT_CORE", "soft": 512_000, "hard": 1_024_000}]}});
-    // In blocks of 512 bytes.
+    // The shell prints blocks of 512 bytes.
     assert_eq!(printed(&cluster, &mut framework, task), "1000\n2000\n");
 }
 
@@ -142,7 +142,7 @@ pub(super) fn doing_without_a_filter_is_the_operators_to_allow() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
     let text = printed(&cluster, &mut framework, without_a_filter("t"));
-    // A service manager's own filters are on top of the agent, too.
+    // A service manager's own filters also apply to the agent.
     let agent = std::fs::read_to_string(format!("/proc/{}/status", cluster.agent().pid()));
     let agent = agent.expect("the agent's status");
     let filters = agent

@@ -1,4 +1,4 @@
-//! A sandbox is its user's, who puts links, pipes and others' files in the way of the agent's root.
+//! A sandbox belongs to its user, who puts links, pipes and others' files in the way of the agent's root.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub(super) fn a_check_writes_through_no_link_of_its_task() {
     }
 }
 
-/// The file itself is something else: a pipe that nobody reads, or a second name of root's file.
+/// Attacks with the file itself: a pipe without a reader, or a second name of root's file.
 pub(super) fn a_check_meets_no_pipe_or_file_of_others() {
     let cluster = open_cluster(&[]);
     let mut framework = framework_of_nobody(&cluster);
@@ -89,7 +89,7 @@ pub(super) fn a_check_meets_no_pipe_or_file_of_others() {
         if kind == "pipe" {
             assert!(as_nobody(&run, "mkfifo pipe; mv pipe health-check.log"));
         } else {
-            // As where the kernel does not keep users from it.
+            // Some kernels do not prevent users from this link.
             std::fs::hard_link(&secret, run.join("planted")).expect("linked");
             std::fs::rename(run.join("planted"), run.join("health-check.log")).expect("renamed");
         }
@@ -109,7 +109,7 @@ pub(super) fn a_check_meets_no_pipe_or_file_of_others() {
     });
 }
 
-/// The id of a task's container.
+/// Returns the id of a task's container.
 fn container_of(status: &Value) -> Value {
     json!({"value": status["container_status"]["container_id"]["value"]})
 }
@@ -147,7 +147,7 @@ pub(super) fn a_nested_container_is_removed_through_no_link() {
         "container_id": id}});
     call(&cluster, &remove);
     assert!(victims.join("child/precious").exists());
-    // And where nobody is in the way it is removed.
+    // Without an attack the folder is removed.
     let id = json!({"value": "other", "parent": container_of(&status)});
     assert!(as_nobody(&run, "rm containers; mv real containers"));
     run_nested(&cluster, &id, "mkdir -p a/b/c; echo own > a/b/c/file");
@@ -196,7 +196,7 @@ pub(super) fn the_api_reads_no_file_that_is_another_users() {
         let printed = std::fs::read_to_string(run.join("stdout")).unwrap_or_default();
         printed.contains("printed").then_some(())
     });
-    // As where the kernel does not keep users from it.
+    // Some kernels do not prevent users from this link.
     std::fs::hard_link(&secret, run.join("planted")).expect("linked");
     let read = |name: &str| {
         let path = format!(

@@ -1,5 +1,5 @@
-//! A secured cluster as `meseta tls init` makes it, on loopback: the machine of the masters and schedulers is 127.0.0.1, and
-//! the node that an attacker holds is 127.0.0.2.
+//! A secured cluster made by `meseta tls init`, on loopback: the machine of the masters and schedulers is 127.0.0.1, and
+//! the attacker's node is 127.0.0.2.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// The folder of the fleet, and its daemons.
+/// The folder of the fleet, with its daemons.
 pub(super) struct Fleet {
     pub(super) daemons: Vec<Daemon>,
     pub(super) dir: TempDir,
@@ -50,7 +50,7 @@ impl Fleet {
         fleet
     }
 
-    /// A path in the folder that `meseta tls init` made.
+    /// Returns a path in the folder that `meseta tls init` created.
     pub(super) fn path(&self, below: &str) -> PathBuf {
         self.dir.path().join("fleet").join(below)
     }
@@ -60,7 +60,7 @@ impl Fleet {
         name.display().to_string()
     }
 
-    /// Starts a daemon of a machine with the configuration that was made for it, at a free port.
+    /// Starts a daemon of a machine with its generated configuration, at a free port.
     pub(super) fn start(&mut self, machine: &str, daemon: &str, more: &[String]) -> usize {
         let home = self.path("machines").join(machine);
         let config = home.join(format!("{daemon}.toml"));
@@ -90,7 +90,7 @@ impl Fleet {
         self.daemons.len() - 1
     }
 
-    /// A verb of a principal, to these masters or schedulers.
+    /// Runs a verb as a principal, with these masters or schedulers.
     pub(super) fn verb(&self, principal: &str, addresses: &str, arguments: &[&str]) -> Output {
         let home = self.path("principals").join(principal);
         Command::new(binary())
@@ -113,13 +113,13 @@ impl Fleet {
         secret.trim_end().to_owned()
     }
 
-    /// A client that believes the fleet's authority and follows no redirection.
+    /// Returns a client that trusts the fleet's authority and follows no redirection.
     pub(super) fn client(&self) -> Client {
         let pem = std::fs::read(self.path("authority/ca.pem")).expect("a certificate");
         Client::new(&pem)
     }
 
-    /// Returns the answer of a daemon to a principal's GET, or `None` without an answer.
+    /// Returns a daemon's response to a principal's GET, if any.
     pub(super) fn get(&self, daemon: usize, principal: &str, path: &str) -> Option<Answer> {
         let url = format!("{}{path}", self.daemons[daemon].url);
         let secret = self.secret(principal);
@@ -178,7 +178,7 @@ impl Rogue {
         String::from_utf8_lossy(&std::fs::read(&self.sent).expect("a file")).into_owned()
     }
 
-    /// The number of clients that began a handshake.
+    /// Returns the number of clients that started a handshake.
     pub(super) fn handshakes(&self) -> usize {
         let text = std::fs::read(&self.handshakes).expect("a file");
         String::from_utf8_lossy(&text)
@@ -194,7 +194,7 @@ impl Drop for Rogue {
     }
 }
 
-/// An attacker's call of etcd over its gateway, which answers as JSON.
+/// Sends an attacker's call to etcd's gateway, which responds in JSON.
 fn etcd_call(etcd: &Etcd, call: &str, body: &serde_json::Value) {
     let url = format!("{}/v3/kv/{call}", etcd.url);
     let answer = http::post(&url, &[], body.to_string().as_bytes());
@@ -206,7 +206,7 @@ fn base64(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// Names `address` as the leader in etcd, at this key.
+/// Writes `address` as the leader into etcd, at this key.
 pub(super) fn poison(etcd: &Etcd, key: &str, address: &str) {
     let value =
         json!({"id": "x", "hostname": "master.example", "address": address, "version": "x"});
@@ -218,7 +218,7 @@ pub(super) fn delete(etcd: &Etcd, key: &str) {
     etcd_call(etcd, "deleterange", &json!({"key": base64(key)}));
 }
 
-/// The flags of daemons that share this etcd.
+/// Returns the flags of daemons that share this etcd.
 pub(super) fn etcd_flags(etcd: &Etcd, kept_by: &str) -> Vec<String> {
     vec![
         kept_by.to_owned(),

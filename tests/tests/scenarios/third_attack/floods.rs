@@ -6,19 +6,19 @@ use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework};
 use serde_json::json;
 
-/// Frameworks that subscribe, each under a name of a megabyte.
+/// The number of frameworks that subscribe, each under a name of a megabyte.
 const SUBSCRIPTIONS: usize = 60;
-/// Launches that fail, each with a URI of a megabyte.
+/// The number of failing launches, each with a URI of a megabyte.
 const LAUNCHES: usize = 20;
 /// Bytes that one of them may write to the logs of both daemons together, at the level `debug` of the tests.
 const BYTES_FOR_EACH_MAX: usize = 16 << 10;
 
-/// The longest line of a log.
+/// Returns the length of a log's longest line.
 fn longest(log: &str) -> usize {
     log.lines().map(str::len).max().unwrap_or_default()
 }
 
-/// Failing launches wrote 2.4 GB a minute to the agent's log, and subscriptions as much to the master's.
+/// Regression: failing launches wrote 2.4 GB a minute to the agent's log, and subscriptions as much to the master's.
 pub(super) fn floods_of_long_names_are_cut() {
     let cluster = Cluster::default();
     let logs = || [cluster.master.log_text(), cluster.agent().log_text()];
@@ -54,7 +54,7 @@ pub(super) fn floods_of_long_names_are_cut() {
     let mut long = framework_info("dev");
     long["name"] = json!("n".repeat(1 << 20));
     for _ in 0..SUBSCRIPTIONS {
-        // Its stream is closed at once.
+        // The framework's stream is closed at once.
         let url = cluster.scheduler_url();
         let _gone = Framework::try_subscribe(&url, Encoding::Json, &long);
     }

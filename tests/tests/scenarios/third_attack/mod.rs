@@ -74,7 +74,7 @@ fn poisoned_etcd_leaks_no_secret() {
     let masters = etcd_flags(&etcd, "--registry=etcd");
     let masters = [(); 2].map(|()| fleet.start("master.example", "master", &masters));
     let (leader, follower) = leader_of(&fleet, masters);
-    // Without an attack a follower sends clients to the leader.
+    // Without an attack a follower redirects clients to the leader.
     let there = fleet.get(follower, "admin", "/state").expect("an answer");
     assert_eq!(there.status, 307, "{}", there.text());
     let leads = fleet.daemons[leader].address().to_owned();
@@ -114,7 +114,7 @@ fn poisoned_etcd_leaks_no_secret() {
     assert!(rogue.handshakes() > 0, "nobody looked at the rogue node");
     assert_eq!(rogue.sent(), "", "the rogue node was sent something");
 
-    // The attack ends: the next leader is found.
+    // The attack ends, and the next leader is found.
     delete(&etcd, "/meseta/leader");
     eventually("the follower leads, and has the agent", LIMIT, || {
         let all = fleet.verb("admin", &master, &["agents"]);

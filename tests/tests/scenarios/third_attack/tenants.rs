@@ -14,7 +14,7 @@ use super::fleet::{Fleet, LIMIT};
 const CANARY: &str = "canary-7d1e";
 /// Principals without rights over the task.
 const OTHERS: [&str; 3] = ["ads", "node", "prometheus"];
-/// Questions of the operator API, of both daemons.
+/// Questions of the operator API of both daemons.
 const QUESTIONS: [&str; 16] = [
     "GET_STATE",
     "GET_TASKS",
@@ -34,10 +34,10 @@ const QUESTIONS: [&str; 16] = [
     "GET_LOGGING_LEVEL",
 ];
 
-/// The operator's call about a container.
+/// An operator's call about a container.
 type CallOn<'a> = &'a dyn Fn(&str) -> Value;
 
-/// A master, an agent, and a task of the administrator's in the role `eng` that runs as root.
+/// A master, an agent, and an administrator's task in the role `eng` that runs as root.
 struct Cluster {
     fleet: Fleet,
     master: usize,
@@ -116,7 +116,7 @@ impl Cluster {
         answer.expect("an answer")
     }
 
-    /// The words by which the hidden work is recognized.
+    /// Returns the words that identify the hidden work.
     fn words(&self) -> [&str; 3] {
         let [framework, _, _, container] = &self.ids;
         [CANARY, framework, container]
@@ -181,7 +181,8 @@ pub(super) fn hidden_work_is_told_to_nobody() {
     assert!(seen_by_admin > 3, "{seen_by_admin} paths show the task");
 }
 
-/// An answer with the id in it left out; of a refusal the status alone, as the message may name a user, see the page.
+/// Returns a response without the id in it. A refusal is reduced to its status, because the message may name a user; see
+/// the page.
 fn without(id: &str, answer: &Answer) -> (u16, String) {
     let text = match answer.status {
         403 => String::new(),
@@ -193,7 +194,7 @@ fn without(id: &str, answer: &Answer) -> (u16, String) {
 pub(super) fn hidden_ids_answer_as_unknown_ids() {
     let cluster = Cluster::start();
     let [framework, task, agent, container] = &cluster.ids;
-    // As long as the true ones, which the messages repeat.
+    // The fake ids have the length of the true ids, which the messages repeat.
     let nobody = |id: &str| -> String {
         let mut letters: Vec<char> = id.chars().collect();
         let last = letters.last_mut().expect("an id");

@@ -23,10 +23,10 @@ meseta_tests::scenarios! {
         an_agent_that_leaves_is_told_of_as_recorded;
 }
 
-/// The frames that this agent sends.
+/// The number of frames that this agent sends.
 const FRAMES_MAX: usize = 8;
 
-/// A stream to the master, and the thread that it lives on.
+/// A stream to the master, with its thread.
 struct Agent {
     runtime: Runtime,
     frames: mpsc::Sender<AgentFrame>,
@@ -66,7 +66,7 @@ impl Agent {
             .expect("the stream is open");
     }
 
-    /// The next order to run something, which runs from then on.
+    /// Runs the next order, whose task runs from then on.
     fn run(&mut self) {
         let run = self.runtime.block_on(async {
             loop {

@@ -41,7 +41,7 @@ fn resources(cpus: f64, mem: f64) -> Value {
         {"name": "mem", "type": "SCALAR", "scalar": {"value": mem}}])
 }
 
-/// A task of the executor `exec-1`.
+/// Returns a task of the executor `exec-1`.
 pub(crate) fn custom(framework: &Framework, offer: &Value) -> Value {
     json!({"name": "custom", "task_id": {"value": "task-7"}, "agent_id": offer["agent_id"],
         "resources": resources(0.1, 32.0), "data": "ZGF0YQ==",
@@ -207,7 +207,7 @@ fn an_executor_hears_what_was_recorded() {
     heard.compare("executor failure", &failure, &texts);
 }
 
-/// The next message or update, which is acknowledged.
+/// Returns the next message or update, after its acknowledgement.
 fn next(framework: &mut Framework) -> Value {
     let event = framework.wait_until("what the executor said", |event| {
         event["type"] == "UPDATE" || event["type"] == "MESSAGE"
@@ -282,7 +282,7 @@ fn an_executor_has_a_session_of_its_own() {
     let mut framework = subscribe(&cluster);
     let offer = framework.offer();
     let mut one = custom(&framework, &offer);
-    // Process, process group and session, as the kernel numbers them where the executor lives.
+    // The ids are process, process group and session, in the executor's pid namespace.
     let command = "cut -d' ' -f1,5,6 /proc/$$/stat > ids; exec sleep 600";
     one["executor"]["command"]["value"] = json!(command);
     framework.launch(&offer, &[one]);

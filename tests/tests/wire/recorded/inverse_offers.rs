@@ -15,7 +15,7 @@ meseta_tests::scenarios! {
         answers_are_seen_in_the_status_of_maintenance;
 }
 
-/// Schedules all machines, or none.
+/// Schedules all machines, or no machine.
 fn schedule(cluster: &Cluster, windows: &Value) {
     let url = format!("{}/maintenance/schedule", cluster.master.url);
     let answer = http::post_json(&url, &json!({"windows": windows}));
@@ -32,7 +32,7 @@ fn status(cluster: &Cluster) -> Value {
     cluster.master.page("/maintenance/status").json()
 }
 
-/// The stream that was recorded: RESCIND, OFFERS with their end, INVERSE_OFFERS, and back.
+/// The recorded stream: RESCIND, OFFERS with their end, INVERSE_OFFERS, and back.
 fn a_framework_is_asked_to_leave_as_recorded() {
     let cluster = recorded::cluster();
     let recorded = Events::read("scheduler-events.jsonl");
@@ -70,7 +70,7 @@ fn a_framework_is_asked_to_leave_as_recorded() {
     recorded.compare("offers of one role", &offers, &[]);
 }
 
-/// Answers the next inverse offer.
+/// Responds to the next inverse offer.
 fn answer(framework: &mut Framework, kind: &str, refuse_seconds: f64) -> Value {
     let event = framework.wait_for("INVERSE_OFFERS");
     let offer = event["inverse_offers"]["inverse_offers"][0].clone();

@@ -33,7 +33,7 @@ meseta_tests::scenarios! {
 /// The time for an agent's work before an answer matches the recording.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The cluster that was recorded.
+/// Starts the recorded cluster.
 pub(crate) fn cluster() -> Cluster {
     Cluster::start(Setup {
         master_flags: vec!["--quota_semantics=head".into()],
@@ -71,7 +71,7 @@ pub(crate) fn replay(cluster: &Cluster, file: &str, names: &[(&str, &str)]) {
         };
         let request = exchange["request"].as_str().expect("a request");
         if request.starts_with("HEAD ") {
-            // Mesos refuses it where something can be changed too; see docs/departures.md.
+            // Mesos refuses the request even if the endpoint can change state; see docs/departures.md.
             assert_eq!(send(to, &exchange).0.status, 200, "{what}");
         } else if request.starts_with("GET ") {
             let mut last = String::new();
@@ -87,7 +87,7 @@ pub(crate) fn replay(cluster: &Cluster, file: &str, names: &[(&str, &str)]) {
     }
 }
 
-/// A cluster where the task that was recorded runs.
+/// Starts a cluster in which the recorded task runs.
 fn with_task() -> (Cluster, Framework) {
     let cluster = cluster();
     let mut framework = cluster.framework();
@@ -177,7 +177,7 @@ fn send(address: &str, exchange: &Value) -> (Head, String) {
         exchange["body"].as_str().unwrap_or_default(),
     );
     if request.starts_with("HEAD ") {
-        // We send none, as HTTP has it.
+        // Meseta sends no body, as HTTP specifies.
         return (raw.head(), String::new());
     }
     raw.answer()
@@ -261,7 +261,7 @@ fn essence(value: Value) -> Value {
     }
 }
 
-/// A list of resources in a sentence, in any order.
+/// Parses a list of resources in a sentence, in any order.
 fn pieces(text: &str) -> (Vec<&str>, &str) {
     let (available, expected) = text.split_once(" does not contain ").unwrap_or_default();
     let mut available: Vec<&str> = available.split("; ").collect();

@@ -29,23 +29,23 @@ const DEPARTURES: &[&str] = &[
     // The recorded Mesos was built without git.
     ".git_sha",
     ".meseta_version",
-    // The flags are each daemon's own.
+    // The flags differ between the daemons.
     ".flags",
     // The oversubscribed resources, and the reason for their limit.
     ".oversubscribed_resources",
     ".oversubscription",
-    // A field of v0 that the v1 messages do not have.
+    // The v1 messages lack this field of v0.
     ".agent_info.checkpoint",
     // Ours contains it there too, not only in the status.
     ".containers[].container_id.parent",
-    // More statistics than were on then.
+    // Further statistics were off during the recording.
     ".blkio_statistics",
     ".cpus_nr_",
     ".cpus_throttled_time_secs",
     ".mem_total_memsw_bytes",
     ".processes",
     ".threads",
-    // The executor of a command task is the agent: it has no command line and takes nothing.
+    // The executor of a command task is the agent: it has no command line and uses no resources.
     "executors[].executor_info.command.arguments",
     "executors[].executor_info.resources",
 ];
@@ -56,7 +56,7 @@ fn is_departure(when: &str, path: &str) -> bool {
         || when == "completed" && path.starts_with(".slaves[]")
 }
 
-/// Looks at all pages that were recorded at this point.
+/// Compares all pages that were recorded at this point.
 fn compare(cluster: &Cluster, when: &str) {
     let all = recording::lines("pages.jsonl");
     let pages: Vec<_> = all.iter().filter(|page| page["when"] == when).collect();
@@ -107,7 +107,7 @@ fn recorded_task(offer: &Value) -> Value {
     one
 }
 
-/// Accepts an offer and wants no more of that agent for now.
+/// Accepts an offer, and declines the rest of that agent for now.
 fn launch_only(framework: &Framework, offer: &Value, tasks: &[Value]) {
     framework.accepted(
         json!({"type": "ACCEPT", "accept": {"offer_ids": [offer["id"]],
@@ -189,7 +189,8 @@ fn oversubscription_is_shown_as_recorded() {
     compare(&oversubscribing(4), "revocable");
 }
 
-/// The first of each kind of event, while a framework comes, runs a task, fails over and goes, and the agent with it.
+/// Compares the first of each kind of event, while a framework comes, runs a task, fails over and goes, and the agent with
+/// it.
 fn the_operators_events_have_the_shape_recorded() {
     let cluster = recorded::cluster();
     let mut stream = Raw::connect(cluster.master.address());

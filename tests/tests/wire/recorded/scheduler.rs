@@ -1,4 +1,4 @@
-//! Our answers beside those recorded from a genuine Mesos (`tests/golden`).
+//! Meseta's responses compared with recordings of a genuine Mesos (`tests/golden`).
 
 use meseta_tests::framework::task;
 use meseta_tests::raw::Raw;
@@ -126,7 +126,7 @@ fn scheduler_events_have_the_shape_recorded() {
     removed(&cluster, &recording, &again);
 }
 
-/// A framework without capabilities sees resources as they were before roles were many.
+/// Checks that a framework without capabilities sees resources in their form before multiple roles.
 fn one_role(cluster: &Cluster, recording: &Events) {
     let info = json!({"user": "root", "name": "golden"});
     let mut plain = cluster.subscribe(&info);
