@@ -40,7 +40,7 @@ impl Register {
     }
 }
 
-/// An acknowledged write.
+/// A write that a master has acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     pub(crate) term: Term,

@@ -28,7 +28,7 @@ const FORMER_LATE: Duration = Duration::from_secs(1);
 /// Former streams that are still read.
 const FORMER_MAX: usize = 4;
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
-/// Concurrent short tasks.
+/// The largest number of concurrent short tasks.
 const SHORT_MAX: usize = 8;
 
 /// The updates of a task.
@@ -89,7 +89,7 @@ impl Desk {
             .unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// Stops further launches.
+    /// Makes the framework launch no further tasks.
     pub(crate) fn rest(&self) {
         self.rests.store(true, std::sync::atomic::Ordering::Relaxed);
     }

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 
 use crate::updates::Told;
 
-/// Concurrent acknowledgements.
+/// The largest number of concurrent acknowledgements.
 const CALLS_MAX: usize = 256;
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 const WINDOW_BYTES: u32 = 64 * 1024 * 1024;

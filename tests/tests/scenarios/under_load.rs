@@ -114,7 +114,7 @@ fn no_violations(cluster: &Cluster) {
     );
 }
 
-/// Checks snapshots repeatedly.
+/// Checks one snapshot after another until the end.
 fn check(shared: &Shared) {
     while !shared.is_over() {
         let Some(state_check) = StateCheck::read(&shared.url) else {
