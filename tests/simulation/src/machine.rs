@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// Lets a container that was asked to end do so, sooner or later.
+    /// Ends a container that has received a signal, sooner or later.
     pub(crate) fn heed(&mut self, container: &ContainerId) {
         let Some(process) = self.running.get_mut(container) else {
             return;

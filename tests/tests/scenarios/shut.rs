@@ -173,7 +173,7 @@ impl TestMachines {
         logs.collect::<Vec<_>>().join("\n---\n")
     }
 
-    /// Starts the services that `systemctl` was asked for.
+    /// Starts the services in the calls of `systemctl`.
     fn reconcile_services(&mut self) {
         for unit in ["meseta-master", "meseta-agent", "meseta-scheduler"] {
             for entry in std::fs::read_dir(self.machines()).expect("machines") {
