@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::state_dir::make_dir;
 use crate::daemon::PARENT_VARIABLE;
 use crate::terminal;
 
@@ -180,7 +181,7 @@ impl Daemon {
 
 /// Creates the directory, and removes an earlier run's endpoint from it.
 fn clean_endpoint(dir: &Path) -> anyhow::Result<PathBuf> {
-    std::fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
+    make_dir(dir).with_context(|| format!("failed to create {}", dir.display()))?;
     let endpoint = dir.join("endpoint");
     match std::fs::remove_file(&endpoint) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

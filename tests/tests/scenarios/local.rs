@@ -1,6 +1,8 @@
 //! Tests of `meseta local`: started, used and ended, without leftovers.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -14,7 +16,8 @@ use crate::anywhere;
 
 meseta_tests::scenarios! {
     unless_root:
-        ctrl_c_ends_everything_and_leaves_nothing;
+        ctrl_c_ends_everything_and_leaves_nothing,
+        ordinary_users_run_tasks_under_any_umask;
     unless_root_quietly:
         its_own_death_ends_the_daemons_too;
     anywhere:
@@ -77,8 +80,17 @@ fn start() -> Local {
 
 /// Starts the cluster, and waits for this master and the first agent.
 fn start_with(flags: &[&str], master: &str) -> Local {
+    start_under("022", flags, master)
+}
+
+/// Starts it with this umask.
+fn start_under(umask: &str, flags: &[&str], master: &str) -> Local {
     let dir = tempfile::TempDir::with_prefix("meseta-test-local-").expect("a directory");
-    let child = Command::new(binary())
+    let passage = Permissions::from_mode(0o711);
+    std::fs::set_permissions(dir.path(), passage).expect("a mode");
+    let child = Command::new("sh")
+        .args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")])
+        .arg(binary())
         .args([
             "local",
             "--port=0",
@@ -103,6 +115,20 @@ fn start_with(flags: &[&str], master: &str) -> Local {
         agent.exists().then_some(())
     });
     local
+}
+
+/// The agent's directory was closed to others, so that no task of an ordinary user started.
+fn ordinary_users_run_tasks_under_any_umask() {
+    let mut local = start_under("077", &[], "master");
+    let run = Command::new(binary())
+        .args(["execute", "--user=nobody", "--command=id -un"])
+        .args(["--resources=cpus:0.1;mem:32"])
+        .arg(format!("--master={}", local.master))
+        .output()
+        .expect("meseta runs");
+    let output = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && output.contains("nobody"), "{run:?}");
+    assert!(local.interrupt().success());
 }
 
 /// Runs a lasting task, and returns a word of its command line.
