@@ -2,11 +2,11 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
-use std::io::{Read, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, OFlags};
 
@@ -69,7 +69,8 @@ impl Source {
                 if answer.status().as_u16() != 200 {
                     return Err(format!("the server answered {}", answer.status()).into());
                 }
-                let mut body = answer.into_body().into_reader();
+                let body = answer.into_body().into_reader();
+                let mut body = TimedBody::new(body, Instant::now);
                 let spend = |count| budget.spend_copied(count);
                 copy_with(&mut body, to, spend, |error| self.of_body(error))
             }
@@ -98,7 +99,7 @@ impl Source {
     }
 
     fn copy_local(&self, path: &str, to: &mut File, budget: &mut Budget) -> Step<()> {
-        let failed = |error: std::io::Error| format!("failed to read {path}: {error}");
+        let failed = |error: io::Error| format!("failed to read {path}: {error}");
         // First opened only for inspection: opening a device may have effects.
         self.check_file(
             &file_user::open(Path::new(path), OFlags::PATH).map_err(failed)?,
@@ -113,7 +114,7 @@ impl Source {
     }
 
     fn check_file(&self, opened: &OwnedFd, path: &str) -> Step<()> {
-        let failed = |error: std::io::Error| format!("failed to read {path}: {error}");
+        let failed = |error: io::Error| format!("failed to read {path}: {error}");
         let stat = rustix::fs::fstat(opened).map_err(|error| failed(error.into()))?;
         let real = file_user::path_of(opened).map_err(failed)?;
         self.host_paths.check_fetch(&real)?;
@@ -139,7 +140,6 @@ impl Source {
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT.min(self.stall)))
             .timeout_recv_response(Some(HEAD_TIMEOUT))
-            .timeout_recv_body(Some(BODY_TIMEOUT))
             .timeout_per_read(Some(self.stall))
             .timeout_per_write(Some(self.stall))
             .max_redirects(REDIRECTS_MAX)
@@ -164,9 +164,40 @@ impl Source {
         }
     }
 
-    fn of_body(&self, error: &std::io::Error) -> String {
+    fn of_body(&self, error: &io::Error) -> String {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         inner.map_or_else(|| error.to_string(), |error| self.in_words(error))
+    }
+}
+
+/// The body of an answer, which ends with an error once it has been read for [`BODY_TIMEOUT`].
+struct TimedBody<R, C> {
+    body: R,
+    /// Returns the current time.
+    clock: C,
+    deadline: Instant,
+}
+
+impl<R, C: Fn() -> Instant> TimedBody<R, C> {
+    fn new(body: R, clock: C) -> Self {
+        let deadline = clock() + BODY_TIMEOUT;
+        Self {
+            body,
+            clock,
+            deadline,
+        }
+    }
+}
+
+impl<R: Read, C: Fn() -> Instant> Read for TimedBody<R, C> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.body.read(buffer)?;
+        if count > 0 && (self.clock)() > self.deadline {
+            let hours = BODY_TIMEOUT.as_secs() / 3600;
+            let error = format!("the server needs more than {hours} hours for the file");
+            return Err(io::Error::other(error));
+        }
+        Ok(count)
     }
 }
 
@@ -194,19 +225,68 @@ fn copy_with(
     from: &mut impl Read,
     to: &mut File,
     mut spend: impl FnMut(usize) -> Step<()>,
-    in_words: impl Fn(&std::io::Error) -> String,
+    in_words: impl Fn(&io::Error) -> String,
 ) -> Step<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let count = match from.read(&mut chunk) {
             Ok(0) => return Ok(()),
             Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(format!("failed to read: {}", in_words(&error)).into()),
         };
         spend(count)?;
         let filled = chunk.get(..count).unwrap_or_default();
         to.write_all(filled)
             .map_err(|error| format!("failed to write: {error}"))?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A server that sends one byte a minute, for so long.
+    struct Slow<'a> {
+        now: &'a Cell<Instant>,
+        left: Duration,
+    }
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            const PAUSE: Duration = Duration::from_mins(1);
+            if self.left.is_zero() {
+                return Ok(0);
+            }
+            self.left = self.left.saturating_sub(PAUSE);
+            self.now.set(self.now.get() + PAUSE);
+            buffer.first_mut().expect("room").clone_from(&b'x');
+            Ok(1)
+        }
+    }
+
+    /// The number of bytes that such a server sends until its body ends.
+    fn read_for(time: Duration) -> io::Result<u64> {
+        let now = Cell::new(Instant::now());
+        let slow = Slow {
+            now: &now,
+            left: time,
+        };
+        let mut body = TimedBody::new(slow, || now.get());
+        io::copy(&mut body, &mut io::sink())
+    }
+
+    /// A file of 100 GB ended after 15 minutes, in the middle.
+    #[test]
+    fn slow_body_is_read_while_it_flows() {
+        for hours in [1, 23] {
+            let read = read_for(Duration::from_hours(hours));
+            assert_eq!(read.expect("read"), hours * 60);
+        }
+        let error = read_for(Duration::from_hours(25)).expect_err("too long");
+        let text = "the server needs more than 24 hours for the file";
+        assert_eq!(error.to_string(), text);
     }
 }
