@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::tests::{copy_tree, files_below, identity, intent, log, remembered, tasks, update};
+use super::tests::{
+    copy_tree, files_below, identity, intent, log, read_and_repair, remembered, task_key, tasks,
+    update,
+};
 use super::*;
 
 const SEED: u64 = 18;
@@ -279,4 +282,37 @@ fn unknown_agent_among_several_with_tasks_stops_the_start() {
     // The operator's own way to a new agent.
     std::fs::remove_file(&link).expect("removed");
     assert!(read(&layout).expect("readable").agent.is_none());
+}
+
+/// Each start reported and counted the same damage, for as long as the task lived.
+#[test]
+fn hole_in_a_log_is_reported_once() {
+    let (_dir, layout) = super::tests::written();
+    let path = layout.task(&task_key("a")).join("task.updates");
+    let whole = std::fs::read(&path).expect("a log");
+    let is_short = |image: &Image| {
+        let runs = image.frameworks.iter().flat_map(|one| &one.runs);
+        let mut of_task = runs.flat_map(|run| &run.tasks);
+        of_task.any(|task| task.id.as_str() == "a" && task.is_log_short)
+    };
+    let mut holes = Vec::new();
+    for at in 0..whole.len() {
+        let mut harmed = whole.clone();
+        harmed[at] ^= 0xff;
+        std::fs::write(&path, &harmed).expect("written");
+        let first = read_and_repair(&layout);
+        let again = read(&layout).expect("readable");
+        if is_short(&first) && first.damages.len() == 1 {
+            assert!(is_short(&again), "byte {at}: what is behind it is believed");
+            holes.push(first.damages);
+        }
+        assert_eq!(
+            (again.damages, again.repairs),
+            (vec![], vec![]),
+            "byte {at}"
+        );
+    }
+    // Another hole of the same log is reported.
+    holes.dedup();
+    assert!(holes.len() > 1, "{holes:?}");
 }

@@ -8,6 +8,7 @@
 mod disk;
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use meseta_proto::mesos::v1::{DrainConfig, FrameworkInfo};
@@ -22,7 +23,7 @@ use super::layout::{
 use super::records::{
     AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
-use super::repair::Repair;
+use super::repair::{Repair, hole_note, hole_text};
 use disk::{Disk, LocalDisk, RetryBudget};
 
 /// The checkpointed state as a whole.
@@ -124,6 +125,7 @@ fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
         framework: None,
         damages: Vec::new(),
         holes: Vec::new(),
+        short_logs: 0,
         repairs: Vec::new(),
     };
     let mut image = Image {
@@ -157,6 +159,8 @@ struct Reader<'a> {
     damages: Vec<Damage>,
     /// Damages that cost only a single record.
     holes: Vec<Damage>,
+    /// The number of logs so far that are torn or have a hole.
+    short_logs: usize,
     repairs: Vec<Repair>,
 }
 
@@ -332,13 +336,13 @@ impl Reader<'_> {
                 run: key.clone(),
                 task: id.clone(),
             };
-            let repairs_before = (self.repairs.len(), self.holes.len());
+            let short_before = self.short_logs;
             if let Some((record, log)) = self.task(&task)? {
                 tasks.push(TaskImage {
                     id,
                     record,
                     log,
-                    is_log_short: (self.repairs.len(), self.holes.len()) != repairs_before,
+                    is_log_short: self.short_logs != short_before,
                 });
             }
         }
@@ -426,13 +430,20 @@ impl Reader<'_> {
                 torn_bytes = tail.len(),
                 "a log of updates has a torn tail, which is cut off"
             );
+            self.short_logs += 1;
             self.repairs.push(Repair::CutTail {
                 path: path.to_owned(),
                 valid_bytes: contents.valid_bytes,
                 tail: tail.to_vec(),
             });
         }
-        if let Some(hole) = &contents.hole {
+        if contents.hole.is_some() {
+            self.short_logs += 1;
+        }
+        // An operator who has read of it once need not read of it at each start.
+        if let Some(hole) = &contents.hole
+            && !self.is_known(path, &hole.bytes)
+        {
             let damage = Damage {
                 path: path.to_owned(),
                 why: format!(
@@ -442,6 +453,10 @@ impl Reader<'_> {
             };
             tracing::error!(path = %path.display(), why = damage.why, "damaged checkpoint");
             self.holes.push(damage);
+            self.repairs.push(Repair::NoteHole {
+                path: path.to_owned(),
+                hole: hole.bytes.clone(),
+            });
         }
         let records_before = contents.hole.map_or(usize::MAX, |hole| hole.records_before);
         let mut entries = Vec::with_capacity(contents.bodies.len());
@@ -462,6 +477,14 @@ impl Reader<'_> {
             }
         }
         Ok(Some(entries))
+    }
+
+    /// Whether an earlier start has reported this hole of a log.
+    fn is_known(&mut self, log: &Path, hole: &Range<usize>) -> bool {
+        let note = hole_note(log);
+        let read = self.retries.read(self.disk, || self.disk.read(&note));
+        let text = hole_text(hole);
+        read.is_ok_and(|bytes| frame::decode_file(&bytes) == Ok(text.as_bytes()))
     }
 
     fn text(&mut self, path: &Path) -> Result<Option<String>, ReadError> {
@@ -525,8 +548,12 @@ impl Reader<'_> {
         let to = self.layout.quarantine().join(key.container.as_str());
         // The repairs of the damaged folder are dropped with it.
         self.repairs.retain(|repair| {
-            !matches!(repair, Repair::CutTail { path, .. } | Repair::SetAside { from: path, .. }
-                if path.starts_with(folder))
+            !matches!(
+                repair,
+                Repair::CutTail { path, .. }
+                | Repair::NoteHole { path, .. }
+                | Repair::SetAside { from: path, .. } if path.starts_with(folder)
+            )
         });
         self.repairs.push(Repair::SetAside {
             from: folder.to_owned(),

@@ -4,7 +4,8 @@
 //! does not prevent a start. Invariant: repeating a repair changes nothing, and an impossible repair delays nothing:
 //! the next start finds the damage again.
 
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use meseta_isolators::note_repeated;
@@ -26,6 +27,13 @@ pub enum Repair {
         valid_bytes: usize,
         /// The rest, kept as evidence.
         tail: Vec<u8>,
+    },
+    /// A log has bytes that are no record, with records behind them. The log stays, and the next start does not report it.
+    NoteHole {
+        /// The log that has the hole.
+        path: PathBuf,
+        /// The place of these bytes.
+        hole: Range<usize>,
     },
     /// An unreadable entry is moved away and kept as evidence.
     SetAside {
@@ -69,6 +77,9 @@ impl Repair {
                 valid_bytes,
                 tail,
             } => cut_tail(path, *valid_bytes, tail),
+            Self::NoteHole { path, hole } => {
+                batch.write_file(&hole_note(path), hole_text(hole).as_bytes())
+            }
             Self::SetAside { from, to } => batch.move_away(from, to).map(|()| {
                 // Makes the removal from this folder durable together with the addition to the quarantine.
                 for changed in [from.parent(), to.parent()].into_iter().flatten() {
@@ -82,6 +93,16 @@ impl Repair {
             }
         }
     }
+}
+
+/// The file that says which hole of a log an earlier start has reported.
+pub(super) fn hole_note(log: &Path) -> PathBuf {
+    log.with_extension("hole")
+}
+
+/// The content of that file.
+pub(super) fn hole_text(hole: &Range<usize>) -> String {
+    format!("{} to {}", hole.start, hole.end)
 }
 
 /// Retries while the device fails, and returns the last result: a single error does not leave a folder to the next

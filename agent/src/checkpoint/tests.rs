@@ -19,7 +19,7 @@ fn run_key(name: &str) -> RunKey {
     }
 }
 
-fn task_key(name: &str) -> Arc<TaskKey> {
+pub(super) fn task_key(name: &str) -> Arc<TaskKey> {
     Arc::new(TaskKey {
         run: run_key(name),
         task: TaskId::new(name).expect("an id"),
@@ -85,7 +85,7 @@ pub(super) fn remembered() -> Write {
 }
 
 /// Reads the checkpoints and repairs the damage, as an agent does at its start.
-fn read_and_repair(layout: &Layout) -> Image {
+pub(super) fn read_and_repair(layout: &Layout) -> Image {
     let image = read(layout).expect("readable");
     let repairs = image.repairs.clone();
     Store::open(layout.clone())
