@@ -35,7 +35,7 @@ mod usage;
 
 pub use cgroup::{
     Controller, DestroyOptions, DetectError, Drift, DriftKind, Host, KnobError, KnobWrite,
-    LayoutError, Mode, ScopeError, Unified, V1Hierarchy, task_scope,
+    LayoutError, Mode, ScopeError, Unified, UnusableCause, UnusableTree, V1Hierarchy, task_scope,
 };
 pub use containers::{
     ContainerError, Containers, DestroyError, Interference, KillOutcome, KillRequest, Limitation,

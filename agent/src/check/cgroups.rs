@@ -2,9 +2,9 @@
 //!
 //! [`CgroupFacts::read`] reads the machine; [`evaluate_host`] decides and is pure.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use meseta_isolators::{Controller, Host, Isolation, Mode};
+use meseta_isolators::{Controller, Host, Isolation, Mode, UnusableCause};
 
 use super::{Finding, Severity};
 use crate::configuration::flags::Flags;
@@ -12,8 +12,6 @@ use crate::configuration::flags::Flags;
 /// Facts about the cgroup trees beside [`Host`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct CgroupFacts {
-    /// Trees that are mounted read-only.
-    read_only: Vec<PathBuf>,
     /// The controllers that the kernel has enabled, for any user; `None` if the kernel does not list them.
     in_kernel: Option<Vec<Controller>>,
     swap: Swap,
@@ -35,18 +33,8 @@ enum Swap {
 
 impl CgroupFacts {
     pub(super) fn read(host: &Host) -> Self {
-        let trees = host.trees();
-        let is_read_only = |path: &PathBuf| {
-            let stat = rustix::fs::statvfs(path);
-            stat.is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
-        };
         let enabled = std::fs::read_to_string(host.proc.join("cgroups")).ok();
         Self {
-            read_only: trees
-                .into_iter()
-                .map(|tree| tree.mount)
-                .filter(is_read_only)
-                .collect(),
             in_kernel: enabled.map(|text| enabled_controllers(&text)),
             swap: read_swap(host),
             is_root: rustix::process::geteuid().is_root(),
@@ -97,11 +85,13 @@ pub(crate) fn is_swap_uncounted(host: &Host) -> bool {
 }
 
 pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> Vec<Finding> {
+    let is_accepted = flags.isolation.isolation.is_some()
+        || flags.isolation.allow_weak_isolation
+        || !facts.is_root;
+    let unusable = evaluate_unusable(host, is_accepted);
     let mode = match host.mode {
+        Mode::None if !unusable.is_empty() => return unusable,
         Mode::None => {
-            let is_accepted = flags.isolation.isolation.is_some()
-                || flags.isolation.allow_weak_isolation
-                || !facts.is_root;
             if is_accepted {
                 return vec![Finding::warning(
                     "no cgroups are mounted: nothing is limited, usage is summed over processes",
@@ -118,7 +108,7 @@ pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> 
         Mode::Unified => "v2",
     };
     let mut findings = vec![Finding::fine(format!("cgroups: {mode}"))];
-    findings.extend(evaluate_writability(facts));
+    findings.extend(unusable);
     if !host.privileged {
         return findings;
     }
@@ -148,23 +138,42 @@ pub(super) fn evaluate_host(host: &Host, facts: &CgroupFacts, flags: &Flags) -> 
     findings
 }
 
-fn evaluate_writability(facts: &CgroupFacts) -> Option<Finding> {
-    let trees = facts
-        .read_only
-        .iter()
-        .map(|tree| tree.display().to_string());
-    let trees: Vec<String> = trees.collect();
-    let first = trees.first()?;
-    Some(Finding::problem(
-        format!(
-            "mounted read-only, so that no group can be made: {}",
-            trees.join(" ")
-        ),
-        format!(
-            "mount -o remount,rw {first}, and so on; a container needs them writable (for example `--privileged \
-             --cgroupns=host`)"
-        ),
-    ))
+/// Trees in which no group can be made.
+fn evaluate_unusable(host: &Host, is_accepted: bool) -> Vec<Finding> {
+    let of = |cause: UnusableCause| {
+        let trees = host.unusable.iter().filter(|tree| tree.cause == cause);
+        let trees: Vec<_> = trees.map(|tree| tree.mount.display().to_string()).collect();
+        (!trees.is_empty()).then_some(trees)
+    };
+    let finding = |what: String, mend: String| match is_accepted {
+        true => Finding::warning(what, mend),
+        false => Finding::problem(what, mend),
+    };
+    let hidden = of(UnusableCause::Hidden).map(|trees| {
+        finding(
+            format!(
+                "hidden by another mount, so that no group can be made: {}",
+                trees.join(" ")
+            ),
+            "unmount it; in a network namespace start the agent with `nsenter --net=/run/netns/NAME`, as `ip netns exec` hides \
+             /sys"
+                .to_owned(),
+        )
+    });
+    let read_only = of(UnusableCause::ReadOnly).map(|trees| {
+        let first = trees.first().cloned().unwrap_or_default();
+        finding(
+            format!(
+                "mounted read-only, so that no group can be made: {}",
+                trees.join(" ")
+            ),
+            format!(
+                "mount -o remount,rw {first}, and so on; a container needs them writable (for example `--privileged \
+                 --cgroupns=host`)"
+            ),
+        )
+    });
+    hidden.into_iter().chain(read_only).collect()
 }
 
 /// Missing controllers, each with the reason.
@@ -234,7 +243,9 @@ fn evaluate_swap(swap: Swap, limit_swap: bool) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use meseta_isolators::{Unified, V1Hierarchy};
+    use std::path::PathBuf;
+
+    use meseta_isolators::{Unified, UnusableTree, V1Hierarchy};
 
     use super::*;
     use crate::check::tests::flags;
@@ -255,6 +266,7 @@ mod tests {
                 mount: "/sys/fs/cgroup".into(),
                 controllers: controllers.to_vec(),
             }),
+            unusable: Vec::new(),
             privileged: true,
         }
     }
@@ -294,15 +306,31 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_is_read_only_is_named() {
+    fn unusable_tree_is_named_with_its_cure() {
         let facts = CgroupFacts {
-            read_only: vec!["/sys/fs/cgroup".into()],
+            is_root: true,
             ..CgroupFacts::default()
         };
-        let found = troubles(&unified(&ALL), &facts, &[]);
-        assert_eq!(found[0].severity, Severity::Problem);
-        assert!(found[0].what.ends_with(": /sys/fs/cgroup"));
-        assert!(found[0].mend.contains("remount,rw"), "{}", found[0]);
+        let with = |cause| Host {
+            mode: Mode::None,
+            unified: None,
+            unusable: vec![UnusableTree {
+                mount: "/sys/fs/cgroup".into(),
+                cause,
+            }],
+            ..unified(&[])
+        };
+        for (cause, cure) in [
+            (UnusableCause::ReadOnly, "remount,rw"),
+            (UnusableCause::Hidden, "nsenter"),
+        ] {
+            let found = troubles(&with(cause), &facts, &[]);
+            assert_eq!(found[0].severity, Severity::Problem);
+            assert!(found[0].what.ends_with(": /sys/fs/cgroup"));
+            assert!(found[0].mend.contains(cure), "{}", found[0]);
+            let accepted = troubles(&with(cause), &facts, &["--allow_weak_isolation"]);
+            assert_eq!(accepted[0].severity, Severity::Warning);
+        }
     }
 
     /// A controller missing from the kernel needs another remedy than a controller that is not delegated.

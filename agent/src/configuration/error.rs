@@ -31,6 +31,13 @@ pub enum ConfigurationError {
          with --allow_weak_isolation"
     )]
     WeakIsolation(String),
+    /// An isolator of `--isolation` needs a cgroup tree in which no group can be made.
+    #[error("--isolation cannot be given on this machine: {remedy}")]
+    UnusableTrees {
+        #[source]
+        source: IsolationError,
+        remedy: String,
+    },
     /// The value of `--executor_environment_variables`.
     #[error("--executor_environment_variables is no JSON object of strings: {0}")]
     Variables(String),

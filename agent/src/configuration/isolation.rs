@@ -398,6 +398,13 @@ impl IsolationSettings {
         is_root: bool,
     ) -> Result<Weakness, ConfigurationError> {
         let is_named = self.asked.is_some();
+        // Named isolators are not replaced by others: without their trees the agent does not start.
+        if let Err(source) = isolation.check(host)
+            && !host.unusable.is_empty()
+        {
+            let remedy = weakness::unusable(host);
+            return Err(ConfigurationError::UnusableTrees { source, remedy });
+        }
         let found = Weakness::find(isolation, is_named, &self.requests, host, is_root);
         if found.grave.is_empty() || self.flags.allow_weak_isolation {
             return Ok(found);

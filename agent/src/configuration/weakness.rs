@@ -3,7 +3,7 @@
 //! Entered through [`Weakness::find`] with the features of the machine; pure. Invariant: an agent whose isolation is
 //! weaker than its flags require does not start, unless its operator accepts that.
 
-use meseta_isolators::{Host, Isolation, Mode};
+use meseta_isolators::{Host, Isolation, Mode, UnusableCause};
 
 use super::flags::Flags;
 
@@ -91,6 +91,10 @@ impl Weakness {
             if !hardening.is_empty() {
                 weakness.slight.push(text(&hardening));
             }
+            // The others may limit tasks as well, but neither kill nor measure them as well.
+            if !host.unusable.is_empty() && weakness.all().next().is_none() {
+                weakness.slight.push(unusable(host));
+            }
         }
         weakness
     }
@@ -100,15 +104,51 @@ impl Weakness {
     }
 }
 
-/// The reason why a host offers root less than other hosts do.
-fn reason(host: &Host) -> &'static str {
+/// The reason why a host offers root less than other hosts do, and the remedy.
+fn reason(host: &Host) -> String {
     if !host.privileged {
-        "root lacks CAP_SYS_ADMIN here"
+        "root lacks CAP_SYS_ADMIN here: start a container with `--privileged --cgroupns=host`"
+            .to_owned()
+    } else if !host.unusable.is_empty() {
+        unusable(host)
     } else if host.mode == Mode::None {
-        "no cgroups are mounted here, as in many containers and under `ip netns exec`"
+        format!("no cgroups are mounted here: mount cgroup2 at /sys/fs/cgroup; {IN_NAMESPACES}")
     } else {
-        "their cgroup controllers are not available here"
+        "their cgroup controllers are not available here".to_owned()
     }
+}
+
+/// Cgroup trees that a message names.
+const TREES_NAMED: usize = 2;
+
+/// What gives the agent the machine's cgroups where others took them from it.
+const IN_NAMESPACES: &str = "in a network namespace start the agent with `nsenter --net=/run/netns/NAME` instead of `ip netns \
+                             exec`, and a container with `--privileged --cgroupns=host`";
+
+/// Trees in which no group can be made, and what changes that.
+pub(super) fn unusable(host: &Host) -> String {
+    let of = |cause: UnusableCause| {
+        let trees = host.unusable.iter().filter(|tree| tree.cause == cause);
+        let mut trees: Vec<_> = trees.map(|tree| tree.mount.display().to_string()).collect();
+        let more = trees.len().saturating_sub(TREES_NAMED);
+        trees.truncate(TREES_NAMED);
+        let named = trees.join(", ");
+        match (trees.is_empty(), more) {
+            (true, _) => None,
+            (false, 0) => Some(named),
+            (false, more) => Some(format!("{named} and {more} more")),
+        }
+    };
+    let hidden = of(UnusableCause::Hidden).map(|trees| {
+        format!("another mount, of /sys say, hides the cgroup trees {trees}: unmount it")
+    });
+    let read_only = of(UnusableCause::ReadOnly).map(|trees| {
+        format!(
+            "the cgroup trees {trees} are mounted read-only: make each writable with `mount -o remount,rw`"
+        )
+    });
+    let found: Vec<_> = hidden.into_iter().chain(read_only).collect();
+    format!("{}; {IN_NAMESPACES}", found.join("; "))
 }
 
 /// Describes how isolation on this machine is weaker than usual for root; `None` if it is not weaker.
@@ -130,6 +170,8 @@ pub fn weak_isolation() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use meseta_isolators::UnusableTree;
+
     use super::*;
 
     fn host(privileged: bool, mode: Mode) -> Host {
@@ -138,6 +180,7 @@ mod tests {
             mode,
             v1: Vec::new(),
             unified: None,
+            unusable: Vec::new(),
             privileged,
         }
     }
@@ -156,6 +199,18 @@ mod tests {
         assert!(found.slight[0].contains("linux/capabilities"), "{found:?}");
         assert_eq!(find(true, true), Weakness::default());
         assert_eq!(find(false, false), Weakness::default());
+        let hidden = Host {
+            unusable: vec![UnusableTree {
+                mount: "/sys/fs/cgroup/memory".into(),
+                cause: UnusableCause::Hidden,
+            }],
+            ..bare.clone()
+        };
+        let found = Weakness::find(&isolation, false, &[], &hidden, true);
+        let names_tree =
+            |text: &String| text.contains("hides the cgroup trees /sys/fs/cgroup/memory:");
+        assert!(found.grave.iter().all(names_tree), "{found:?}");
+        assert!(found.grave[0].contains("nsenter --net="), "{found:?}");
         let powerless = host(false, Mode::Unified);
         let found = Weakness::find(&isolation, false, &[], &powerless, true);
         assert!(found.grave[0].contains("CAP_SYS_ADMIN"), "{found:?}");

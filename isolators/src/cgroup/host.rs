@@ -11,6 +11,9 @@ use super::Controller;
 use super::knob::read_text;
 use crate::mount_table::MountTable;
 
+/// The file systems `cgroup` and `cgroup2`, by their numbers in linux/magic.h.
+const CGROUP_MAGICS: [rustix::fs::FsWord; 2] = [0x0027_e0eb, 0x6367_7270];
+
 /// The mount mode of the host's cgroups.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Mode {
@@ -48,6 +51,20 @@ pub struct CgroupTree {
     pub controllers: Option<String>,
 }
 
+/// A mounted tree in which no group can be made.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct UnusableTree {
+    pub mount: PathBuf,
+    pub cause: UnusableCause,
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum UnusableCause {
+    /// Another mount covers it, as `ip netns exec` does with /sys.
+    Hidden,
+    ReadOnly,
+}
+
 /// The cgroup hierarchies and the rights found on this machine (or in a fixture).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Host {
@@ -57,6 +74,8 @@ pub struct Host {
     pub v1: Vec<V1Hierarchy>,
     /// The cgroup v2 tree, if there is one.
     pub unified: Option<Unified>,
+    /// Trees that are mounted and left out above.
+    pub unusable: Vec<UnusableTree>,
     /// Whether we may make namespaces, groups and change users: root with CAP_SYS_ADMIN.
     pub privileged: bool,
 }
@@ -83,11 +102,19 @@ impl Host {
             caps::Capability::CAP_SYS_ADMIN,
         );
         let privileged = nix::unistd::geteuid().is_root() && admin.unwrap_or(false);
-        Self::at(Path::new("/proc"), privileged)
+        Self::with_usable(Path::new("/proc"), privileged, unusable_cause)
     }
 
     /// Detects the machine behind a given procfs.
     pub fn at(proc: &Path, privileged: bool) -> Result<Self, DetectError> {
+        Self::with_usable(proc, privileged, |_| None)
+    }
+
+    fn with_usable(
+        proc: &Path,
+        privileged: bool,
+        unusable_cause: impl Fn(&Path) -> Option<UnusableCause>,
+    ) -> Result<Self, DetectError> {
         let path = proc.join("self/mountinfo");
         let text = fs::read(&path).map_err(|source| DetectError::MountTable {
             path: path.clone(),
@@ -100,24 +127,34 @@ impl Host {
         }
         let mut v1: Vec<V1Hierarchy> = Vec::new();
         let mut unified = None;
+        let mut unusable = Vec::new();
         for mount in mounts.iter() {
-            if mount.kind == "cgroup" {
-                let has = |controller: &Controller| {
-                    mount
-                        .super_options
-                        .iter()
-                        .any(|option| option == controller.name())
-                };
-                let controllers: Vec<_> = Controller::ALL.into_iter().filter(has).collect();
+            let has = |controller: &Controller| {
+                let mut options = mount.super_options.iter();
+                options.any(|option| option == controller.name())
+            };
+            let controllers: Vec<_> = match mount.kind.as_str() {
+                "cgroup" => Controller::ALL.into_iter().filter(has).collect(),
+                "cgroup2" => Vec::new(),
+                _ => continue,
+            };
+            let is_v1 = mount.kind == "cgroup";
+            if is_v1 && controllers.is_empty() {
+                continue;
+            }
+            if let Some(cause) = unusable_cause(&mount.point) {
+                let mount = mount.point.clone();
+                unusable.push((controllers, UnusableTree { mount, cause }));
+            } else if is_v1 {
                 // The same hierarchy may be mounted twice; the first is as good.
                 let known = v1.iter().any(|other| other.controllers == controllers);
-                if !controllers.is_empty() && !known {
+                if !known {
                     v1.push(V1Hierarchy {
                         mount: mount.point.clone(),
                         controllers,
                     });
                 }
-            } else if mount.kind == "cgroup2" && unified.is_none() {
+            } else if unified.is_none() {
                 let point = mount.point.clone();
                 let controllers = available_controllers(&point);
                 unified = Some(Unified {
@@ -126,6 +163,12 @@ impl Host {
                 });
             }
         }
+        // A tree may be mounted at another place as well.
+        unusable.retain(|(controllers, _)| match controllers.is_empty() {
+            true => unified.is_none(),
+            false => v1.iter().all(|tree| tree.controllers != *controllers),
+        });
+        let unusable = unusable.into_iter().map(|(_, tree)| tree).collect();
         let mode = match (v1.is_empty(), unified.is_some()) {
             (true, false) => Mode::None,
             (false, false) => Mode::Legacy,
@@ -137,6 +180,7 @@ impl Host {
             mode,
             v1,
             unified,
+            unusable,
             privileged,
         })
     }
@@ -166,6 +210,18 @@ impl Host {
                 controller.is_core_on_v2() || tree.controllers.contains(&controller)
             })
     }
+}
+
+/// Why no group can be made in what is mounted as a cgroup tree.
+fn unusable_cause(mount: &Path) -> Option<UnusableCause> {
+    let is_tree = |stat: rustix::fs::StatFs| CGROUP_MAGICS.contains(&(stat.f_type & 0xffff_ffff));
+    if !rustix::fs::statfs(mount).is_ok_and(is_tree) {
+        return Some(UnusableCause::Hidden);
+    }
+    let read_only = rustix::fs::StatVfsMountFlags::RDONLY;
+    let stat = rustix::fs::statvfs(mount);
+    stat.is_ok_and(|stat| stat.f_flag.contains(read_only))
+        .then_some(UnusableCause::ReadOnly)
 }
 
 /// The controllers that a v2 group may hand to the groups inside it.
@@ -250,6 +306,42 @@ pub(crate) mod tests {
                 "{name}"
             );
         }
+    }
+
+    /// Groups were to be made where `ip netns exec` had put another /sys, or in a tree that a container has read-only.
+    #[test]
+    fn hidden_and_read_only_trees_are_left_out() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let v1 = ["memory", "pids", "name=systemd"];
+        let proc = fixture(dir.path(), &v1, Some("memory\n")).proc;
+        let found = |unusable: &[&str]| {
+            let cause = |mount: &Path| {
+                let is_unusable = unusable.iter().any(|name| mount.ends_with(name));
+                is_unusable.then_some(UnusableCause::Hidden)
+            };
+            Host::with_usable(&proc, true, cause).expect("detected")
+        };
+        let host = found(&["memory"]);
+        assert_eq!(host.mode, Mode::Hybrid);
+        assert!(host.offers(Controller::Pids) && host.unusable.len() == 1);
+        assert_eq!(host.unusable[0].mount, dir.path().join("memory"));
+        assert_eq!(found(&["unified"]).mode, Mode::Legacy);
+        assert_eq!(found(&["memory", "pids", "unified"]).mode, Mode::None);
+        assert_eq!(found(&[]).unusable, []);
+        let twice = ["memory", "memory"];
+        let proc = fixture(&dir.path().join("twice"), &twice, None).proc;
+        let looks = std::cell::Cell::new(0);
+        let first = |_: &Path| {
+            looks.set(looks.get() + 1);
+            (looks.get() == 1).then_some(UnusableCause::ReadOnly)
+        };
+        let host = Host::with_usable(&proc, true, first).expect("detected");
+        assert!(host.offers(Controller::Memory) && host.unusable.is_empty());
+        // Nobody needs that one.
+        assert_eq!(found(&["name_systemd"]).unusable, []);
+        // The fixture's own folders are no cgroup trees.
+        let hidden = unusable_cause(&dir.path().join("memory"));
+        assert_eq!(hidden, Some(UnusableCause::Hidden));
     }
 
     #[test]

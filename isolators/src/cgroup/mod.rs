@@ -20,7 +20,9 @@ pub use destroy::DestroyOptions;
 pub(crate) use destroy::{Destroy, Progress, remove_if_empty, subgroups};
 pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};
-pub use host::{CgroupTree, DetectError, Host, Mode, Unified, V1Hierarchy};
+pub use host::{
+    CgroupTree, DetectError, Host, Mode, Unified, UnusableCause, UnusableTree, V1Hierarchy,
+};
 pub use knob::{KnobError, KnobWrite};
 pub(crate) use knob::{control_text, flat_value, flat_values, list_pids, number, read_text};
 pub(crate) use layout::SUPERVISORS;

@@ -328,6 +328,7 @@ mod tests {
             mode,
             v1,
             unified: None,
+            unusable: Vec::new(),
             privileged,
         }
     }

@@ -143,6 +143,11 @@ fn the_machine() {
         !has_cgroups || text.contains("mounted read-only, so that"),
         "{text}"
     );
+    // As under `ip netns exec`.
+    let hidden = on_a_machine("mount -t sysfs none /sys", dir.path(), "--port=0");
+    let is_named =
+        hidden.contains("hidden by another mount, so that") && hidden.contains("nsenter");
+    assert!(!has_cgroups || is_named, "{hidden}");
     // The binary is run by its descriptor, because its folder may be closed to others.
     let user = format!(
         "exec 3<'{}'; exec setpriv --reuid=65534 --regid=65534 --clear-groups /proc/self/fd/3 doctor --master=127.0.0.1:1",
