@@ -24,6 +24,7 @@ meseta_tests::scenarios! {
         a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later,
         a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away,
         an_agent_that_is_killed_for_want_of_memory_loses_no_task,
+        agent_as_first_process_reaps_orphans,
         an_agent_that_can_have_no_thread_says_so_and_ends;
     unless_ext4:
         a_disk_that_has_become_read_only_ends_no_task_and_is_named;
@@ -140,6 +141,54 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
         left.is_empty().then_some(())
     });
     nothing_is_left(&cluster);
+}
+
+/// The children of a process.
+fn children_of(pid: i32) -> Vec<i32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    let children = children.split_whitespace();
+    children.filter_map(|child| child.parse().ok()).collect()
+}
+
+fn agent_as_first_process_reaps_orphans() {
+    let prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let mut cluster = Cluster::start(Setup {
+        agent_prefix: prefix.map(str::to_owned).to_vec(),
+        ..Setup::default()
+    });
+    let first = children_of(cluster.agent().pid())[0];
+    let [agent] = children_of(first)[..] else {
+        panic!("children: {:?}", children_of(first));
+    };
+    let namespace = format!("--pid=/proc/{first}/ns/pid");
+    let made = Command::new("nsenter")
+        .args([&namespace, "sh", "-c", "exec >/dev/null; sleep 6000 &"])
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "nsenter");
+    let orphan = wait::eventually(
+        "the orphan is a child of the first process",
+        PATIENCE,
+        || {
+            let mut children = children_of(first).into_iter();
+            children.find(|child| *child != agent)
+        },
+    );
+    kernel::kill(orphan, Signal::SIGKILL);
+    wait::eventually("the orphan is reaped", PATIENCE, || {
+        let is_gone = !Path::new(&format!("/proc/{orphan}")).exists();
+        is_gone.then_some(())
+    });
+    let mut framework = cluster.framework();
+    let offer = standing_offer(&mut framework);
+    let command = "sleep 0.1 & exit 3";
+    framework.launch(&offer, &[task(&offer, "fails", command, SMALL)]);
+    let status = framework.until_state("fails", "TASK_FAILED");
+    assert_eq!(status["message"], "Command exited with status 3");
+    kernel::kill(first, Signal::SIGTERM);
+    wait::eventually("the first process ends with the agent", PATIENCE, || {
+        cluster.agents[0].has_ended().then_some(())
+    });
 }
 
 fn a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later() {
