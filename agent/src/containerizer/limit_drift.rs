@@ -63,10 +63,6 @@ fn compare_with(
             note_missing(containerizer, container, &applied.missing_limits, &missing);
             applied.missing_limits = missing;
         }
-        // The container has just ended; the core will learn of it.
-        Err(ContainerError::Unknown(_)) if !is_first => {
-            debug!(container_id = %container, "no limits to compare");
-        }
         // The agent lacks descriptors or memory. This concerns all containers and is logged elsewhere.
         Err(error @ ContainerError::Limits { .. }) if !is_first => {
             debug!(container_id = %container, error = %chain(&error), "limits are compared the next time");
@@ -75,6 +71,30 @@ fn compare_with(
             warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
         }
     }
+}
+
+/// Updates the limits of a container that runs, but for those whose group somebody removed; returns the files of these. A
+/// group may have been removed since the last comparison.
+pub(super) fn update(
+    containerizer: &Containerizer,
+    live: &LiveContainer,
+    known: Vec<&'static str>,
+) -> Result<Vec<&'static str>, ContainerError> {
+    let (containers, demand) = (containerizer.containers(), &live.demand);
+    let Ok(name) = ContainerName::new(live.container.as_str()) else {
+        return Ok(known);
+    };
+    let Err(error) = containers.update_without(&name, demand, &known) else {
+        return Ok(known);
+    };
+    let drifts = containers.verify(&name, demand)?;
+    let has_ended = || matches!(live.supervisor.open(), Ok(None));
+    let Some(missing) = missing_of(&drifts, has_ended).filter(|missing| *missing != known) else {
+        return Err(error);
+    };
+    containers.update_without(&name, demand, &missing)?;
+    note_missing(containerizer, &live.container, &known, &missing);
+    Ok(missing)
 }
 
 /// Sets limits again. A higher memory limit may be an earlier one that could not be lowered because of the usage: this

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use super::inspection_limits::InspectionLimits;
 use super::state::Entry;
-use super::{Containerizer, blocking};
+use super::{Containerizer, blocking, limit_drift};
 use crate::core::Input;
 use crate::failure::Failure;
 use crate::spec::volumes;
@@ -106,11 +106,13 @@ impl Containerizer {
         let given = volumes_requested.clone();
         let demand = live.demand;
         // The container already runs without these limits, which was logged.
-        let missing = applied.missing_limits.clone();
+        let known = applied.missing_limits.clone();
+        let (this, target) = (self.clone(), live.clone());
+        let limits_set = blocking(move || limit_drift::update(&this, &target, known));
+        applied.missing_limits = limits_set.await??;
         let asked = name.clone();
         let updated = blocking(move || {
             let (name, containers) = (asked, &inner.containers);
-            containers.update_without(&name, &demand, &missing)?;
             if !with_volumes {
                 return Ok(());
             }
@@ -119,7 +121,11 @@ impl Containerizer {
             let context = volumes::VolumeContext::new(settings, &live.run, &live.container);
             volumes::make_ready(settings, &further)?;
             let volumes_requested = volumes::of_resources(layout, &volumes_requested)?;
-            let owner = volumes::owner(&context, settings.user_switching.is_on())?;
+            // Only volumes need the sandbox, which may have been removed from outside.
+            let owner = match volumes_requested.is_empty() {
+                true => None,
+                false => volumes::owner(&context, settings.user_switching.is_on())?,
+            };
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
             volumes::change(
                 containers,

@@ -105,7 +105,7 @@ impl Host {
         Self::with_usable(Path::new("/proc"), privileged, unusable_cause)
     }
 
-    /// Detects the machine behind a given procfs.
+    /// Detects the machine behind a given procfs. All its trees count as usable.
     pub fn at(proc: &Path, privileged: bool) -> Result<Self, DetectError> {
         Self::with_usable(proc, privileged, |_| None)
     }

@@ -104,9 +104,6 @@ impl Containers {
         if groups.dirs.is_empty() {
             return Ok(Vec::new());
         }
-        if !groups.exist() {
-            return Err(ContainerError::Unknown(name.clone()));
-        }
         // The plan has all writes of a new group, and those that remove unwanted values: a quota, or idleness, whose group shows
         // another weight than the written one.
         let mut observed = Observed {

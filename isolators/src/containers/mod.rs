@@ -218,7 +218,11 @@ impl Containers {
             return Ok(());
         }
         if !groups.exist() {
-            return Err(ContainerError::Unknown(name.clone()));
+            // All groups were removed from outside, and the caller knows it.
+            return match missing.is_empty() {
+                true => Err(ContainerError::Unknown(name.clone())),
+                false => Ok(()),
+            };
         }
         let mut observed = Observed {
             cpu_ceiling_us: revocable::ceiling(&groups),

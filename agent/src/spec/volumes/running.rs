@@ -4,6 +4,7 @@
 //! point of a volume is that volume, or nothing. Blocking.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use meseta_isolators::mount_table::{Location, MountTable};
@@ -182,7 +183,11 @@ fn mounted(
     machine: &Machine,
 ) -> Result<Vec<Mounted>, Failure> {
     // The kernel lists mounts by paths without links.
-    let sandbox = sandbox.canonicalize();
+    let sandbox = match sandbox.canonicalize() {
+        // A removed sandbox contains no mount.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(sandbox.to_owned()),
+        found => found,
+    };
     let sandbox =
         sandbox.map_err(|error| Failure::new(format!("failed to find the sandbox: {error}")))?;
     let process = PathBuf::from(format!("/proc/{}", supervisor.pid));
