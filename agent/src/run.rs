@@ -39,7 +39,7 @@ pub(crate) use description::hostname_of;
 use description::{CAPABILITIES, agent_info};
 pub use error::RunError;
 pub(crate) use hierarchies::narrow;
-use opening::open;
+use opening::{OwnAddress, open};
 use serving::context;
 use start_wait::StartWait;
 
@@ -55,6 +55,7 @@ use crate::containerizer::{self, Containerizer};
 use crate::context::Context;
 use crate::core::{AgentCore, BootClock, Enforceable, ExitReason, Input, Options};
 use crate::descriptors;
+use crate::detect::Machine;
 use crate::directories::{RuntimeFolder, endpoint_path, publish_endpoint, remove_empty};
 use crate::disk_report::DiskReport;
 use crate::gc;
@@ -121,6 +122,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let advertised = advertised(&flags, address, &master);
     info!(%address, %advertised, "listening");
 
+    let Some(tokens) = start_wait.open_tokens(&flags, &layout).await? else {
+        return Ok(());
+    };
     let (handle, mailbox) = mailbox();
     let http_shutdown = CancellationToken::new();
     let context = context(
@@ -131,7 +135,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         advertised,
         start,
         (&http_shutdown, authentication),
-    )?;
+        tokens,
+    );
     if let Some(certificate) = &certificate {
         let watch = certificate
             .clone()
@@ -142,11 +147,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         .authentication
         .watch(tls::WATCH_INTERVAL, http_shutdown.clone());
     tokio::spawn(watch);
-    let scheme = if certificate.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let scheme = scheme_of(certificate.is_some());
     let serving = tokio::spawn(server::serve_with(
         listener,
         http::router(context.clone()),
@@ -200,6 +201,10 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     }
 }
 
+fn scheme_of(has_certificate: bool) -> &'static str {
+    if has_certificate { "https" } else { "http" }
+}
+
 /// The remains of an agent that has ended.
 struct Ended {
     outcome: Result<ExitReason, RunError>,
@@ -239,12 +244,14 @@ impl Node {
     ) -> Result<Option<Ended>, RunError> {
         let report = self.context.disk_report.clone();
         let start_wait = StartWait::new(self.layout.work_dir(), &stop.shutdown, report.clone());
-        let opening = open(&self.flags, &self.layout, &self.configuration);
+        let own_address = OwnAddress {
+            port: self.address.port(),
+        };
+        let opening = open(&self.flags, &self.layout, &self.configuration, own_address);
         let Some(opened) = start_wait.wait_for("read the records", opening).await else {
             return Ok(None);
         };
-        let mut opened = opened?;
-        opened.runtime_folder.note_port(self.address.port());
+        let opened = opened?;
         let runtime_dir = opened.runtime_folder.path().to_owned();
         let places = opened.store.volume_places();
         let rights = (opened.rights, opened.privileged);
@@ -252,7 +259,12 @@ impl Node {
         let containerizer = self.containerizer(containers, rights, places);
         let clock = Clock::new();
         let boot_clock = clock.boot_clock(&opened.boot);
-        let core = self.core(&opened.image, opened.enforceable, boot_clock)?;
+        let core = self.core(
+            &opened.image,
+            opened.machine,
+            opened.enforceable,
+            boot_clock,
+        )?;
         // The file exists only when the agent's start can no longer be refused.
         let work_dir = self.layout.work_dir().to_owned();
         let publishing = tokio::spawn(publish_endpoint(work_dir, self.scheme, self.address));
@@ -279,26 +291,19 @@ impl Node {
             clock,
         );
         let driving = tokio::spawn(service.run());
-        // Before any launch, so that a new sandbox is not mistaken for an old one.
-        gc::keep_those_of(&self.context.gc, &opened.image, &self.layout);
-        let collecting = tokio::spawn(self.context.gc.clone().run(opened.boot.clone()));
-        self.recover(opened.image, opened.boot, &containerizer)
-            .await?;
+        let endpoint = endpoint_path(self.layout.work_dir());
+        let recovering = self.recover(opened.image, &opened.boot, &containerizer, &start_wait);
+        if recovering.await?.is_none() {
+            // The process exits; the thread that waits for the disk is left behind.
+            driving.abort();
+            remove_in_time(endpoint);
+            return Ok(None);
+        }
+        let collecting = tokio::spawn(self.context.gc.clone().run(opened.boot));
 
         // Nothing can be launched before, even if the agent is registered; without a launcher the agent ends.
         let ready = containerizer.ready().await;
-        if ready.is_err() {
-            self.handle.tell(Input::Stop { kill_tasks: false }).await;
-        } else if self.flags.recover == Recover::Cleanup {
-            info!("killing the tasks of before, and ending");
-            self.handle.tell(Input::Stop { kill_tasks: true }).await;
-        } else if let Some(started) = self.started.take() {
-            // The receiver may be gone.
-            let _unsent = started.send(Health {
-                context: self.context.clone(),
-                master: self.flags.master.clone(),
-            });
-        }
+        self.begin(ready.is_ok()).await;
         let monitoring = tokio::spawn(monitor::run(
             containerizer.clone(),
             self.context.samples.clone(),
@@ -306,7 +311,6 @@ impl Node {
         ));
         let inspecting = tokio::spawn(inspection::run(containerizer.clone(), opened.watch));
         let stopping = self.stop_when(stop);
-        let endpoint = endpoint_path(self.layout.work_dir());
         let oversubscription = self.start_oversubscription();
         let reason = driving
             .await
@@ -372,13 +376,13 @@ impl Node {
     fn core(
         &self,
         image: &Image,
+        machine: Machine,
         enforceable: Enforceable,
         boot_clock: BootClock,
     ) -> Result<AgentCore, RunError> {
-        let work_dir = self.layout.work_dir();
         let resources = self
             .configuration
-            .resources_of_machine(work_dir, image.agent.as_ref())?;
+            .resources_of_machine(machine, image.agent.as_ref())?;
         let info = agent_info(
             &self.flags,
             &self.configuration,
@@ -433,16 +437,21 @@ impl Node {
     async fn recover(
         &self,
         image: Image,
-        boot: BootId,
+        boot: &BootId,
         containerizer: &Containerizer,
-    ) -> Result<(), RunError> {
-        let shared = containerizer.clone();
-        let recovering =
-            tokio::task::spawn_blocking(move || recover::recover(image, &boot, &shared));
-        let (recovery, adoptions) = recovering
-            .await
-            .map_err(|error| RunError::Internal(format!("recover: {error}")))?
-            .map_err(RunError::ListContainers)?;
+        start_wait: &StartWait,
+    ) -> Result<Option<()>, RunError> {
+        let (shared, boot) = (containerizer.clone(), boot.clone());
+        let (gc, layout) = (self.context.gc.clone(), self.layout.clone());
+        let recovering = tokio::task::spawn_blocking(move || {
+            // Before any launch, so that a new sandbox is not mistaken for an old one.
+            gc::keep_those_of(&gc, &image, &layout);
+            recover::recover(image, &boot, &shared)
+        });
+        let Some(recovered) = start_wait.join("recover containers", recovering).await? else {
+            return Ok(None);
+        };
+        let (recovery, adoptions) = recovered.map_err(RunError::ListContainers)?;
         let (adopted, orphans) = Adopted::enter(adoptions, containerizer);
         recover::remove_orphans(orphans, containerizer).await;
         self.context.recovered.store(true, Ordering::Release);
@@ -451,7 +460,23 @@ impl Node {
         let took = self.start.elapsed();
         let _ = self.context.recovery.set(took);
         info!(seconds = took.as_secs_f64(), "recovered");
-        Ok(())
+        Ok(Some(()))
+    }
+
+    /// Reports that the agent has started, or ends it: without a launcher, or after a cleanup.
+    async fn begin(&mut self, is_ready: bool) {
+        if !is_ready {
+            self.handle.tell(Input::Stop { kill_tasks: false }).await;
+        } else if self.flags.recover == Recover::Cleanup {
+            info!("killing the tasks of before, and ending");
+            self.handle.tell(Input::Stop { kill_tasks: true }).await;
+        } else if let Some(started) = self.started.take() {
+            // The receiver may be gone.
+            let _unsent = started.send(Health {
+                context: self.context.clone(),
+                master: self.flags.master.clone(),
+            });
+        }
     }
 
     /// Starts the loops of oversubscription.

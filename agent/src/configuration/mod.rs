@@ -92,11 +92,11 @@ impl Configuration {
     /// unless the agent had as many before.
     pub(crate) fn resources_of_machine(
         &self,
-        work_dir: &Path,
+        machine: Machine,
         before: Option<&AgentImage>,
     ) -> Result<Resources, ConfigurationError> {
         let (named, role) = (&self.named, &self.default_role);
-        let detected = complete(self.resources.clone(), named, Machine::read(work_dir), role);
+        let detected = complete(self.resources.clone(), named, machine, role);
         let record = before.and_then(|image| image.record.as_ref());
         let before = record.map(|record| convert::resources(&record.info.resources));
         match before {
@@ -294,7 +294,7 @@ mod tests {
         most.check_kinds(0).expect("as many as there may be");
         let more = read_with(RESOURCE_NAMES_MAX + 1);
         let folder = tempfile::tempdir().expect("a folder");
-        let started = more.resources_of_machine(folder.path(), None);
+        let started = more.resources_of_machine(Machine::read(folder.path()), None);
         let refused = started.expect_err("too many");
         // An agent that already has so many kinds can be restarted and upgraded.
         more.check_kinds(RESOURCE_NAMES_MAX + 1)
@@ -314,7 +314,8 @@ mod tests {
             let usual = ["agent", "--master=127.0.0.1:5050", "--default_role=ads"];
             let line = Line::try_parse_from(usual.iter().chain(given)).expect("flags");
             let configuration = read(&line.flags).expect("sound");
-            let all = configuration.resources_of_machine(folder.path(), None);
+            let machine = Machine::read(folder.path());
+            let all = configuration.resources_of_machine(machine, None);
             let all = all.expect("few kinds");
             for resource in all.iter() {
                 let is_ads = resource.reservation_role() == Some(&ads);

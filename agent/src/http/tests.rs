@@ -112,8 +112,8 @@ impl TestAgent {
             SocketAddr::from(([10, 0, 0, 1], 5051)),
             Instant::now(),
             (&CancellationToken::new(), authentication),
+            serving::executor_tokens(flags, &layout).expect("tokens"),
         );
-        let context = context.expect("a context");
         context.recovered.store(true, Ordering::Release);
         Self {
             context,

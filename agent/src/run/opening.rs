@@ -15,11 +15,17 @@ use crate::configuration::Configuration;
 use crate::configuration::flags::{Flags, Recover};
 use crate::configuration::isolation::{InspectionSettings, IsolationSettings, TaskRights};
 use crate::core::Enforceable;
+use crate::detect::Machine;
 use crate::directories::{RuntimeFolder, instance_of, runtime_dir};
 use crate::other_instances;
 
 /// Timeout from the launch request until exec.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The address of this agent.
+pub(super) struct OwnAddress {
+    pub(super) port: u16,
+}
 
 /// The state that the core needs before it can run.
 pub(super) struct Opened {
@@ -31,6 +37,8 @@ pub(super) struct Opened {
     pub(super) runtime_folder: RuntimeFolder,
     pub(super) boot: BootId,
     pub(super) containers: Containers,
+    /// The machine's resources, including its disk.
+    pub(super) machine: Machine,
     pub(super) enforceable: Enforceable,
     pub(super) privileged: bool,
     pub(super) rights: TaskRights,
@@ -41,10 +49,13 @@ pub(super) async fn open(
     flags: &Flags,
     layout: &Layout,
     configuration: &Configuration,
+    own_address: OwnAddress,
 ) -> Result<Opened, RunError> {
     let (flags, layout) = (flags.clone(), layout.clone());
     let isolation = configuration.isolation.clone();
-    let opening = tokio::task::spawn_blocking(move || open_blocking(&flags, &layout, &isolation));
+    let opening = tokio::task::spawn_blocking(move || {
+        open_blocking(&flags, &layout, &isolation, &own_address)
+    });
     opening
         .await
         .map_err(|error| RunError::Internal(format!("open the work directory: {error}")))?
@@ -54,6 +65,7 @@ fn open_blocking(
     flags: &Flags,
     layout: &Layout,
     settings: &IsolationSettings,
+    own_address: &OwnAddress,
 ) -> Result<Opened, RunError> {
     let store = Store::open(layout.clone());
     let mut image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
@@ -99,7 +111,7 @@ fn open_blocking(
     own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
     refuse_beside_left(flags, &runtime_dir, &instance)?;
     refuse_without_records(flags, layout, &image, &runtime_dir.join(&instance))?;
-    let runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance), layout.work_dir())?;
+    let mut runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance), layout.work_dir())?;
     let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
     let containers = Containers::open_with(
         host,
@@ -118,6 +130,7 @@ fn open_blocking(
         Vec::new(),
     )
     .map_err(|error| unusable(&error))?;
+    runtime_folder.note_port(own_address.port);
     // The writer makes these durable, and waits for a full disk. A start that fails before must find the old boot
     // again. Nothing is launched in this boot before its id is recorded.
     let first = first_writes(&mut image, &boot, instance);
@@ -128,6 +141,7 @@ fn open_blocking(
         runtime_folder,
         boot,
         containers,
+        machine: Machine::read(layout.work_dir()),
         enforceable,
         privileged,
         rights,

@@ -14,7 +14,7 @@ use meseta_daemon::verbosity::Verbosity;
 use meseta_proto::budget::{Budget, Shares};
 use meseta_resources::HostPort;
 
-use super::{RunError, gc_options};
+use super::gc_options;
 use crate::budgets::Budgets;
 use crate::byte_semaphore::ByteSemaphore;
 use crate::checkpoint::Layout;
@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::descriptors::DescriptorShares;
 use crate::disk_report::DiskReport;
 use crate::executor_connections::ExecutorConnections;
-use crate::executor_tokens::ExecutorTokens;
+use crate::executor_tokens::{ExecutorTokens, TokenError};
 use crate::gc::Gc;
 use crate::handle::Handle;
 use crate::link::outgoing::Dropped;
@@ -42,6 +42,19 @@ pub(super) fn connections_max(budgets: Budgets) -> usize {
     by_descriptors.min(budgets.connections_max())
 }
 
+/// The tokens that the agent gives to executors, if its flags ask for some. Blocks: the key may be a file of the work
+/// directory.
+pub(crate) fn executor_tokens(
+    flags: &Flags,
+    layout: &Layout,
+) -> Result<Option<ExecutorTokens>, TokenError> {
+    let key = flags.access.jwt_secret_key.as_deref();
+    let has_tokens = flags.access.authenticate_http_executors;
+    has_tokens
+        .then(|| ExecutorTokens::open(key, layout))
+        .transpose()
+}
+
 /// State shared by the handlers.
 pub(crate) fn context(
     (flags, budgets): (&Flags, Budgets),
@@ -51,12 +64,9 @@ pub(crate) fn context(
     advertised: SocketAddr,
     start: Instant,
     (shutdown, authentication): (&CancellationToken, Authentication),
-) -> Result<Arc<Context>, RunError> {
-    let key = flags.access.jwt_secret_key.as_deref();
-    let has_tokens = flags.access.authenticate_http_executors;
-    let tokens = has_tokens.then(|| ExecutorTokens::open(key, layout));
-    let tokens = tokens.transpose()?;
-    Ok(Arc::new(Context {
+    tokens: Option<ExecutorTokens>,
+) -> Arc<Context> {
+    Arc::new(Context {
         core,
         recovered: AtomicBool::new(false),
         samples: Samples::default(),
@@ -87,5 +97,5 @@ pub(crate) fn context(
         answers: Shares::new(Budget::new(budgets.answers()), CALLER_FLOOR_BYTES),
         file_reads: FileReads::new(budgets.downloads_max()),
         disk_report: DiskReport::default(),
-    }))
+    })
 }

@@ -12,10 +12,12 @@ use meseta_daemon::server::CancellationToken;
 use tokio::task::JoinHandle;
 use tracing::{error, warn};
 
-use super::RunError;
+use super::{RunError, serving};
 use crate::checkpoint::Layout;
+use crate::configuration::flags::Flags;
 use crate::directories;
 use crate::disk_report::DiskReport;
+use crate::executor_tokens::ExecutorTokens;
 
 /// The state that all waits of one start share.
 #[derive(Clone, Debug)]
@@ -40,6 +42,19 @@ impl StartWait {
         let taking = tokio::task::spawn_blocking(move || directories::take_work_dir(&work_dir));
         let taken = self.join("lock the work directory", taking).await?;
         Ok(taken.transpose()?)
+    }
+
+    /// Opens the tokens of executors, if the flags ask for some. Returns `None` if SIGTERM ends the agent before.
+    pub(super) async fn open_tokens(
+        &self,
+        flags: &Flags,
+        layout: &Layout,
+    ) -> Result<Option<Option<ExecutorTokens>>, RunError> {
+        let (flags, layout) = (flags.clone(), layout.clone());
+        let opening =
+            tokio::task::spawn_blocking(move || serving::executor_tokens(&flags, &layout));
+        let opened = self.join("read the key of executors' tokens", opening);
+        Ok(opened.await?.transpose()?)
     }
 
     /// Waits as [`Self::wait_for`] for a task that may block its own thread.

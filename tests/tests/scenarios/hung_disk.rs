@@ -21,7 +21,8 @@ meseta_tests::scenarios! {
         frozen_work_disk_delays_no_kill_and_is_reported;
     unless_dead_mount:
         dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse),
-        start_on_dead_mount_ends_on_sigterm;
+        start_on_dead_mount_ends_on_sigterm,
+        recovery_on_dead_mount_ends_on_sigterm;
     unless_nfs:
         dead_nfs_server_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
@@ -190,6 +191,18 @@ fn with_file(offer: &Value, id: &str, file: &Path) -> Value {
     task
 }
 
+/// The agent reports what its start waits for, and ends when it is told to.
+fn assert_start_waits_and_ends(agent: &mut Daemon, doing: &str) {
+    wait::eventually("the log names the disk", REPORT_MAX, || {
+        let text = "the start waits for the disk of the work directory";
+        let log = agent.log_text();
+        let is_report = |line: &str| line.contains(text) && line.contains(doing);
+        log.lines().any(is_report).then_some(())
+    });
+    let status = agent.terminate(PATIENCE);
+    assert!(status.success(), "{status}");
+}
+
 fn start_on_dead_mount_ends_on_sigterm() {
     let dir = tempfile::tempdir().expect("a directory");
     let work_dir = dir.path().join("agent");
@@ -202,12 +215,22 @@ fn start_on_dead_mount_ends_on_sigterm() {
         format!("--runtime_dir={}", runtime_dir.display()),
     ];
     let mut agent = Daemon::spawn_at("", &[], "agent", &work_dir, &flags);
-    wait::eventually("the log names the disk", REPORT_MAX, || {
-        let text = "the start waits for the disk of the work directory";
-        agent.log_text().contains(text).then_some(())
-    });
-    let status = agent.terminate(PATIENCE);
-    assert!(status.success(), "{status}");
+    assert_start_waits_and_ends(&mut agent, "lock the work directory");
+}
+
+/// The agent neither reported that its start hung after the records were read, nor ended on SIGTERM.
+fn recovery_on_dead_mount_ends_on_sigterm() {
+    let mut cluster = Cluster::default();
+    let runtime_dir = cluster.agent_dir(0).join("run");
+    let folders = std::fs::read_dir(&runtime_dir).expect("a directory");
+    let mut folders = folders
+        .flatten()
+        .map(|entry| entry.path().join("containers"));
+    let containers = folders.find(|folder| folder.is_dir()).expect("a directory");
+    cluster.agents[0].kill();
+    let _dead = DeadMount::fuse(&containers.join("left"));
+    cluster.respawn_agent(0);
+    assert_start_waits_and_ends(&mut cluster.agents[0], "recover containers");
 }
 
 fn mount_affects_its_own_users_alone(mount: fn(&Path) -> DeadMount) {
