@@ -3,7 +3,9 @@
 //! Agents share a runtime directory. Each has a folder in it, which it locks and into which it writes the name of its
 //! work directory. This module changes nothing, and skips folders that it cannot inspect.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -15,6 +17,9 @@ use crate::directories::{INSTANCE_LOCK, INSTANCE_PORT, INSTANCE_PREFIX};
 const INSTANCES_MAX: usize = 1_000;
 /// Bytes read of the name of a work directory.
 const NAME_BYTES_MAX: u64 = 4_096;
+
+/// The largest part of a process's environment that is read.
+const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
 
 /// Containers that another agent has left running.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +97,48 @@ fn left_in(folder: PathBuf) -> Option<Abandoned> {
     })
 }
 
+/// Returns work directories of other agents with the same endpoint in this network whose tasks run, each with the pid of a
+/// task. A task chooses its environment itself, so this justifies a warning only.
+pub(crate) fn tasks_at(proc: &Path, endpoint: &str, own_work_dir: &Path) -> BTreeMap<PathBuf, i32> {
+    let network = |process: &str| std::fs::read_link(proc.join(process).join("ns/net"));
+    let Ok(own_network) = network("self") else {
+        return BTreeMap::new();
+    };
+    let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let found = names.filter_map(|name| {
+        let pid: i32 = name.parse().ok()?;
+        let file = std::fs::File::open(proc.join(&name).join("environ")).ok()?;
+        let mut environment = Vec::new();
+        let mut limited = file.take(ENVIRONMENT_BYTES_MAX);
+        limited.read_to_end(&mut environment).ok()?;
+        let work_dir = work_dir_of_task(&environment, endpoint)?;
+        let is_own = is_same(&work_dir, own_work_dir) || network(&name).ok()? != own_network;
+        (!is_own).then_some((work_dir, pid))
+    });
+    found.collect()
+}
+
+/// Returns the work directory of the agent that launched the process with this environment, if it has this endpoint.
+fn work_dir_of_task(environment: &[u8], endpoint: &str) -> Option<PathBuf> {
+    let variable = |name: &str| {
+        let mut all = environment.split(|byte| *byte == 0);
+        all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    };
+    if variable("MESOS_AGENT_ENDPOINT")? != endpoint.as_bytes() {
+        return None;
+    }
+    let sandbox = Path::new(std::ffi::OsStr::from_bytes(variable("MESOS_DIRECTORY")?));
+    let mut above = sandbox.ancestors();
+    let sandboxes = above.find(|folder| folder.ends_with("slaves"))?;
+    sandboxes.parent().map(Path::to_owned)
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    one == other || real(one) == real(other)
+}
+
 #[cfg(test)]
 mod tests {
     use meseta_isolators::{BootId, ProcessIdentity};
@@ -106,6 +153,34 @@ mod tests {
             start_ticks: meseta_tests::kernel::start_time(pid).expect("we run"),
             boot_id: BootId::current().expect("a boot"),
         }
+    }
+
+    /// Without root the runtime directory is in the work directory: an agent with another work directory saw no old task.
+    #[test]
+    fn tasks_of_another_work_dir_at_the_same_endpoint_are_found() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [own, other] = ["own", "other"].map(|name| dir.path().join(name));
+        // No other test has this address.
+        let endpoint = format!("192.0.2.1:{}", std::process::id() % 60_000);
+        let started = |work_dir: &Path, endpoint: &str| {
+            let sandbox = work_dir.join("slaves/S0/frameworks/F/executors/e/runs/c");
+            let mut command = std::process::Command::new("sleep");
+            command.arg("600").env("MESOS_AGENT_ENDPOINT", endpoint);
+            let child = command.env("MESOS_DIRECTORY", sandbox).spawn();
+            child.expect("started")
+        };
+        let mut children = [
+            started(&own, &endpoint),
+            started(&other, "192.0.2.1:1"),
+            started(&other, &endpoint),
+        ];
+        let pid = i32::try_from(children[2].id()).expect("a pid");
+        let found = tasks_at(Path::new("/proc"), &endpoint, &own);
+        for child in &mut children {
+            child.kill().and_then(|()| child.wait()).expect("ended");
+        }
+        assert_eq!(found, BTreeMap::from([(other, pid)]));
+        assert_eq!(work_dir_of_task(b"MESOS_AGENT_ENDPOINT=a:1", "a:1"), None);
     }
 
     /// Regression: after a corrected configuration or a moved disk, the earlier tasks were reported lost, and continued

@@ -246,6 +246,7 @@ impl Node {
         let start_wait = StartWait::new(self.layout.work_dir(), &stop.shutdown, report.clone());
         let own_address = OwnAddress {
             port: self.address.port(),
+            endpoint: HostPort::from(self.advertised).to_string(),
         };
         let opening = open(&self.flags, &self.layout, &self.configuration, own_address);
         let Some(opened) = start_wait.wait_for("read the records", opening).await else {

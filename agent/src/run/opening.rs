@@ -25,6 +25,8 @@ const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The address of this agent.
 pub(super) struct OwnAddress {
     pub(super) port: u16,
+    /// The endpoint that the agent gives to its tasks.
+    pub(super) endpoint: String,
 }
 
 /// The state that the core needs before it can run.
@@ -110,6 +112,7 @@ fn open_blocking(
     let mut own = flags.access.files();
     own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
     refuse_beside_left(flags, &runtime_dir, &instance)?;
+    warn_of_earlier_tasks(own_address, layout);
     refuse_without_records(flags, layout, &image, &runtime_dir.join(&instance))?;
     let mut runtime_folder = RuntimeFolder::take(runtime_dir.join(&instance), layout.work_dir())?;
     let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
@@ -163,6 +166,19 @@ fn refuse_beside_left(flags: &Flags, runtime_dir: &Path, own: &str) -> Result<()
         warn!(folder = %left.folder.display(), containers = left.containers, "{}: {}", left.what(), left.cure());
     }
     Ok(())
+}
+
+/// Reports running tasks of an earlier agent whose runtime directory is elsewhere.
+fn warn_of_earlier_tasks(own_address: &OwnAddress, layout: &Layout) {
+    let endpoint = &own_address.endpoint;
+    let found = other_instances::tasks_at(Path::new("/proc"), endpoint, layout.work_dir());
+    for (work_dir, pid) in found {
+        warn!(
+            work_dir = %work_dir.display(), pid, endpoint,
+            "tasks of an agent that had this address and another --work_dir run on, and no agent keeps them: start an agent \
+             with that --work_dir, and with --recover=cleanup to end them"
+        );
+    }
 }
 
 /// Refuses the start if this work directory has no records of its running containers, since they would be destroyed as
