@@ -18,6 +18,8 @@ const INSTANCES_MAX: usize = 1_000;
 /// Bytes read of the name of a work directory.
 const NAME_BYTES_MAX: u64 = 4_096;
 
+/// Tasks of other work directories that are reported: a task can have any number of processes.
+const TASKS_MAX: usize = 16;
 /// The largest part of a process's environment that is read.
 const ENVIRONMENT_BYTES_MAX: u64 = 1 << 20;
 
@@ -116,7 +118,7 @@ pub(crate) fn tasks_at(proc: &Path, endpoint: &str, own_work_dir: &Path) -> BTre
         let is_own = is_same(&work_dir, own_work_dir) || network(&name).ok()? != own_network;
         (!is_own).then_some((work_dir, pid))
     });
-    found.collect()
+    found.take(TASKS_MAX).collect()
 }
 
 /// Returns the work directory of the agent that launched the process with this environment, if it has this endpoint.

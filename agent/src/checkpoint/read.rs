@@ -440,7 +440,7 @@ impl Reader<'_> {
         if contents.hole.is_some() {
             self.short_logs += 1;
         }
-        // An operator who has read of it once need not read of it at each start.
+        // Each hole is reported once, not at each start.
         if let Some(hole) = &contents.hole
             && !self.is_known(path, &hole.bytes)
         {
@@ -479,7 +479,7 @@ impl Reader<'_> {
         Ok(Some(entries))
     }
 
-    /// Whether an earlier start has reported this hole of a log.
+    /// Returns whether an earlier start has reported this hole of a log.
     fn is_known(&mut self, log: &Path, hole: &Range<usize>) -> bool {
         let note = hole_note(log);
         let read = self.retries.read(self.disk, || self.disk.read(&note));

@@ -91,7 +91,7 @@ impl Weakness {
             if !hardening.is_empty() {
                 weakness.slight.push(text(&hardening));
             }
-            // The others may limit tasks as well, but neither kill nor measure them as well.
+            // The remaining trees limit tasks, but kill and measure them less well.
             if !host.unusable.is_empty() && weakness.all().next().is_none() {
                 weakness.slight.push(unusable(host));
             }
@@ -121,11 +121,11 @@ fn reason(host: &Host) -> String {
 /// Cgroup trees that a message names.
 const TREES_NAMED: usize = 2;
 
-/// What gives the agent the machine's cgroups where others took them from it.
+/// The remedy in network namespaces and containers, which often have no cgroups.
 const IN_NAMESPACES: &str = "in a network namespace start the agent with `nsenter --net=/run/netns/NAME` instead of `ip netns \
                              exec`, and a container with `--privileged --cgroupns=host`";
 
-/// Trees in which no group can be made, and what changes that.
+/// Names the cgroup trees in which the agent can make no group, with the remedy.
 pub(super) fn unusable(host: &Host) -> String {
     let of = |cause: UnusableCause| {
         let trees = host.unusable.iter().filter(|tree| tree.cause == cause);

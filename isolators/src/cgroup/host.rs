@@ -212,7 +212,7 @@ impl Host {
     }
 }
 
-/// Why no group can be made in what is mounted as a cgroup tree.
+/// Returns the reason why the agent can make no group in a mounted cgroup tree.
 fn unusable_cause(mount: &Path) -> Option<UnusableCause> {
     let is_tree = |stat: rustix::fs::StatFs| CGROUP_MAGICS.contains(&(stat.f_type & 0xffff_ffff));
     if !rustix::fs::statfs(mount).is_ok_and(is_tree) {
