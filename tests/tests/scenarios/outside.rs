@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use meseta_tests::daemon::{self, free_port};
+use meseta_tests::executor;
 use meseta_tests::framework::task;
 use meseta_tests::small_disk::SmallDisk;
 use meseta_tests::{
@@ -21,6 +22,7 @@ use crate::enforcement::{is_container, standing_offer};
 meseta_tests::scenarios! {
     unless_root:
         processes_that_others_move_out_of_their_groups_end_with_their_task,
+        executors_without_sandbox_or_groups_end_when_told,
         a_supervisor_that_is_stopped_holds_up_no_kill_and_tells_its_end_later,
         a_launcher_that_is_stopped_is_replaced_and_keeps_no_agent_away,
         an_agent_that_is_killed_for_want_of_memory_loses_no_task,
@@ -139,6 +141,87 @@ fn processes_that_others_move_out_of_their_groups_end_with_their_task() {
     wait::eventually("all of them have ended", PATIENCE, || {
         let left: Vec<_> = moved.iter().filter(|one| one.is_alive()).collect();
         left.is_empty().then_some(())
+    });
+    nothing_is_left(&cluster);
+}
+
+/// Moves all processes of the containers out of their groups, and removes these groups.
+fn lose_groups(cluster: &Cluster) {
+    wait::eventually("all groups are removed", PATIENCE, || {
+        let groups = kernel::groups_below(&cluster.cgroups_root);
+        let is_within = |group: &&PathBuf| group.ancestors().any(is_container);
+        let of_containers: Vec<_> = groups.iter().filter(is_within).collect();
+        for pid in kernel::tasks_below(&cluster.cgroups_root) {
+            for root in roots() {
+                let _ = std::fs::write(root.join("cgroup.procs"), pid.to_string());
+            }
+        }
+        // The deepest come first.
+        for group in of_containers.iter().rev() {
+            let _ = std::fs::remove_dir(group);
+        }
+        of_containers.is_empty().then_some(())
+    });
+}
+
+fn executors_without_sandbox_or_groups_end_when_told() {
+    let mut cluster = Cluster::start(Setup {
+        agent_port: Some(free_port()),
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let offer = standing_offer(&mut framework);
+    let resources = task(&offer, "x", "", SMALL)["resources"].clone();
+    let ids = ["killed", "left"];
+    let tasks = ids.map(|id| {
+        let info = executor::info(id, &framework.id, &resources);
+        let mut task = task(&offer, id, "exec sleep 6000", SMALL);
+        executor::assign(&mut task, &info);
+        task
+    });
+    framework.launch(&offer, &tasks);
+    let executors = ids.map(|id| {
+        let status = framework.until_state(id, "TASK_RUNNING");
+        let pid = status["container_status"]["executor_pid"].as_i64();
+        Process::of(i32::try_from(pid.expect("a pid")).expect("a pid"))
+    });
+    let supervisors = executors.map(Process::parent);
+    let processes: Vec<_> = kernel::tasks_below(&cluster.cgroups_root)
+        .into_iter()
+        .filter_map(Process::find)
+        .collect();
+    assert!(processes.len() >= 4, "{processes:?}");
+    let sandboxes = cluster.agent_dir(0).join("slaves");
+    std::fs::remove_dir_all(&sandboxes).expect("removed");
+    lose_groups(&cluster);
+    // The executor is given more while its groups are lost.
+    let offer = standing_offer(&mut framework);
+    let mut more = task(&offer, "more", "exec sleep 6000", SMALL);
+    executor::assign(
+        &mut more,
+        &executor::info("left", &framework.id, &resources),
+    );
+    framework.launch(&offer, &[more]);
+    framework.until_state("more", "TASK_RUNNING");
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    assert!(executors.iter().all(|one| one.is_alive()), "{executors:?}");
+    let lost = "meseta_agent_limits_lost_total 2\n";
+    wait::eventually("the loss is reported", PATIENCE, || {
+        cluster
+            .agent()
+            .page("/metrics")
+            .text()
+            .contains(lost)
+            .then_some(())
+    });
+    framework.kill("killed");
+    framework.until_state("killed", "TASK_KILLED");
+    framework.teardown();
+    let all = processes.iter().chain(&supervisors).chain(&executors);
+    let all: Vec<_> = all.copied().collect();
+    wait::eventually("all of them have ended", PATIENCE, || {
+        all.iter().all(|one| !one.is_alive()).then_some(())
     });
     nothing_is_left(&cluster);
 }
