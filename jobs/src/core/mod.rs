@@ -9,7 +9,8 @@
 //!   are dealt with.
 //! - [`service`]: the plan of a service; [`decide`]: its execution; [`promotion`]: canaries.
 //! - [`demand`]: the tasks that want offers; [`roles`]: the roles whose offers the framework requests; [`launch`]: answers
-//!   to offers out of a [`pool`], with the [`next_ports`] of each agent; [`spread`]: agents that are not offered.
+//!   to offers out of a [`pool`], with the [`next_ports`] of each agent; [`spread`]: agents that are not offered;
+//!   [`give_way`]: offers that a gang gives back for jobs of other tenants.
 //! - [`seen_offers`]: remembered offers for a [`plan`]; [`why_not`] and [`quotas`]: the reasons why a job waits.
 //! - [`view`]: jobs for readers; [`lists`]: all jobs, one page at a time; [`tasks`]: the tasks of a job in two orders;
 //!   [`discovery`]: their addresses.
@@ -27,6 +28,7 @@ mod decide;
 mod demand;
 mod discovery;
 mod failure;
+mod give_way;
 mod input;
 mod job;
 mod kills;

@@ -8,6 +8,7 @@ use meseta_resources::{Moment, Now};
 
 use super::clock::Clock;
 use super::commands::JOBS_MAX;
+use super::give_way::Claims;
 use super::input::{Accept, Effect, Event, Input, Request};
 use super::job::{Job, Phase, Run, Task};
 use super::kills::{KILLS_MAX, Strays};
@@ -99,6 +100,7 @@ pub struct State {
     pub(super) collector: Option<Collector>,
     /// Gangs that held offers in vain, until they start or their jobs change.
     pub(super) resting: BTreeMap<String, Rest>,
+    pub(super) claims: Claims,
     pub(super) reconciler: Reconciler,
     pub(super) outbox: Outbox,
     pub(super) effects: Vec<Effect>,
@@ -192,6 +194,7 @@ impl State {
             resume: BTreeMap::new(),
             collector: None,
             resting: BTreeMap::new(),
+            claims: Claims::new(),
             reconciler: Reconciler::new(reconcile),
             outbox: Outbox::default(),
             effects: Vec::new(),
@@ -393,6 +396,7 @@ impl State {
         self.decide();
         self.press_kills();
         self.answer_offers();
+        self.give_way();
         self.ask_for_offers();
         if self.is_connected {
             while let Some(request) = self.reconciler.poll(self.moment) {

@@ -4,7 +4,7 @@ use meseta_proto::mesos::v1::{TaskId, TaskState, TaskStatus};
 
 use super::world::SLOTS;
 use super::*;
-use crate::spec::GANG_MAX;
+use crate::spec::{GANG_MAX, Gang};
 
 fn tasks_of(world: &World, name: &str) -> Vec<String> {
     let tasks = world.state.job(name).expect("a job").tasks;
@@ -326,5 +326,81 @@ fn gangs_of_which_no_task_fits_keep_no_gang_of_another_role_waiting() {
         seconds += 1;
         // Twice the time for which the gang holds offers.
         assert!(seconds < 60, "{:?}", world.state.collector);
+    }
+}
+
+/// A gang of one tenant kept the memory of all agents back for ten minutes. The job of another tenant, which was guaranteed
+/// CPUs, waited that long.
+#[test]
+fn gang_gives_back_an_offer_for_a_job_of_another_tenant() {
+    let mut world = World::new(1, 2);
+    let mut never = gang("never", 20);
+    never.gang = Some(Gang {
+        hold_at_most: Duration::from_secs(600),
+    });
+    submit(&mut world, never);
+    while world.deliver() {}
+    world.offer("a0", SLOTS);
+    world.offer("a1", SLOTS - 1);
+    while world.deliver() {}
+    assert!(world.state.collector.is_some());
+    let all = 2 * SLOTS - 1;
+    assert_eq!(world.offered(), all);
+    let small = |name: &str, role: &str| JobSpec {
+        role: role.to_owned(),
+        ..batch(name, 1)
+    };
+    // Jobs of its own tree are of its own tenant.
+    submit(&mut world, small("own", "r/below"));
+    wait(&mut world, 10);
+    assert_eq!(world.offered(), all);
+    submit(&mut world, small("other", "other"));
+    wait(&mut world, 5);
+    // The smaller one; the master offers it to the role that has less.
+    assert_eq!(world.offered(), SLOTS);
+    world.offer_in("other", "a1", SLOTS - 1);
+    while world.deliver() {}
+    world.sync();
+    assert_eq!(world.alive("other"), 1);
+    assert!(world.state.collector.is_some());
+}
+
+/// The master gives each offer back to the gang, as it does for a role with a guarantee.
+#[test]
+fn claims_in_vain_hinder_a_gang_rarely() {
+    let mut world = World::new(1, 2);
+    let mut never = gang("never", 20);
+    never.gang = Some(Gang {
+        hold_at_most: Duration::from_secs(600),
+    });
+    submit(&mut world, never);
+    let other = JobSpec {
+        role: "other".to_owned(),
+        ..batch("other", 1)
+    };
+    submit(&mut world, other);
+    while world.deliver() {}
+    let mut given_back = 0;
+    for _ in 0..1_000 {
+        for agent in ["a0", "a1"] {
+            if world.may_offer(agent) {
+                world.offer_in("r", agent, SLOTS);
+            }
+        }
+        while world.deliver() {}
+        let before = world.offered();
+        wait(&mut world, 1);
+        given_back += (before - world.offered()) / SLOTS;
+    }
+    // In 100 seconds.
+    assert!((3..=4).contains(&given_back), "{given_back}");
+}
+
+/// Lets tenths of a second pass.
+fn wait(world: &mut World, tenths: usize) {
+    for _ in 0..tenths {
+        world.pass(Duration::from_millis(100));
+        while world.deliver() {}
+        world.sync();
     }
 }
