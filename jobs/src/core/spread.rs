@@ -18,13 +18,13 @@ use crate::placement::{self, Offer, Place, Placed, SpreadValues, Why};
 use crate::spec::{JobSpec, Kind, Rule};
 
 /// The time for which tasks wait for an agent with other values, while they would fit elsewhere. A master offers each
-/// second, and a framework that holds offers gives them back in some seconds.
-const AWAITED_FOR: Duration = Duration::from_secs(10);
+/// second. A framework that holds offers gives them back in some seconds, and may get the next offer of the agent as well.
+const AWAITED_FOR: Duration = Duration::from_secs(20);
 /// The time for which a job waits in all, since it began to wait or placed its last task.
 const HELD_OUT_MAX: Duration = Duration::from_secs(60);
 /// The filter of offers declined meanwhile, so that a quota worth one agent visits all other agents in turn. The core
 /// revives all offers once a task was placed or the wait is over.
-pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(12);
+pub(super) const REFUSE_MEANWHILE: Duration = Duration::from_secs(22);
 /// Agents that are known. A cluster has 10,000 of them.
 const AGENTS_MAX: usize = 50_000;
 /// Values for which a job remembers the start of its wait.

@@ -189,6 +189,38 @@ fn spread_waits_for_agents_without_room() {
     assert_eq!(counts(&world), [1, 1, 1]);
 }
 
+/// Another framework held each offer for four seconds, and got the next offer of the agent as well.
+#[test]
+fn spread_waits_while_others_get_an_agent_several_times() {
+    let mut world = World::new(1, 3);
+    for agent in world.agents() {
+        world.racks.insert(agent.clone(), agent);
+    }
+    world.tell_agents(&BTreeMap::new());
+    while world.deliver() {}
+    submit(&mut world, spread(3));
+    for second in 0..17 {
+        let agent = match second {
+            16 => "a2",
+            second if second % 2 == 0 => "a0",
+            _ => "a1",
+        };
+        if world.may_offer(agent) {
+            world.offer_in("r", agent, 2);
+        }
+        while world.deliver() {}
+        world.sync();
+        world.pass(Duration::from_secs(1));
+        while world.deliver() {}
+        world.sync();
+        assert_eq!(
+            world.alive("web"),
+            [1, 2, 3][usize::from(second > 0) + usize::from(second == 16)]
+        );
+    }
+    assert_eq!(counts(&world), [1, 1, 1]);
+}
+
 #[test]
 fn uneven_job_says_what_was_not_offered() {
     let mut world = World::new(1, 4);
