@@ -19,6 +19,9 @@ pub const FRAMEWORKS_MAX: usize = 100_000;
 /// The number of registry mutations in flight; agents beyond it have to retry later.
 pub const PENDING_MUTATIONS_MAX: usize = 8_192;
 
+/// In which frameworks are expected to come back to a new master. Until then, it waits for their acknowledgements.
+pub(super) const FRAMEWORK_RETURN_TIME: Duration = Duration::from_secs(60);
+
 /// The time in which an agent with a lost connection reconnects: it waits up to 15 s between two tries, and a connect
 /// takes up to 10 s.
 const RECONNECT_TIME: Duration = Duration::from_secs(30);

@@ -48,6 +48,10 @@ impl MasterCore {
                 framework,
                 generation,
             } => self.failover_expired(&framework, generation),
+            Timer::Overdue {
+                framework,
+                generation,
+            } => self.framework_overdue(&framework, generation),
             Timer::Ping { agent, generation } => self.ping(&agent, generation),
             Timer::Reregister => {
                 self.reregister_timer = None;
@@ -92,6 +96,18 @@ impl MasterCore {
         if is_away && framework.generation == generation {
             self.remove_framework(id, RemovalReason::FailoverTimeout);
         }
+    }
+
+    /// Expects no acknowledgement any more of a framework that has not come back.
+    fn framework_overdue(&mut self, id: &FrameworkId, generation: u64) {
+        let Some(framework) = self.frameworks.get_mut(id) else {
+            return;
+        };
+        if framework.link != Link::Recovered || framework.generation != generation {
+            return;
+        }
+        framework.is_overdue = true;
+        self.recheck_drains_of(id);
     }
 
     /// Counts an unanswered ping and sends the next.

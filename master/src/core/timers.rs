@@ -28,6 +28,11 @@ pub(super) enum Timer {
         framework: FrameworkId,
         generation: u64,
     },
+    /// The framework has not come back to this master so far.
+    Overdue {
+        framework: FrameworkId,
+        generation: u64,
+    },
     /// A ping is due, and the last one should have been answered.
     Ping { agent: AgentId, generation: u64 },
     /// Agents of the previous master that have not come back are unreachable.
@@ -47,6 +52,7 @@ impl Timer {
     fn is_of_others(&self) -> bool {
         match self {
             Self::Failover { .. }
+            | Self::Overdue { .. }
             | Self::Reregister
             | Self::Offer { .. }
             | Self::InverseOffer { .. }

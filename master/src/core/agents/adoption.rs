@@ -16,6 +16,7 @@ use meseta_resources::{
 use prost::Message;
 
 use super::reported_budget::{Fit, ReportedBudget};
+use crate::core::config::FRAMEWORK_RETURN_TIME;
 use crate::core::master::MasterCore;
 use crate::core::state::agent::Agent;
 use crate::core::state::framework::{Capabilities, Framework, Link, Terms, valid_roles};
@@ -249,6 +250,13 @@ impl MasterCore {
                 generation: framework.generation,
             },
         ));
+        self.timers.set(
+            self.now.moment + FRAMEWORK_RETURN_TIME,
+            Timer::Overdue {
+                framework: id.clone(),
+                generation: framework.generation,
+            },
+        );
         self.frameworks.insert(id.clone(), framework);
         self.note_reported(id, is_expected);
         self.publish_framework(id, true);

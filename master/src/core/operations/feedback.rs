@@ -261,7 +261,7 @@ impl MasterCore {
     }
 
     /// The operations of a framework with ids after the given one, ordered by id.
-    fn named_operations_after(
+    pub(in crate::core) fn named_operations_after(
         &self,
         id: &FrameworkId,
         after: Option<&str>,

@@ -4,6 +4,7 @@
 //! if the operator requested that. Invariant: a deactivated agent is not offered until it is reactivated, across
 //! restarts of master and agent.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
@@ -15,7 +16,7 @@ use crate::core::answer::Answer;
 use crate::core::ids::ReplyId;
 use crate::core::master::MasterCore;
 use crate::core::state::deactivation::{Deactivation, Drain};
-use crate::core::state::framework::Link;
+use crate::core::state::framework::Framework;
 use crate::core::state::pending::{OperatorPending, Pending};
 use crate::core::state::persisted::Mutation;
 
@@ -256,18 +257,21 @@ impl MasterCore {
     pub(in crate::core) fn is_idle(&self, id: &AgentId) -> bool {
         let is_away = |framework: &FrameworkId| {
             let framework = self.frameworks.get(framework);
-            framework.is_some_and(|framework| framework.link == Link::Disconnected)
+            framework.is_some_and(Framework::is_away)
         };
         let agent = self.agents.get(id);
         agent.is_some_and(|agent| agent.is_idle(is_away))
     }
 
     /// Checks drains again after a framework disconnected, because its acknowledgements no longer delay them.
-    pub(in crate::core) fn recheck_drains_of(&mut self, framework: &FrameworkId) {
-        let Some(framework) = self.frameworks.get(framework) else {
+    pub(in crate::core) fn recheck_drains_of(&mut self, id: &FrameworkId) {
+        let Some(framework) = self.frameworks.get(id) else {
             return;
         };
-        let agents: Vec<AgentId> = framework.agents().keys().cloned().collect();
+        let of_operations = self.named_operations_after(id, None);
+        let of_operations = of_operations.map(|(_, (agent, _))| agent);
+        let agents = framework.agents().keys().chain(of_operations);
+        let agents: BTreeSet<AgentId> = agents.cloned().collect();
         for id in agents {
             if self.operator.deactivations.is_draining(&id) {
                 self.agents.watch(&id);

@@ -14,7 +14,7 @@ use meseta_resources::{
 };
 
 use super::inverse_offers;
-use super::operation::OperationTable;
+use super::operation::{OperationRecord, OperationTable, is_over};
 use super::operation_usage::OperationUsage;
 use super::resource_size::{decoded_bytes, reserved_bytes};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable, is_terminal};
@@ -310,12 +310,19 @@ impl Agent {
         }
     }
 
-    /// Returns true if no task runs here and no connected framework has a final status to acknowledge: a disconnected
-    /// framework acknowledges nothing. An executor without tasks may stay as long as its framework likes.
+    /// Returns true if no task runs here, no operation is under way, and no connected framework has a final status to
+    /// acknowledge: a disconnected framework acknowledges nothing. An executor without tasks may stay as long as its framework
+    /// likes.
     #[must_use]
     pub(in crate::core) fn is_idle(&self, is_away: impl Fn(&FrameworkId) -> bool) -> bool {
         let mut tasks = self.tasks.values();
-        self.operations.is_empty()
+        let mut operations = self.operations.values();
+        // The master acknowledges those of nobody.
+        let is_unread = |operation: &OperationRecord| {
+            let owner = operation.framework_id.as_ref();
+            is_over(operation.state()) && owner.is_some_and(&is_away)
+        };
+        operations.all(|operation| is_unread(operation))
             && tasks.all(|task| is_terminal(task.state) && is_away(&task.framework_id))
     }
 

@@ -93,6 +93,8 @@ pub(in crate::core) struct Framework {
     pub generation: u64,
     /// The agent that reported the framework, if the framework is known only from that report.
     pub(in crate::core) told_by: Option<AgentId>,
+    /// It has not come back to this master for [`FRAMEWORK_RETURN_TIME`](crate::core::config::FRAMEWORK_RETURN_TIME).
+    pub(in crate::core) is_overdue: bool,
     /// The timer that ends the framework while it is disconnected.
     pub(in crate::core) failover: Option<TimerKey>,
     /// The registration times since the Unix epoch.
@@ -125,6 +127,7 @@ impl Framework {
             approver: Approver::default(),
             generation: 0,
             told_by: None,
+            is_overdue: false,
             failover: None,
             registered,
             reregistered: None,
@@ -149,6 +152,16 @@ impl Framework {
         match &self.link {
             Link::Subscribed { connection, .. } => Some(*connection),
             Link::Disconnected | Link::Recovered => None,
+        }
+    }
+
+    /// Whether nobody acknowledges for it. A framework that a new master has just heard of may be on its way back.
+    #[must_use]
+    pub(in crate::core) fn is_away(&self) -> bool {
+        match self.link {
+            Link::Subscribed { .. } => false,
+            Link::Disconnected => true,
+            Link::Recovered => self.is_overdue,
         }
     }
 

@@ -97,7 +97,7 @@ fn shrink(volume: &Resource, units: u64) -> Message {
     })
 }
 
-fn named(mut message: Message, id: &str) -> Message {
+pub(super) fn named(mut message: Message, id: &str) -> Message {
     message.id = Some(v1::OperationId {
         value: id.to_owned(),
     });
@@ -149,7 +149,12 @@ impl World {
         self.agent_that_says(register_capable(port, resources))
     }
 
-    fn do_all(&mut self, scheduler: &Scheduler, offer: &v1::Offer, operations: Vec<Message>) {
+    pub(super) fn do_all(
+        &mut self,
+        scheduler: &Scheduler,
+        offer: &v1::Offer,
+        operations: Vec<Message>,
+    ) {
         self.call_accepted(scheduler, with_operations(&[offer], operations, 0.0));
     }
 

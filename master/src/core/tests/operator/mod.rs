@@ -1,5 +1,6 @@
 //! Changes by operators, and their answers.
 
+mod drains;
 mod events;
 pub(super) mod maintenance;
 mod operations;
