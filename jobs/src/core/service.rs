@@ -127,6 +127,12 @@ impl<'a> Planner<'a> {
         task.record.unreachable.is_some() && self.job.is_bound(task)
     }
 
+    /// Whether an instance without a task has a volume whose agent is not offered.
+    fn is_volume_away(&self, wanted: &Wanted) -> bool {
+        let volume = self.job.volume_of(wanted);
+        volume.is_some_and(|volume| volume.obstacle.is_none() && !volume.record.is_unsettled())
+    }
+
     /// Whether a replacement on another agent is to come for a task of the target.
     fn moves(&self, task: &Task) -> bool {
         let moving = &self.job.record.moving;
@@ -360,10 +366,12 @@ impl<'a> Planner<'a> {
             let mut old = index.old.iter();
             is_coming || old.any(|task| task.killing.is_some() && !self.is_away(task))
         };
-        let is_still = self.plan.kills.is_empty() && self.plan.wanted.is_empty();
+        let wanted = &self.plan.wanted;
+        let is_still =
+            self.plan.kills.is_empty() && wanted.iter().all(|one| self.is_volume_away(one));
         let mut tasks = self.job.tasks.values();
         self.plan.waits_for_agent = is_still
-            && tasks.any(|task| self.is_away(task))
+            && (!wanted.is_empty() || tasks.any(|task| self.is_away(task)))
             && !self.indexes.iter().any(|(_, index)| is_in_flight(index));
     }
 

@@ -44,15 +44,18 @@ pub(super) fn report(world: &mut World, id: &str, state: TaskState) {
 }
 
 #[test]
-fn replaced_run_on_a_lost_agent_does_not_block_the_schedule() {
-    let mut world = World::new(1, 3);
-    world.success_in_ten = 10;
-    submit(&mut world, cron(Overlap::Replace));
-    world.pass(Duration::from_secs(41));
-    let id = start_only_task(&mut world, "nightly");
-    lose_agent_of(&mut world, &id);
-    world.calm(HALF_AN_HOUR, None);
-    assert!(world.successes.len() >= 25, "{}", world.successes.len());
+fn run_on_a_lost_agent_does_not_block_the_schedule() {
+    for overlap in [Overlap::Replace, Overlap::Allow] {
+        let mut world = World::new(1, 3);
+        world.success_in_ten = 10;
+        submit(&mut world, cron(overlap));
+        world.pass(Duration::from_secs(41));
+        let id = start_only_task(&mut world, "nightly");
+        lose_agent_of(&mut world, &id);
+        world.calm(HALF_AN_HOUR, None);
+        let successes = world.successes.len();
+        assert!(successes >= 25, "{overlap:?}: {successes}");
+    }
 }
 
 #[test]
@@ -151,7 +154,11 @@ fn versions_of(world: &World) -> Vec<u64> {
 /// rollback fails.
 #[test]
 fn update_with_volumes_survives_a_lost_agent() {
-    for (max_unavailable, goes_back) in [(1, false), (2, false), (2, true)] {
+    let limits = [(1, false), (2, false), (2, true)];
+    let cases = limits
+        .into_iter()
+        .flat_map(|limit| [(limit, false), (limit, true)]);
+    for ((max_unavailable, goes_back), has_ended) in cases {
         let mut world = World::new(1, 5);
         let spec = spread_out(4, max_unavailable);
         submit(&mut world, spec.clone());
@@ -160,6 +167,10 @@ fn update_with_volumes_survives_a_lost_agent() {
         let tasks = world.state.job("web").unwrap().tasks.unwrap();
         let last = tasks.into_iter().find(|task| task.index == 3).unwrap();
         lose_agent_of(&mut world, &last.task_id);
+        if has_ended {
+            // Its volume is still there.
+            report(&mut world, &last.task_id, TaskState::TaskFailed);
+        }
         world.calm(60, None);
         submit(&mut world, changed(&spec, "another"));
         // A time much longer than the deadline of the update.
