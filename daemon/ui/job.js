@@ -195,6 +195,16 @@ function changes(at, job, history, withVolumes) {
         return until(at, (now) => now.version === Number(version) && isSettled(now), `Done: version ${version} runs.`);
       },
     },
+    job.state !== "stopped" && job.state !== "stopping" && !job.update && {
+      id: "rebalance", title: "Rebalance", fields: [], command: () => `meseta job rebalance ${name}`,
+      asks: () => `Move instances of ${job.name} until they are spread as evenly as the agents allow?`, verb: "Rebalance",
+      run: async () => {
+        await change("rebalance", {});
+        const { events } = await get(`${at}/history`);
+        const last = events.filter((event) => event.text.startsWith("to be rebalanced: ")).pop();
+        return last ? `Taken: ${last.text.slice("to be rebalanced: ".length)}.` : "Taken by the scheduler.";
+      },
+    },
     withVolumes.length > 0 && {
       id: "release", title: "Destroy a volume",
       fields: [{ name: "index", label: "Index", choices: withVolumes }],

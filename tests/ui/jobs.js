@@ -137,6 +137,24 @@ export async function jobsAreChanged(page, cluster) {
   assert.equal((await job()).state, "stopped");
 }
 
+/** Instances of a job that is spread are moved by a form; of others, which never move, there is no such form. */
+export async function rebalanced(page, cluster) {
+  await cluster.submit({
+    name: "wide", role: "ads", count: 2, task: { command: "exec sleep 100000" }, resources: small, constraints: [{ attribute: "rack", spread: true }],
+  });
+  await eventually("the instances", async () => (await cluster.jobs("jobs/wide")).state === "healthy", 60);
+  await page.goto(`http://${cluster.scheduler}/#/job/shop`);
+  await page.locator("#form-stop").waitFor();
+  assert.equal(await page.locator("#form-rebalance").count(), 0);
+  await page.goto(`http://${cluster.scheduler}/#/job/wide`);
+  const form = page.locator("#form-rebalance");
+  await form.waitFor();
+  assert.ok((await form.locator("code").first().textContent()).includes("meseta job rebalance wide"));
+  await change(page, "rebalance", "Rebalance", /^Taken: .*(moves?|allow)\.$/);
+  const { events } = await cluster.jobs("jobs/wide/history");
+  assert.ok(events.some((event) => event.text.startsWith("to be rebalanced: ")), JSON.stringify(events));
+}
+
 /** The volume of an instance is shown, and destroyed by a form; then the instance has another one. */
 export async function volumes(page, cluster) {
   const volume = { size: "16MB", path: "data" };

@@ -13,7 +13,7 @@ import { OPTIONS, breaking, problems, rowsOf, watch } from "./browser.js";
 import { Cluster, FAILING, LAST_LINE, Schedulers, eventually } from "./cluster.js";
 import { brokenStream, goneForGood, lastTasks, lateAnswers, lostAgents, nextLeader, oddAnswers, outcomes, silentStream } from "./failures.js";
 import {
-  changedQuestion, everyReason, fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, manyInstances, oneJob, schedulerGoneForGood, volumes, whyItWaits,
+  changedQuestion, everyReason, fillJobs, fromJobToLog, jobEvents, jobsAreChanged, jobsEqualTheApi, manyInstances, oneJob, rebalanced, schedulerGoneForGood, volumes, whyItWaits,
 } from "./jobs.js";
 
 const PICTURES = path.resolve(import.meta.dirname, "../../docs/page");
@@ -497,6 +497,7 @@ try {
   await step("Jobs equal the API", jobs);
   await step("from a failing job to the last line of its stderr in two clicks", () => fromJobToLog(page, cluster));
   await step("a job equals the API and is scaled, restarted, reverted and stopped by forms", job);
+  await step("a job that is spread is rebalanced by a form", () => rebalanced(page, cluster));
   await step("what keeps a job waiting is said as the API says it", () => whyItWaits(page, cluster));
   await step("what happens to jobs comes live", () => jobEvents(page, cluster));
   await step("a volume of a job is shown, and destroyed by a form", () => volumes(page, cluster));
