@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A whole Mesos framework over HTTP and JSON, with nothing but Python's standard library.
+"""A complete Mesos framework over HTTP and JSON, with Python's standard library only.
 
     docs/examples/framework.py 127.0.0.1:5050 'echo hello'
 
 Runs one command as a task, acknowledges its updates, reconciles after a lost stream, and exits
-with 0 when the task finished.
+with 0 when the task has finished.
 """
 import http.client
 import json
@@ -27,7 +27,7 @@ class Framework:
         self.launched = False
 
     def post(self, call, headers=()):
-        """Sends a call on a connection of its own; the stream keeps the other one."""
+        """Sends a call on a separate connection; the event stream has its own connection."""
         connection = http.client.HTTPConnection(self.master, timeout=75)
         all_headers = {"Content-Type": "application/json", "Accept": "application/json"}
         connection.request("POST", API, json.dumps(call), dict(all_headers, **dict(headers)))
@@ -51,14 +51,14 @@ class Framework:
             sys.exit("SUBSCRIBE: %d %s" % (response.status, response.read().decode()))
         self.stream_id = response.headers["Mesos-Stream-Id"]
         while True:
-            # RecordIO: the record's length in decimal, a line feed, the record.
+            # RecordIO: the length of the record in decimal, a line feed, then the record.
             length = response.readline()
             if not length:
                 return
             yield json.loads(response.read(int(length)))
 
     def handle(self, event):
-        """Reacts to an event; the task's final state when it was that."""
+        """Reacts to an event, and returns the state of the task if the task has ended."""
         kind = event["type"]
         if kind == "SUBSCRIBED":
             self.info["id"] = event["subscribed"]["framework_id"]

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A whole Mesos framework with nothing but curl and the tools of any system.
+# A complete Mesos framework with curl and the standard tools of any system.
 #
 #     docs/examples/framework.sh 127.0.0.1:5050 'echo hello'
 #
-# Runs one command as a task, acknowledges its updates, and exits with 0 when the task finished. For
-# reading and trying; it looks into JSON with sed, which no program should.
+# Runs one command as a task, acknowledges its updates, and exits with 0 when the task has finished.
+# This script is for reading and trying. It parses JSON with sed: do not do this in a real program.
 set -euo pipefail
 
 master=$1 command=$2
@@ -13,14 +13,14 @@ dir=$(mktemp -d)
 trap 'kill "$stream" 2>/dev/null || true; rm -rf "$dir"' EXIT
 json='Content-Type: application/json'
 
-# SUBSCRIBE: the answer is a stream that stays open. Its headers name the stream, and every other
-# call has to name it, too.
+# SUBSCRIBE: the answer is a stream that stays open. The headers of the answer contain the id of the
+# stream, and every other call has to send this id.
 curl -sN -D "$dir/headers" -H "$json" -d '{"type": "SUBSCRIBE", "subscribe": {"framework_info":
   {"user": "root", "name": "curl", "role": "dev", "failover_timeout": 60}}}' "$api" >"$dir/events" &
 stream=$!
 
-# Prints the first event that holds a text, from byte $2 of the stream on, once it is there. An event
-# is a record: its length in decimal, a line feed, the JSON; no line feed is ever inside the JSON.
+# Waits for the first event with the text $1, from byte $2 of the stream on, and prints this event. An
+# event is a record: its length in decimal, a line feed, the JSON. The JSON contains no line feed.
 event() {
   for _ in $(seq 300); do
     if tail -c "+$2" "$dir/events" 2>/dev/null | tr '\n' ' ' | grep -o '{"type.*' |
@@ -35,10 +35,10 @@ event() {
   exit 1
 }
 
-# The value of "KEY":{"value":"..."} or "KEY":"..." in an event.
+# Prints the value of "KEY":{"value":"..."} or "KEY":"..." in an event.
 field() { sed -E "s/.*\"$1\":(\{\"value\":)?\"([^\"]*)\".*/\2/"; }
 
-# Sends a call that must be taken: 202, no body.
+# Sends a call, and exits unless the master accepts it (202, no body).
 call() {
   status=$(curl -s -o "$dir/answer" -w '%{http_code}' -H "$json" -H "Mesos-Stream-Id: $stream_id" \
     -d "{\"framework_id\": {\"value\": \"$framework\"}, $1}" "$api")
@@ -62,7 +62,7 @@ call "\"type\": \"ACCEPT\", \"accept\": {\"offer_ids\": [{\"value\": \"$offer_id
   [{\"type\": \"LAUNCH\", \"launch\": {\"task_infos\": [$task]}}]}"
 call '"type": "SUPPRESS"'
 
-# Every update with a uuid comes again until it is acknowledged.
+# An update with a uuid comes again and again until the framework acknowledges this update.
 seen=1
 while true; do
   update=$(event '"type":"UPDATE".*"uuid"' "$seen")

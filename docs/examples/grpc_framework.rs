@@ -1,8 +1,8 @@
-//! A whole framework over gRPC: the messages of the Mesos HTTP API, typed errors, one connection.
+//! A complete framework over gRPC, with the messages of the Mesos HTTP API, typed errors and one connection.
 //!
 //! `cargo run -p meseta-tests --example grpc_framework -- 127.0.0.1:5050 'echo hello'` runs one
-//! command as a task, acknowledges its updates and ends with 0 when the task finished. Of several masters, with
-//! commas between, it keeps to the one that leads.
+//! command as a task, acknowledges its updates and exits with 0 when the task has finished. The
+//! first argument may list several masters, separated by commas; the framework finds the leader.
 #![expect(
     clippy::disallowed_macros,
     reason = "a program of its own, whose runtime is the usual one"
@@ -21,12 +21,12 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Response, Streaming};
 
-/// Before it is given up; with the pauses between, this is more than a minute.
+/// Maximum number of attempts to subscribe. With the pauses between, they take more than a minute.
 const ATTEMPTS_MAX: usize = 100;
 
 struct Framework {
     client: SchedulerClient<Channel>,
-    /// Names the stream; every call carries it.
+    /// The id of the event stream, which every call carries.
     stream_id: MetadataValue<Ascii>,
     id: Option<mesos::FrameworkId>,
     command: String,
@@ -50,7 +50,7 @@ impl Framework {
         Ok(())
     }
 
-    /// Reacts to an event; the task's state when it has ended.
+    /// Reacts to an event, and returns the task's state if the task has ended.
     async fn handle(&mut self, event: Event) -> anyhow::Result<Option<TaskState>> {
         if let Some(error) = event.error {
             bail!("the master ended the subscription: {}", error.message);
@@ -137,7 +137,7 @@ impl Framework {
     }
 }
 
-/// Subscribes at the master that leads, once there is one: a follower refuses, and names the leader.
+/// Subscribes at the leading master, and waits until a master leads. A follower refuses and names the leader.
 async fn subscribe(
     search: &mut MasterSearch,
     framework_info: &mesos::FrameworkInfo,
@@ -175,7 +175,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         user: "root".to_owned(),
         name: "grpc".to_owned(),
         role: Some("dev".to_owned()),
-        // So that the task goes on when the master ends and this subscribes again.
+        // If the master ends, the task runs on while this framework subscribes again.
         failover_timeout: Some(60.0),
         ..mesos::FrameworkInfo::default()
     };

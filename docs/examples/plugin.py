@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A resource estimator and a QoS controller for meseta, in Python.
+"""A resource estimator and a QoS controller for Meseta, in Python.
 
     pip install grpcio grpcio-tools
     plugin.py --proto=proto/proto --socket=/run/plugin.sock [--share=0.5] [--load=8]
     meseta agent --resource_estimator=unix:///run/plugin.sock --qos_controller=unix:///run/plugin.sock
 
-Oversubscribes a share of what regular executors were allocated in cpus, and evicts every executor with
-revocable cpus while the load of five minutes is above a threshold.
+The estimator oversubscribes a share of the CPUs that are allocated to regular executors. The controller evicts
+every executor with revocable CPUs while the five-minute load is above a threshold.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-//! A resource estimator and a QoS controller in a process of their own:
+//! A resource estimator and a QoS controller in a separate process:
 //! `plugin --socket=/run/plugin.sock [--share=0.5] [--load=8]`.
 //!
-//! Oversubscribes a share of what regular executors were allocated in cpus, and evicts every executor that
-//! borrowed while the load of five minutes is above a threshold. To be used as
+//! The estimator oversubscribes a share of the CPUs that are allocated to regular executors. The controller evicts
+//! every executor with revocable CPUs while the five-minute load is above a threshold. Start the agent with
 //! `meseta agent --resource_estimator=unix:///run/plugin.sock --qos_controller=unix:///run/plugin.sock`.
 #![expect(
     clippy::disallowed_macros,
@@ -28,7 +28,7 @@ struct Plugin {
     load: f64,
 }
 
-/// Cpus in a list of resources, revocable or not.
+/// Returns the CPUs in a list of resources: either the revocable or the regular CPUs.
 fn cpus(resources: &[pb::Resource], revocable: bool) -> f64 {
     let wanted = |one: &&pb::Resource| one.name == "cpus" && one.revocable.is_some() == revocable;
     let scalars = resources.iter().filter(wanted).filter_map(|one| one.scalar);
