@@ -14,7 +14,7 @@ use meseta_proto::mesos::v1::agent::response::Type as Answer;
 
 use super::routes::Permitted;
 use super::statistics::{container_status, sampled};
-use super::{Reply, containers, files, read_call};
+use super::{Reply, attach_input, containers, files, read_call};
 use crate::context::Context;
 use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot};
 use crate::monitor::statistics::resource_statistics;
@@ -26,7 +26,7 @@ pub(super) async fn call(permitted: Permitted) -> Result<Reply, Reply> {
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let streams = request.headers().get(http::header::CONTENT_TYPE);
     if streams.is_some_and(|kind| kind == MediaType::RecordIo.as_str()) {
-        return containers::attach_input(context, caller, request).await;
+        return attach_input::attach_input(context, caller, request).await;
     }
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;

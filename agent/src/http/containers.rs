@@ -2,49 +2,41 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use bytes::Bytes;
 use http::header::ACCEPT;
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::BodyExt as _;
+use http::{HeaderMap, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::Caller;
-use meseta_daemon::body::{BodyError, Encoding, MinRate};
 use meseta_daemon::server::stream_body;
 use meseta_isolators::ContainerName;
-use meseta_proto::budget::{Charge, Exhausted};
-use meseta_proto::media::{self, Accept, MESSAGE_ACCEPT, MESSAGE_CONTENT_TYPE, MediaType};
+use meseta_proto::media::{self, Accept, MESSAGE_ACCEPT, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::process_io;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
-use meseta_proto::recordio::Decoder;
 use meseta_resources::ContainerId;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
+use super::Reply;
 use super::container_rights::{authorize, authorize_launch, look_up};
-use super::{Reply, undecodable};
 use crate::containerizer::Containerizer;
 use crate::context::{Context, Unavailable};
 use crate::core::{LaunchPlan, Snapshot, Subject, volumes_among};
 use crate::nested::output::{OutputReceiver, Stream};
 use crate::nested::terminal::WindowSize;
-use crate::nested::{Attached, Found, NestedError, Reader, SIGKILL};
+use crate::nested::{Found, NestedError, Reader, SIGKILL};
 
-/// Largest record of an input stream, if calls may be as large.
-const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Records of output that wait for their connection.
 const RECORDS_MAX: usize = 1;
 /// Mesos's message for a container without a terminal, which its command line searches for.
 const NO_SWITCHBOARD: &str = "I/O switchboard server was disabled for this container";
 
-fn bad(text: &str) -> Reply {
+pub(super) fn bad(text: &str) -> Reply {
     Reply::text(StatusCode::BAD_REQUEST, text)
 }
 
-fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
+pub(super) fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
     match error {
         NestedError::Unknown => {
             let text = format!("Container {} cannot be found", full_name(id));
@@ -68,7 +60,7 @@ fn full_name(id: &pb::ContainerId) -> String {
     }
 }
 
-fn checked(id: &pb::ContainerId) -> Result<ContainerId, Reply> {
+pub(super) fn checked(id: &pb::ContainerId) -> Result<ContainerId, Reply> {
     ContainerId::try_from(id).map_err(|_| bad("'container_id' contains invalid characters"))
 }
 
@@ -113,7 +105,7 @@ fn terminal(request: &NestedRequest) -> Option<Option<WindowSize>> {
 }
 
 /// Converts a window size; values beyond the kernel's range become its maximum.
-fn window_size(size: pb::tty_info::WindowSize) -> WindowSize {
+pub(super) fn window_size(size: pb::tty_info::WindowSize) -> WindowSize {
     let cells = |count| u16::try_from(count).unwrap_or(u16::MAX);
     WindowSize {
         rows: cells(size.rows),
@@ -201,7 +193,7 @@ fn plan_of(
 }
 
 /// Looks up a container by id, and authorizes the action.
-async fn looked_up(
+pub(super) async fn looked_up(
     context: &Context,
     caller: &Caller,
     kind: Type,
@@ -441,138 +433,4 @@ fn data(stream: Stream, bytes: &Bytes) -> api::ProcessIo {
         }),
         ..api::ProcessIo::default()
     }
-}
-
-/// ATTACH_CONTAINER_INPUT: a stream of records; the first names the container.
-pub(super) async fn attach_input(
-    context: &Arc<Context>,
-    caller: &Caller,
-    request: Request<Body>,
-) -> Result<Reply, Reply> {
-    let headers = request.headers();
-    let media = headers
-        .get(MESSAGE_CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .and_then(MediaType::parse)
-        .filter(|media| MediaType::MESSAGES.contains(media))
-        .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
-    if Encoding::of(headers) != Ok(Encoding::Identity) {
-        let text = "Expecting no 'Content-Encoding': a stream of records is taken as it is";
-        return Err(Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
-    }
-    let mut body = request.into_body();
-    let record_bytes_max = RECORD_BYTES_MAX.min(context.budgets.call_bytes_max());
-    let mut decoder = Decoder::new(record_bytes_max);
-    let budget = context.body_of(caller);
-    let mut charge: Option<Charge> = None;
-    let mut attached: Option<(pb::ContainerId, Attached)> = None;
-    // A client that attaches input may pause, but not before the first record, nor in the middle of one.
-    let mut min_rate = Some(MinRate::new(Instant::now()));
-    loop {
-        // A command that does not read its input is not the client's fault.
-        if let Some(min_rate) = &mut min_rate {
-            min_rate.resume(Instant::now());
-        }
-        let frame = tokio::select! {
-            frame = body.frame() => frame,
-            () = ended(attached.as_ref()) => break,
-            () = too_slow(min_rate) => return Err(slow()),
-        };
-        let Some(frame) = frame else {
-            break;
-        };
-        let frame = frame.map_err(|_| bad("The body could not be read"))?;
-        if let Some(bytes) = frame.data_ref() {
-            // Bytes of an incomplete record.
-            let more = bytes.len();
-            match &mut charge {
-                Some(charge) => charge.grow(more).map_err(no_memory)?,
-                None => charge = Some(budget.charge(more).map_err(no_memory)?),
-            }
-            decoder.push(bytes);
-            let min_rate = min_rate.get_or_insert_with(|| MinRate::new(Instant::now()));
-            min_rate.add(bytes.len());
-            min_rate.rest(Instant::now());
-        }
-        let mut has_taken = false;
-        while let Some(record) = decoder
-            .next_record()
-            .map_err(|error| bad(&error.to_string()))?
-        {
-            has_taken = true;
-            // Charged until the input is written and dropped.
-            let decoded = media::decode_charged::<api::Call>(media, &record, &budget);
-            let (call, _decoded) = decoded.map_err(|error| undecodable(&error))?;
-            let input = call.attach_container_input;
-            let input =
-                input.ok_or_else(|| bad("Expecting 'attach_container_input' to be present"))?;
-            match (&attached, input.container_id, input.process_io) {
-                (None, Some(id), _) => {
-                    checked(&id)?;
-                    let kind = Type::AttachContainerInput;
-                    let found = looked_up(context, caller, kind, &id).await?;
-                    let one = found.attach_input().await;
-                    let one = one.map_err(|error| refuse(&id, &error))?;
-                    attached = Some((id, one));
-                }
-                (None, None, _) => return Err(bad("Expecting 'container_id' to be present")),
-                (Some((id, attached)), _, Some(io)) => take(id, attached, io).await?,
-                (Some(_), _, None) => return Err(bad("Expecting 'process_io' to be present")),
-            }
-        }
-        // Frames end at arbitrary positions, mostly within a record.
-        if let Some(charge) = &mut charge {
-            charge.shrink_to(decoder.buffered_bytes());
-        }
-        if attached.is_some() && decoder.finish().is_ok() {
-            min_rate = None;
-        } else if has_taken {
-            min_rate = Some(MinRate::new(Instant::now()));
-        }
-    }
-    Ok(Reply::empty(StatusCode::OK))
-}
-
-/// Waits for the end of the container; for ever before it is known.
-async fn ended(attached: Option<&(pb::ContainerId, Attached)>) {
-    match attached {
-        Some((_, attached)) => attached.ended().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until the client is too slow; for ever if no bytes are expected.
-async fn too_slow(min_rate: Option<MinRate>) {
-    match min_rate {
-        Some(min_rate) => tokio::time::sleep_until(min_rate.deadline()).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn no_memory(exhausted: Exhausted) -> Reply {
-    let error = BodyError::from(exhausted);
-    Reply::text(error.status(), &error.to_string())
-}
-
-fn slow() -> Reply {
-    let error = BodyError::Slow;
-    Reply::text(error.status(), &error.to_string())
-}
-
-/// Handles one record of input.
-async fn take(id: &pb::ContainerId, attached: &Attached, io: api::ProcessIo) -> Result<(), Reply> {
-    if let Some(data) = io.data {
-        let bytes = data.data.unwrap_or_default();
-        let written = attached.write(&bytes).await;
-        return written.map_err(|error| refuse(id, &error));
-    }
-    // Heartbeats need no answer.
-    let info = io.control.and_then(|control| control.tty_info);
-    let Some(info) = info else {
-        return Ok(());
-    };
-    let size = info.window_size;
-    let size = size.ok_or_else(|| bad("Expecting 'tty_info.window_size' to be present"))?;
-    let resized = attached.resize(window_size(size)).await;
-    resized.map_err(|error| bad(&format!("Unable to set the window size: {error}")))
 }

@@ -5,6 +5,7 @@
 //! the last samples; nothing here reads usage from the kernel or delays the core.
 
 mod api;
+mod attach_input;
 mod container_rights;
 mod containers;
 mod executor;

@@ -374,6 +374,144 @@ fn attach_record(input: AttachContainerInput) -> Bytes {
     media::encode_record(MediaType::Protobuf, &call)
 }
 
+fn attach_record_to_session() -> Bytes {
+    attach_record(AttachContainerInput {
+        r#type: Some(attach_container_input::Type::ContainerId.into()),
+        container_id: Some(nested_id("session")),
+        ..AttachContainerInput::default()
+    })
+}
+
+fn control(control: process_io::Control) -> Bytes {
+    attach_record(AttachContainerInput {
+        r#type: Some(attach_container_input::Type::ProcessIo.into()),
+        process_io: Some(ProcessIo {
+            r#type: Some(process_io::Type::Control.into()),
+            control: Some(control),
+            ..ProcessIo::default()
+        }),
+        ..AttachContainerInput::default()
+    })
+}
+
+/// The size of a terminal, as a client tells it when somebody resizes the window.
+fn resized(rows: u32, columns: u32) -> Bytes {
+    control(process_io::Control {
+        r#type: Some(process_io::control::Type::TtyInfo.into()),
+        tty_info: Some(pb::TtyInfo {
+            window_size: Some(pb::tty_info::WindowSize { rows, columns }),
+        }),
+        ..process_io::Control::default()
+    })
+}
+
+/// A client at the input of a session, that sends a record whenever the test does.
+struct InputClient {
+    records: tokio::sync::mpsc::UnboundedSender<std::io::Result<Bytes>>,
+    call: tokio::task::JoinHandle<Result<Reply, Reply>>,
+}
+
+impl InputClient {
+    fn of(agent: &TestAgent) -> Self {
+        let (records, sent) = tokio::sync::mpsc::unbounded_channel();
+        let sent = tokio_stream::wrappers::UnboundedReceiverStream::new(sent);
+        let request = Request::post("/api/v1")
+            .header(media::MESSAGE_CONTENT_TYPE, MediaType::Protobuf.as_str())
+            .body(Body::from_stream(sent));
+        let request = request.expect("a request");
+        let context = agent.context.clone();
+        let call = tokio::spawn(async move {
+            let caller = Caller::of_executor("outer".to_owned(), None);
+            attach_input::attach_input(&context, &caller, request).await
+        });
+        let client = Self { records, call };
+        client.send(attach_record_to_session());
+        client
+    }
+
+    fn send(&self, record: Bytes) {
+        self.records.send(Ok(record)).expect("the call goes on");
+    }
+
+    async fn status(self) -> StatusCode {
+        drop(self.records);
+        let reply = self.call.await.expect("no panic");
+        let reply = reply.unwrap_or_else(|refused| refused);
+        reply.into_response().status()
+    }
+}
+
+/// The size waited behind what was typed, for as long as the command did not read that.
+#[tokio::test]
+async fn unread_input_delays_no_resize() {
+    let agent = TestAgent::exposed();
+    let own = ContainerId::try_from(&nested_id("session")).expect("an id");
+    let nested = &agent.context.nested;
+    let (running, other_end) = nested.insert_at_terminal((&own, &agent.executor));
+    let client = InputClient::of(&agent);
+    // More than a terminal holds, in one record and in several.
+    client.send(typed(b"line\n".repeat(60_000)));
+    for _ in 0..100 {
+        client.send(typed(b"line\n".repeat(10)));
+    }
+    client.send(control(process_io::Control {
+        r#type: Some(process_io::control::Type::Heartbeat.into()),
+        ..process_io::Control::default()
+    }));
+    client.send(resized(31, 97));
+    loop {
+        let size = rustix::termios::tcgetwinsize(&other_end).expect("a size");
+        if (size.ws_row, size.ws_col) == (31, 97) {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(!client.call.is_finished(), "the input is still unread");
+    running.send(Some(Some(0))).expect("it is watched");
+    assert_eq!(client.status().await, StatusCode::OK);
+}
+
+/// A client that went away kept the input that nobody read, as its loss was not seen.
+#[tokio::test]
+async fn lost_client_frees_unread_input() {
+    let agent = TestAgent::exposed();
+    let (input, read) = pipe::pipe().expect("a pipe");
+    let own = ContainerId::try_from(&nested_id("session")).expect("an id");
+    let nested = &agent.context.nested;
+    let _running = nested.insert_running((&own, &agent.executor), "nobody", input);
+    let client = InputClient::of(&agent);
+    client.send(typed(vec![b'x'; 300_000]));
+    read.readable().await.expect("a pipe");
+    let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    client.records.send(Err(lost)).expect("the call goes on");
+    assert_eq!(client.status().await, StatusCode::BAD_REQUEST);
+    let next = InputClient::of(&agent);
+    assert_eq!(next.status().await, StatusCode::OK);
+}
+
+/// Data that is sent while the container reads nothing comes in order, with the end of the input behind it.
+#[tokio::test]
+async fn unread_input_keeps_its_order() {
+    let agent = TestAgent::exposed();
+    let (input, mut read) = pipe::pipe().expect("a pipe");
+    let own = ContainerId::try_from(&nested_id("session")).expect("an id");
+    let nested = &agent.context.nested;
+    let _running = nested.insert_running((&own, &agent.executor), "nobody", input);
+    let client = InputClient::of(&agent);
+    let mut expected = Vec::new();
+    for index in 0_u32..20_000 {
+        let data = index.to_be_bytes().repeat(8);
+        expected.extend_from_slice(&data);
+        client.send(typed(data));
+    }
+    client.send(typed(Vec::new()));
+    let status = tokio::spawn(client.status());
+    let mut all = Vec::new();
+    read.read_to_end(&mut all).await.expect("an end");
+    assert!(all == expected, "{} of {} bytes", all.len(), expected.len());
+    assert_eq!(status.await.expect("no panic"), StatusCode::OK);
+}
+
 /// Attaches to the input of a session with a body of these frames, each after a pause. Returns the number of bytes that
 /// the session reads.
 async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) -> usize {
@@ -395,7 +533,7 @@ async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) ->
         .body(Body::from_stream(frames));
     let request = request.expect("a request");
     let caller = Caller::of_executor("outer".to_owned(), None);
-    let answer = containers::attach_input(&agent.context, &caller, request).await;
+    let answer = attach_input::attach_input(&agent.context, &caller, request).await;
     answer.unwrap_or_else(|refused| panic!("{refused:?}"));
     let budget = agent.context.bodies.of(memory_owner(&caller));
     assert_eq!(budget.used(), 0);
@@ -404,12 +542,7 @@ async fn attach_input(agent: &TestAgent, frames: Vec<Bytes>, pause: Duration) ->
 
 /// A body of this number of records, each with this many bytes of input, and the end of the input.
 fn input_body(records: usize, bytes_each: usize) -> Vec<u8> {
-    let first = attach_record(AttachContainerInput {
-        r#type: Some(attach_container_input::Type::ContainerId.into()),
-        container_id: Some(nested_id("session")),
-        ..AttachContainerInput::default()
-    });
-    let mut body = first.to_vec();
+    let mut body = attach_record_to_session().to_vec();
     for _ in 0..records {
         body.extend_from_slice(&typed(vec![b'x'; bytes_each]));
     }

@@ -178,11 +178,11 @@ impl Attached {
         }
     }
 
-    /// Sets the size of the command's terminal.
-    pub(crate) async fn resize(&self, size: WindowSize) -> std::io::Result<()> {
-        match &*self.nested.input.lock().await {
-            Some(Input::Terminal(terminal)) => terminal.resize(size),
-            _ => Err(rustix::io::Errno::NOTTY.into()),
+    /// Tells the command how large its terminal is, also while a write waits for room in the terminal.
+    pub(crate) fn resize(&self, size: WindowSize) -> std::io::Result<()> {
+        match self.nested.terminal.upgrade() {
+            Some(terminal) => terminal.resize(size),
+            None => Err(rustix::io::Errno::NOTTY.into()),
         }
     }
 

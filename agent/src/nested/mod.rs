@@ -20,7 +20,7 @@ mod pipes;
 mod table;
 pub(crate) mod terminal;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use meseta_isolators::{ContainerName, Destination, ExitCause, Inside, Launched, ProcessIdentity};
 use meseta_resources::{ContainerId, FrameworkId};
@@ -82,6 +82,8 @@ struct Nested {
     /// The container's own sandbox, if it has one.
     sandbox: Option<NestedSandbox>,
     input: tokio::sync::Mutex<Option<Input>>,
+    /// The terminal that `input` leads to, to be resized while a write holds the input.
+    terminal: Weak<Terminal>,
     stalled_write: StalledWrite,
     /// Locked by the client attached to the input.
     attached: Arc<tokio::sync::Mutex<()>>,
@@ -103,6 +105,14 @@ impl Nested {
 enum Input {
     Pipe(pipe::Sender),
     Terminal(Arc<Terminal>),
+}
+
+/// Returns the terminal that this input leads to, if it leads to one.
+fn terminal_of(input: Option<&Input>) -> Weak<Terminal> {
+    match input {
+        Some(Input::Terminal(terminal)) => Arc::downgrade(terminal),
+        Some(Input::Pipe(_)) | None => Weak::new(),
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -293,6 +303,7 @@ impl NestedContainers {
             user: reserved.user.clone(),
             supervisor: launched.supervisor.clone(),
             sandbox: ends.sandbox,
+            terminal: terminal_of(ends.input.as_ref()),
             input: tokio::sync::Mutex::new(ends.input),
             stalled_write: StalledWrite::default(),
             attached: Arc::default(),
@@ -499,6 +510,22 @@ impl NestedContainers {
         self.insert((id, run), user, ends)
     }
 
+    /// Has one that runs at a terminal, whose other end this returns with the sender of its end.
+    pub(crate) fn insert_at_terminal(
+        &self,
+        of_new: (&ContainerId, &crate::checkpoint::RunKey),
+    ) -> (watch::Sender<Option<Ended>>, std::fs::File) {
+        let (terminal, path) = Terminal::open(None).expect("a terminal");
+        let ends = NestedIo {
+            input: Some(Input::Terminal(Arc::new(terminal))),
+            ..NestedIo::default()
+        };
+        let mut other_end = std::fs::OpenOptions::new();
+        let other_end = other_end.read(true).write(true).open(path);
+        let running = self.insert(of_new, "nobody", ends);
+        (running, other_end.expect("its other end"))
+    }
+
     fn insert(
         &self,
         (id, run): (&ContainerId, &crate::checkpoint::RunKey),
@@ -511,6 +538,7 @@ impl NestedContainers {
             user: user.to_owned(),
             supervisor: ProcessIdentity::from_text("1 1 boot").expect("an identity"),
             sandbox: ends.sandbox,
+            terminal: terminal_of(ends.input.as_ref()),
             input: tokio::sync::Mutex::new(ends.input),
             stalled_write: StalledWrite::default(),
             attached: Arc::default(),
