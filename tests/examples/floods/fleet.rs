@@ -26,6 +26,7 @@ pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub(crate) const OPERATOR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const MASTER_PORT: u16 = 5050;
 const AGENT_PORT: u16 = 5051;
+const SCHEDULER_PORT: u16 = 5070;
 /// The time that an agent has to end its tasks.
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// The time within which a restarted agent has to be back.
@@ -42,6 +43,8 @@ pub(crate) const NODES: [&str; 3] = ["own", "shared", "victim"];
 /// The measured framework's roles: on its own node, and on the shared one.
 pub(crate) const MEASURED: &str = "measured";
 pub(crate) const GUEST: &str = "guest";
+/// The role of jobs that are measured, on the own node.
+pub(crate) const JOBS: &str = "jobs";
 const SHARED_ROLES: [&str; 6] = [
     GUEST,
     "unread-executors",
@@ -65,6 +68,7 @@ pub(crate) struct Fleet {
     options: Options,
     master: Option<Mutex<Daemon>>,
     nodes: Vec<Mutex<Daemon>>,
+    scheduler: Option<Mutex<Daemon>>,
     /// Held by the flood that stops or kills the victim.
     pub(crate) victim: Mutex<()>,
 }
@@ -105,6 +109,7 @@ impl Fleet {
             options: options.clone(),
             master: None,
             nodes: Vec::new(),
+            scheduler: None,
             victim: Mutex::new(()),
             dir,
         };
@@ -116,6 +121,7 @@ impl Fleet {
         let is_there = |index| fleet.is_registered(index);
         let all = || (0..NODES.len()).all(is_there).then_some(());
         wait::eventually("the nodes are registered", REGISTER_LIMIT, all);
+        fleet.scheduler = Some(Mutex::new(fleet.start_scheduler()));
         Ok(fleet)
     }
 
@@ -131,6 +137,22 @@ impl Fleet {
         ];
         flags.extend(budget_flag("master", self.options.master_budget.as_ref()));
         Daemon::start_logging("master", &self.path("master"), &flags, LOG)
+    }
+
+    /// The scheduler of jobs, by credentials of its own, for all principals of the cluster.
+    fn start_scheduler(&self) -> Daemon {
+        let flags = [
+            format!("--ip={ADDRESS}"),
+            format!("--port={SCHEDULER_PORT}"),
+            "--insecure".to_owned(),
+            format!("--master={ADDRESS}:{MASTER_PORT}"),
+            format!("--credential={}", self.path("node.credential").display()),
+            format!("--http_credentials={}", self.path("credentials").display()),
+            "--authenticate_http_readonly".to_owned(),
+            "--authenticate_http_readwrite".to_owned(),
+            format!("--acls={ACLS}"),
+        ];
+        Daemon::start_logging("scheduler", &self.path("scheduler"), &flags, LOG)
     }
 
     fn start_node(&self, index: usize) -> Daemon {
@@ -161,6 +183,10 @@ impl Fleet {
         SocketAddrV4::new(ADDRESS, MASTER_PORT)
     }
 
+    pub(crate) fn scheduler_address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(ADDRESS, SCHEDULER_PORT)
+    }
+
     pub(crate) fn node_address(&self, index: usize) -> SocketAddrV4 {
         let port = AGENT_PORT + u16::try_from(index).unwrap_or_default();
         SocketAddrV4::new(ADDRESS, port)
@@ -170,12 +196,17 @@ impl Fleet {
         self.master.as_ref().map(lock)
     }
 
+    fn scheduler(&self) -> Option<MutexGuard<'_, Daemon>> {
+        self.scheduler.as_ref().map(lock)
+    }
+
     /// Returns the daemons' names and process ids; a daemon in a restart has its earlier id.
     pub(crate) fn processes(&self) -> Vec<(&'static str, i32)> {
         let master = self.master().map(|daemon| ("master", daemon.pid()));
         let nodes = NODES.iter().zip(&self.nodes);
         let nodes = nodes.map(|(name, node)| (*name, lock(node).pid()));
-        master.into_iter().chain(nodes).collect()
+        let scheduler = self.scheduler().map(|daemon| ("scheduler", daemon.pid()));
+        master.into_iter().chain(scheduler).chain(nodes).collect()
     }
 
     /// Returns the daemons that have ended, with the end of their logs.
@@ -183,7 +214,8 @@ impl Fleet {
         let mut ended = Vec::new();
         let nodes = NODES.iter().copied().zip(self.nodes.iter().map(lock));
         let master = self.master().map(|daemon| ("master", daemon));
-        for (name, mut daemon) in master.into_iter().chain(nodes) {
+        let scheduler = self.scheduler().map(|daemon| ("scheduler", daemon));
+        for (name, mut daemon) in master.into_iter().chain(scheduler).chain(nodes) {
             if daemon.has_ended() {
                 let log = daemon.log_text();
                 let last: Vec<_> = log.lines().rev().take(5).collect();
@@ -250,7 +282,7 @@ const LOG: &str = "info";
 
 fn resources(index: usize) -> String {
     let roles: &[&str] = match index {
-        OWN => &[MEASURED],
+        OWN => &[MEASURED, JOBS],
         SHARED => &SHARED_ROLES,
         _ => &VICTIM_ROLES,
     };
@@ -282,6 +314,9 @@ impl Drop for Fleet {
         // Stopped processes must continue to end.
         for (_, pid) in self.processes() {
             kernel::kill(pid, Signal::SIGCONT);
+        }
+        if let Some(mut scheduler) = self.scheduler() {
+            scheduler.end(END_LIMIT);
         }
         for node in &self.nodes {
             lock(node).end(END_LIMIT);

@@ -2,11 +2,12 @@
 //! daemons.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example floods -- --minutes=30
-//! --master_budget=512MB --agent_budget=128MB` as root. Starts a master and three nodes in a network of their own, repeats
-//! each flood of `floods/`, and measures how long another framework waits for offers, launches, checks and kills meanwhile.
-//! Prints tables; exits with 1 when a promise is broken: a daemon that ended or did not come back, a framework that got
-//! nothing for half a minute, memory above its budget. Slowness is no failure: figures of a busy machine say little.
-//! `--only=NAME,...` runs some of the floods.
+//! --master_budget=512MB --agent_budget=128MB --scheduler_budget=256MB` as root. The example starts a master, a job
+//! scheduler and three nodes in a network of their own, and repeats each flood of `floods/`. Meanwhile, it measures how long
+//! another framework waits for offers, launches, checks and kills, and how long the jobs of a tenant wait until they run. The
+//! example prints tables. It ends with 1 when a promise is broken: a daemon ended or did not come back, a framework got
+//! nothing for half a minute, or memory exceeded its budget. Slowness is no error, because figures of a busy machine say
+//! little, except jobs that run later than `--job_limit=SECONDS`. `--only=NAME,...` runs some of the floods.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
@@ -16,6 +17,7 @@ mod executor;
 mod fleet;
 mod floods;
 mod measured;
+mod measured_jobs;
 mod options;
 mod report;
 mod scheduler;
@@ -89,6 +91,7 @@ fn run(bench: &Bench, options: &Options) -> Vec<String> {
     let (figures, mut courses) = std::thread::scope(|threads| {
         let memory = threads.spawn(|| consumption::follow(bench));
         let measured = threads.spawn(|| measured::run(bench));
+        let jobs = threads.spawn(|| measured_jobs::run(bench));
         let floods: Vec<_> = tallies
             .iter()
             .map(|(flood, tally)| (flood, threads.spawn(move || flood.run(bench, tally))))
@@ -107,7 +110,11 @@ fn run(bench: &Bench, options: &Options) -> Vec<String> {
                 Err(_) => broken.push(format!("{}: it failed, see above", flood.name)),
             }
         }
-        let measured = measured.join().unwrap_or_default();
+        let mut measured = measured.join().unwrap_or_default();
+        let jobs = jobs.join().unwrap_or_default();
+        measured.job_running = jobs.times;
+        measured.failures_count += jobs.failures.len();
+        measured.failures.extend(jobs.failures);
         (measured, memory.join().unwrap_or_default())
     });
     if !bench.time.was_interrupted() && broken.is_empty() {
@@ -123,6 +130,18 @@ fn run(bench: &Bench, options: &Options) -> Vec<String> {
     }
     if figures.offer_after_revive.is_empty() {
         broken.push("the measured framework got no offer at all".to_owned());
+    }
+    if figures.job_running.is_empty() {
+        broken.push("no job has run".to_owned());
+    }
+    let is_late =
+        |took: &&std::time::Duration| options.job_limit.is_some_and(|limit| **took > limit);
+    let late = figures.job_running.iter().filter(is_late).count();
+    if late > 0 {
+        broken.push(format!(
+            "{late} of {} jobs ran later than --job_limit",
+            figures.job_running.len()
+        ));
     }
     broken.extend(report::over_budget(options, &courses));
     broken

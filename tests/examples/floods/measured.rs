@@ -33,6 +33,7 @@ pub(crate) struct Figures {
     pub(crate) guest_running: Vec<Duration>,
     pub(crate) guest_checked: Vec<Duration>,
     pub(crate) guest_killed: Vec<Duration>,
+    pub(crate) job_running: Vec<Duration>,
     /// The actions that failed within half a minute, or were refused.
     pub(crate) failures: Vec<String>,
     pub(crate) failures_count: usize,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use crate::floods;
 
 const USAGE: &str = "floods [--minutes=30] [--only=NAME,...] [--quiet=NAME,...] [--master_budget=512MB] \
-                     [--agent_budget=128MB]; `--only=none` measures without floods";
+                     [--agent_budget=128MB] [--scheduler_budget=256MB] [--job_limit=SECONDS]; `--only=none` measures without floods";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -17,6 +17,10 @@ pub(crate) struct Options {
     /// The limit for the master's resident memory, which is also its budget flag.
     pub(crate) master_budget: Option<Budget>,
     pub(crate) agent_budget: Option<Budget>,
+    /// The scheduler has no flag for it.
+    pub(crate) scheduler_budget: Option<Budget>,
+    /// From the submission of a job until its task runs at most.
+    pub(crate) job_limit: Option<Duration>,
 }
 
 /// A size as written, and in KiB.
@@ -33,6 +37,8 @@ impl Options {
             floods: floods::ALL.iter().collect(),
             master_budget: None,
             agent_budget: None,
+            scheduler_budget: None,
+            job_limit: None,
         };
         for argument in arguments {
             let (name, value) = argument.split_once('=').context(USAGE)?;
@@ -51,6 +57,11 @@ impl Options {
                 }
                 "--master_budget" => options.master_budget = Some(Budget::parse(value)?),
                 "--agent_budget" => options.agent_budget = Some(Budget::parse(value)?),
+                "--job_limit" => {
+                    let seconds = value.parse().context("--job_limit")?;
+                    options.job_limit = Some(Duration::try_from_secs_f64(seconds)?);
+                }
+                "--scheduler_budget" => options.scheduler_budget = Some(Budget::parse(value)?),
                 _ => bail!("{argument} is not known: {USAGE}"),
             }
         }

@@ -30,6 +30,7 @@ pub(crate) fn figures(figures: &Figures) {
         ),
         ("RUNNING to checked, flooded node", &figures.guest_checked),
         ("KILL to KILLED, flooded node", &figures.guest_killed),
+        ("a job's submission to RUNNING", &figures.job_running),
     ];
     for (name, times) in rows {
         let mut times = times.clone();
@@ -56,7 +57,7 @@ pub(crate) fn figures(figures: &Figures) {
 
 pub(crate) fn consumption(courses: &Courses) {
     println!(
-        "\n{:8} {:>32} {:>32} {:>26}",
+        "\n{:9} {:>32} {:>32} {:>26}",
         "MiB", "resident: first, highest, after", "anonymous", "descriptors"
     );
     for (name, course) in courses {
@@ -66,7 +67,7 @@ pub(crate) fn consumption(courses: &Courses) {
         let descriptors = samples.map(|sample| format!("{:7}", sample.descriptors));
         let [resident, anonymous, descriptors] =
             [resident, anonymous, descriptors].map(|three| three.join(" "));
-        println!("{name:8} {resident:>32} {anonymous:>32} {descriptors:>26}");
+        println!("{name:9} {resident:>32} {anonymous:>32} {descriptors:>26}");
     }
 }
 
@@ -82,6 +83,7 @@ pub(crate) fn over_budget(options: &Options, courses: &Courses) -> Vec<String> {
     for (name, course) in courses {
         let budget = match *name {
             "master" => &options.master_budget,
+            "scheduler" => &options.scheduler_budget,
             _ => &options.agent_budget,
         };
         let highest = course.highest.resident_kib;

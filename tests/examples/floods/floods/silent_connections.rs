@@ -21,11 +21,13 @@ const RETURN_EVERY: Duration = Duration::from_secs(60);
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     let master = bench.fleet.master_address();
     let node = bench.fleet.node_address(SHARED);
+    let scheduler = bench.fleet.scheduler_address();
     let pairs = [
         (ADDRESS, master),
         (ADDRESS, node),
         (client_address(GROUP, 1), master),
         (client_address(GROUP, 1), node),
+        (client_address(GROUP, 1), scheduler),
     ];
     let mut groups: Vec<Vec<TcpStream>> = pairs.iter().map(|_| Vec::new()).collect();
     let mut returned: Option<Instant> = None;

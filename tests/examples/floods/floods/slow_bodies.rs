@@ -24,10 +24,11 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     let targets = [
         (master, "POST /api/v1/scheduler"),
         (node, "POST /api/v1/executor"),
+        (bench.fleet.scheduler_address(), "POST /v1/jobs"),
     ];
     let mut bodies: Vec<(TcpStream, Instant)> = Vec::new();
     while !bench.time.is_over() {
-        for number in bodies.len()..2 * BODIES {
+        for number in bodies.len()..targets.len() * BODIES {
             let (to, line) = targets[number % targets.len()];
             let opened = connect(to, Some(client_address(GROUP, 1))).and_then(|mut stream| {
                 let headers = [
@@ -35,7 +36,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
                     ("Authorization", authorization.as_str()),
                 ];
                 send_head(&mut stream, line, &headers, ANNOUNCED_BYTES)?;
-                if to == master && number / targets.len() < BEGUN {
+                if to != node && number / targets.len() < BEGUN {
                     // A refused body is counted below.
                     let _ = stream.write_all(&vec![b'x'; BEGUN_BYTES]);
                 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use crate::bench::{Bench, Tally};
-use crate::fleet::{SHARED, client_address};
+use crate::fleet::{SHARED, authorization, client_address};
 use crate::sockets::{connect_small_buffer, send_head};
 
 /// Addresses of clients, each with the maximum of unauthenticated connections.
@@ -18,11 +18,15 @@ const PAGES: usize = 100;
 const WHOLE: usize = 60;
 /// The time until all are closed and requested again.
 const KEPT_OPEN: Duration = Duration::from_secs(30);
-const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     let master = bench.fleet.master_address();
     let node = bench.fleet.node_address(SHARED);
+    let scheduler = bench.fleet.scheduler_address();
+    let json = ("Content-Type", "application/json");
+    let authorization = authorization("flood");
+    // The scheduler answers nobody else.
+    let signed_in = [json, ("Authorization", &*authorization)];
     let kinds = [
         (
             master,
@@ -47,6 +51,14 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
             r#"{"type":"GET_STATE"}"#,
             WHOLE,
         ),
+        (
+            scheduler,
+            "scheduler's events",
+            "GET /v1/events",
+            "",
+            EVENTS,
+        ),
+        (scheduler, "scheduler's jobs", "GET /v1/jobs", "", PAGES),
     ];
     while !bench.time.is_over() {
         let mut open_connections = Vec::new();
@@ -57,7 +69,12 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
                 }
                 let number = open_connections.len() / CLIENTS_PER_ADDRESS + 1;
                 let from = client_address(GROUP, u8::try_from(number)?);
-                match ask(to, from, line, body) {
+                let headers = if to == scheduler {
+                    &signed_in[..]
+                } else {
+                    &signed_in[..1]
+                };
+                match ask((to, from), headers, line, body) {
                     Ok(stream) => {
                         tally.count(name);
                         open_connections.push(stream);
@@ -72,9 +89,14 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn ask(to: SocketAddrV4, from: Ipv4Addr, line: &str, body: &str) -> io::Result<TcpStream> {
+fn ask(
+    (to, from): (SocketAddrV4, Ipv4Addr),
+    headers: &[(&str, &str)],
+    line: &str,
+    body: &str,
+) -> io::Result<TcpStream> {
     let mut stream = connect_small_buffer(to, Some(from))?;
-    send_head(&mut stream, line, &JSON, body.len())?;
+    send_head(&mut stream, line, headers, body.len())?;
     stream.write_all(body.as_bytes())?;
     Ok(stream)
 }
