@@ -31,6 +31,7 @@ mod hung_disk;
 mod ill_plugins;
 mod ipv6_alone;
 mod job_examples;
+mod job_failures;
 mod jobs;
 mod launching;
 mod leaders;
@@ -145,6 +146,7 @@ fn main() -> ExitCode {
         failover,
         jobs,
         job_examples,
+        job_failures,
         ipv6_alone,
         leaders,
         pauses,
