@@ -40,7 +40,7 @@ pub struct Acls {
 pub enum AclError {
     #[error("the ACLs are not JSON: {0}")]
     Syntax(String),
-    #[error("the ACLs: {0}; put what it says into one, or remove one of them")]
+    #[error("the ACLs: {0}; merge them, or remove one")]
     Twice(String),
     #[error("{location}: expected {expected}")]
     Shape {

@@ -19,9 +19,9 @@ pub enum HostPattern {
 /// Errors of parsing a host or an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    #[error("{0:?} is no name of a host: give names, `*.domain` or `*`, without scheme and port")]
+    #[error("{0:?} is not a host name: give names, `*.domain` or `*`, without scheme and port")]
     Host(String),
-    #[error("{0:?} is no origin: give scheme, host and port, as in https://page.example:8443")]
+    #[error("{0:?} is not an origin: give scheme, host and port, as in https://page.example:8443")]
     Origin(String),
 }
 

@@ -52,7 +52,7 @@ impl SecretHash {
                         `meseta credential`",
             );
         }
-        let hash = PasswordHash::new(text).map_err(|_| "is no hash in PHC form")?;
+        let hash = PasswordHash::new(text).map_err(|_| "is not a hash in PHC format")?;
         if !matches!(hash.algorithm.as_str(), "argon2id" | "argon2i" | "argon2d") {
             return Err("is a hash of a kind that is not known here: make one with \
                         `meseta credential`");

@@ -12,63 +12,61 @@ use meseta_daemon::authentication::{
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or
-    /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
-    /// file. A changed one is taken over while running.
+    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of `principal hash`. Each
+    /// secret is a hash from `meseta credential`. Only the owner may be able to read the file. The daemon rereads a
+    /// changed file.
     #[arg(long, visible_alias = "credentials", value_name = "FILE",
           value_hint = ValueHint::FilePath)]
     pub http_credentials: Option<PathBuf>,
 
-    /// File with the principal and the secret, in plain text, with which the agent authenticates to the master;
-    /// readable by its owner only.
+    /// File with the principal and the secret, in plain text, that the agent uses to authenticate to the master.
+    /// Only the owner may be able to read the file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credential: Option<PathBuf>,
 
-    /// Whether requests that only read must be authenticated.
-    /// Default: where the network can reach the agent; elsewhere root and the agent's own user need not, tasks and
-    /// other users must.
+    /// Require authentication for requests that only read. Default: true if the network can reach the agent. On
+    /// loopback, all users and tasks except root and the agent's own user must authenticate.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,
 
-    /// Whether requests that change something must be authenticated. Default: as above.
+    /// Require authentication for requests that change state. Default: as `--authenticate_http_readonly`.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
 
-    /// Whether executors must prove which container they run in: by the token that is in their environment
-    /// (`MESOS_EXECUTOR_AUTHENTICATION_TOKEN`), or, if they send none, by what the kernel knows of their
-    /// connection.
+    /// Require executors to prove the identity of their container: with the token in the environment
+    /// (`MESOS_EXECUTOR_AUTHENTICATION_TOKEN`), or, without a token, by the kernel's data on the connection.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_executors: bool,
 
-    /// File with the key that executors' tokens are signed with, of 16 bytes or more; nobody but its owner
-    /// may read it. Default: one that the agent makes in its work directory.
+    /// File with the key that signs the tokens of executors, at least 16 bytes. Only the owner may be able to read
+    /// the file. Default: a key that the agent creates in its work directory.
     #[arg(long, visible_alias = "executor_secret_key", value_name = "FILE",
           value_hint = ValueHint::FilePath)]
     pub jwt_secret_key: Option<PathBuf>,
 
-    /// Access control lists: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on loopback
-    /// and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed file is taken over
-    /// while running.
+    /// Access control lists: Mesos's JSON, or `file:///path` to it. Without a matching entry, the agent allows an
+    /// action on loopback and with --insecure, and forbids the action elsewhere; `permissive` in the lists
+    /// overrides this. The agent rereads a changed file.
     #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
     #[command(flatten)]
     pub requests: RequestFlags,
 
-    /// Certificate that is served and shown to the master, with those that lead to its authority, in PEM
-    /// form. A new one is taken over while running.
+    /// Certificate of this server with its chain, in PEM form; the agent also shows this certificate to the master.
+    /// The daemon rereads a changed file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_cert_file: Option<PathBuf>,
 
-    /// Its private key; nobody but its owner may read the file.
+    /// Private key of `--ssl_cert_file`. Only the owner may be able to read the file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_key_file: Option<PathBuf>,
 
-    /// Authorities that sign the certificate of the master. With it the connection to the master is
-    /// encrypted.
+    /// Certificate authorities of the master's certificate, in PEM form. With this flag, the connection to the
+    /// master uses TLS.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_ca_file: Option<PathBuf>,
 }

@@ -58,7 +58,7 @@ fn online_cpus() -> Result<u64, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| Failure::new(format!("{path}: {error}")))?;
     let count = count_cpu_list(&text);
-    count.ok_or_else(|| Failure::new(format!("{path}: {text:?} is no list of processors")))
+    count.ok_or_else(|| Failure::new(format!("{path}: {text:?} is not a list of processors")))
 }
 
 /// Counts a kernel list of processors: `0-3,5`.
@@ -134,7 +134,7 @@ pub(crate) fn keep_detected(
             warn!(
                 name,
                 lost_mb = lost / 1000,
-                "the machine has a little less than before; what was promised is kept"
+                "the machine has slightly less than before; keeping the promised resources"
             );
             let lost = Value::Scalar(Scalar::from_millis(lost));
             detected.extend(resource(name, lost, role));

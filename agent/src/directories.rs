@@ -58,9 +58,7 @@ pub enum DirectoryError {
         source: std::io::Error,
     },
     /// Two agents use one work directory, or a copy of it.
-    #[error(
-        "{path} is in use by another agent: give each its own --work_dir, which is no copy of the other's"
-    )]
+    #[error("{path} is in use by another agent: give each agent its own --work_dir, not a copy")]
     InUse { path: PathBuf },
 }
 

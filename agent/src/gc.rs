@@ -568,7 +568,7 @@ fn detach_mounts(sandbox: &Path) -> io::Result<()> {
     // Deepest mount points first.
     inside.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     for point in inside {
-        warn!(path = %point.display(), "detaching what was left mounted in an old sandbox");
+        warn!(path = %point.display(), "detaching mounts in an old sandbox");
         // Other tasks of the same user may put links on the path.
         let inner = point.strip_prefix(sandbox).unwrap_or(Path::new(""));
         let mount_point = Folder::open(sandbox)?.open_at(inner, nix::fcntl::OFlag::O_PATH)?;

@@ -31,7 +31,7 @@ pub(crate) fn allowed(given: Option<&str>, is_open: bool) -> Result<Option<Vec<P
         let path = Path::new(path);
         let has_parent = path.components().any(|part| part.as_os_str() == "..");
         if !path.is_absolute() || has_parent {
-            return Err(format!("{} is no absolute path without '..'", path.display()).into());
+            return Err(format!("{} is not an absolute path without '..'", path.display()).into());
         }
         paths.push(path.to_owned());
     }

@@ -26,7 +26,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Deal the tasks of traces out to machines and let every estimator watch them.
+    /// Distribute the tasks of traces over machines and let every estimator watch them.
     Replay(Replay),
 }
 
@@ -35,19 +35,19 @@ struct Replay {
     /// CSV files of usage with a line of limits, or folders with `cpu_mhz_5min.csv` and `vms.csv`.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Machines that the tasks of a trace are dealt out to.
+    /// Number of machines for the tasks of a trace.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
     machines: u16,
-    /// Tasks on each machine.
+    /// Number of tasks on each machine.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     size: u16,
-    /// By which chance they are dealt out, each time anew.
+    /// Random seeds of the distribution, one run for each seed.
     #[arg(long, default_value = "1,2,3", value_delimiter = ',')]
     seeds: Vec<u64>,
-    /// Judge the tasks of even and of odd number apart as well.
+    /// Also judge the tasks with even and with odd numbers separately.
     #[arg(long)]
     halves: bool,
-    /// Draw the first machine of the first seed into this file, as SVG.
+    /// Draw the first machine of the first seed to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
 }
@@ -109,7 +109,7 @@ fn draw(options: &Replay, trace: &Trace, file: &Path) -> anyhow::Result<()> {
     let all: Vec<usize> = (0..trace.tasks()).collect();
     let seed = options.seeds.first().copied().unwrap_or(1);
     let machines = machines(&all, 1, usize::from(options.size), seed);
-    let tasks = machines.first().context("there is no machine to draw")?;
+    let tasks = machines.first().context("no machine to draw")?;
     let course = course(trace, tasks, lineup);
     let picture = picture::svg(&course, trace.step());
     std::fs::write(file, picture).with_context(|| format!("failed to write {}", file.display()))?;

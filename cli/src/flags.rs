@@ -84,7 +84,7 @@ pub(crate) enum Verb {
     Master(Box<meseta_master::Flags>),
     /// Run the agent, the node daemon.
     Agent(Box<meseta_agent::Flags>),
-    /// Run the scheduler, which runs jobs: services, batches and schedules.
+    /// Run the job scheduler: services, batch jobs and cron jobs.
     Scheduler(Box<meseta_jobs::Flags>),
     /// Run a master and agents on this machine, on loopback, with an embedded store.
     Local(local::Options),
@@ -97,78 +97,78 @@ pub(crate) enum Verb {
     Agents(verbs::ListOptions),
     /// List the tasks.
     Tasks(verbs::tasks::Options),
-    /// Show all that is known of one task, and the last that it has written.
+    /// Show all details of one task, and its last output.
     Task(verbs::task::Options),
     /// List the frameworks.
     Frameworks(verbs::ListOptions),
     /// List the outstanding offers.
     Offers(verbs::ListOptions),
-    /// Show what each executor was allocated and uses, and what could be oversubscribed.
+    /// Show the allocation and usage of each executor, and the resources that could be oversubscribed.
     Top(verbs::top::Options),
-    /// Judge resource estimators on recorded usage.
+    /// Compare resource estimators on recorded usage.
     Estimate(estimate::Options),
-    /// List the roles, their weights and what they use.
+    /// List the roles, their weights and their usage.
     Roles(verbs::ListOptions),
-    /// Show or set what roles are guaranteed and limited to.
+    /// Show or set the guarantees and limits of roles.
     Quota(verbs::quota::Options),
     /// Show or set the weights of roles.
     Weights(verbs::roles::WeightOptions),
     /// Reserve an agent's resources for a role.
     Reserve(verbs::reservations::ReserveOptions),
-    /// Take a reservation back.
+    /// Remove a reservation.
     Unreserve(verbs::reservations::UnreserveOptions),
-    /// List what is reserved on agents, for whom and by whom.
+    /// List the reservations on agents, with role and principal.
     Reservations(verbs::ListOptions),
     /// List, create and destroy persistent volumes.
     Volumes(verbs::volumes::Options),
-    /// End an agent's tasks and give it no more.
+    /// End an agent's tasks and send it no new ones.
     Drain(verbs::nodes::DrainOptions),
-    /// Give an agent no more work; its tasks go on.
+    /// Send an agent no new tasks; its tasks continue.
     Deactivate(verbs::nodes::AgentOptions),
-    /// Give an agent work again.
+    /// Send an agent tasks again.
     Reactivate(verbs::nodes::AgentOptions),
-    /// Say that an agent will never be back.
+    /// Mark an agent as gone: it will never come back.
     MarkGone(verbs::nodes::AgentOptions),
-    /// Show or change the schedule of maintenance; take machines down and up.
+    /// Show or change the maintenance schedule; take machines down and bring them up.
     Maintenance(verbs::nodes::MaintenanceOptions),
-    /// Say why a framework or role gets no offer.
+    /// Explain why a framework or role gets no offer.
     Explain(verbs::explain::Options),
-    /// Hand a job file to the scheduler, and follow the job until it is healthy or has ended.
+    /// Submit a job file to the scheduler, and follow the job until it is healthy or has ended.
     Run(verbs::job::RunOptions),
-    /// Say what a job file would change, where it would fit now, and what is in the way.
+    /// Show the changes that a job file would make, where its tasks would fit, and the obstacles.
     Plan(verbs::job::PlanOptions),
     /// List the scheduler's jobs.
     Jobs(verbs::job::ListOptions),
     /// Show or change one of the scheduler's jobs.
     Job(verbs::job::JobOptions),
-    /// Show what a task has written.
+    /// Show the output of a task.
     Logs(verbs::logs::Options),
-    /// Run a command in the container of a task, and show its output.
+    /// Run a command in the container of a task, and show the output.
     Exec(verbs::exec::Options),
-    /// End a task that `execute` has started.
+    /// End a task that `execute` started.
     Kill(verbs::kill::Options),
     /// Print ids or roles, for completions.
     #[command(hide = true)]
     Names(verbs::names::Options),
-    /// End a framework and all that it runs.
+    /// End a framework and all its tasks.
     Teardown(verbs::teardown::Options),
-    /// Make a line for a file of credentials: a principal and the hash of its secret.
+    /// Create a line for a credentials file: a principal and the hash of its secret.
     Credential(verbs::credential::Options),
-    /// Find what is wrong with this machine or the way to the masters, and say what to do.
+    /// Find problems of this machine or of its connection to the masters, and suggest remedies.
     Doctor(verbs::doctor::Options),
-    /// Make certificates, credentials, ACLs and configuration for a small fleet.
+    /// Create certificates, credentials, ACLs and configuration for a small fleet.
     Tls(fleet::Options),
-    /// Read, copy and move the registry of masters that do not run.
+    /// Check, export, import or migrate the registry of masters that are not running.
     Registry(Box<registry::Options>),
-    /// Print a shell's completions of this command line, e.g. `source <(meseta completions bash)`.
+    /// Print the shell completions of this command line, e.g. `source <(meseta completions bash)`.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages of this command line into a folder.
+    /// Write the manual pages of this command line to a directory.
     #[command(hide = true)]
     Man {
-        /// The folder, which is made.
+        /// The directory, which the command creates.
         dir: PathBuf,
     },
 }
@@ -176,7 +176,7 @@ pub(crate) enum Verb {
 // The configuration file, a flag of both daemons; a doc comment here would become their help.
 #[derive(Debug, Args)]
 struct ConfigFlag {
-    /// TOML file with flags as keys, e.g. `port = 5051`; flags and environment win over it.
+    /// TOML file with flags as keys, e.g. `port = 5051`. Flags and environment override the file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -620,13 +620,16 @@ mod tests {
 
     fn reference() -> String {
         let mut page = String::from(
-            "# Flags\n\nEvery flag of the daemons, as `--name=value`, as a key of the TOML file that \
-             `--config` names, or from the\nenvironment as `MESETA_<NAME>`; the command line wins, \
-             then the environment. Booleans also take `--no-name`. A\nvalue `file:///path` stands for \
-             the file's text; of `acls` and of flags for files and folders it is the path, and the text\n\
-             is shown nowhere. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
-             This page is made from the declarations (`MESETA_BLESS=1 cargo test -p meseta`). How the \
-             defaults differ from\nthose of Mesos, and why: [departures](departures.md).\n",
+            "# Flags\n\nThis page lists every flag of the daemons. Set a flag in one of three ways:\n\n\
+             - on the command line: `--name=value`, and for booleans also `--no-name`\n\
+             - in the environment: `MESETA_<NAME>`\n\
+             - as a key of the TOML file of `--config`\n\n\
+             The command line overrides the environment, and the environment overrides the file.\n\n\
+             A value `file:///path` stands for the text of that file. For `acls` and for flags that take a file or a \
+             folder,\nthe value is the path itself. The daemons show the text of these files nowhere.\n\n\
+             Durations have one of the units `ns us ms secs mins hrs days weeks`, and sizes one of `B KB MB GB TB`.\n\n\
+             The declarations in the code generate this page (`MESETA_BLESS=1 cargo test -p meseta`). \
+             [Departures](departures.md)\nlists the defaults that differ from the defaults of Mesos, with reasons.\n",
         );
         let command = command();
         for daemon in DAEMONS {

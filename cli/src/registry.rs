@@ -23,19 +23,19 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Read all of it and say whether a master would start with it.
+    /// Read the whole registry and check that a master can start with it.
     Check(Location),
-    /// Print all that is in it as JSON, which `import` takes.
+    /// Print the registry as JSON, for `import`.
     Export(Location),
-    /// Fill an empty registry with what `export` printed.
+    /// Fill an empty registry with the output of `export`.
     Import(Import),
-    /// Copy a registry to another kind of store, which is empty.
+    /// Copy a registry to an empty store of another kind.
     Migrate(Migration),
 }
 
 #[derive(Debug, Args)]
 struct Location {
-    /// Where the registry is kept: `embedded` or `etcd`.
+    /// Storage of the registry: `embedded` or `etcd`.
     #[arg(long, default_value = "embedded", value_name = "KIND")]
     registry: String,
 
@@ -45,7 +45,7 @@ struct Location {
 
 #[derive(Debug, Args)]
 struct Import {
-    /// What `meseta registry export` printed.
+    /// Output of `meseta registry export`.
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
@@ -55,11 +55,11 @@ struct Import {
 
 #[derive(Debug, Args)]
 struct Migration {
-    /// Where the registry is kept now: `embedded` or `etcd`.
+    /// Present storage of the registry: `embedded` or `etcd`.
     #[arg(long, value_name = "KIND")]
     from: String,
 
-    /// Where it is to be kept: `etcd` or `embedded`.
+    /// New storage of the registry: `etcd` or `embedded`.
     #[arg(long, value_name = "KIND")]
     to: String,
 
@@ -79,14 +79,15 @@ struct Stores {
     )]
     work_dir: PathBuf,
 
-    /// Name of the cluster, which a registry in etcd keeps: the same as that of its masters.
+    /// Name of the cluster, as in the flags of its masters; a registry in etcd stores the name.
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
 
     #[command(flatten)]
     etcd: EtcdFlags,
 
-    /// Use an etcd that anyone on its network may write to: one without TLS and authentication that is not on loopback.
+    /// Allow an etcd without TLS and authentication on an address other than loopback: everyone on its network can
+    /// write to it.
     #[arg(long)]
     insecure: bool,
 }

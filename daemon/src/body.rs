@@ -100,7 +100,7 @@ pub enum BodyError {
     Truncated,
     #[error("The request body made no progress, and others needed its memory")]
     GivenUp,
-    #[error("There is no memory for this request now: {0}")]
+    #[error("Not enough memory for this request now: {0}")]
     Exhausted(Exhausted),
     #[error(
         "The request takes more memory than is ever given to one: {0}; divide it, or raise the \

@@ -63,14 +63,13 @@ pub fn cure(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => "the user that this daemon runs as must own it",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "make room where it lies and start again: what is in it is kept"
+            "make room on its file system and start again: the file keeps its contents"
         }
         ErrorKind::ReadOnlyFilesystem => {
-            "its file system must be writable, and may have become read-only by a failure that the system's log tells \
-             of; what is in it is kept"
+            "its file system must be writable; the system's log shows whether a failure made it read-only. The file keeps its contents"
         }
         _ => {
-            "that is no damage of what is in it: see what the system's log (`dmesg`) says of its disk, and start again"
+            "the contents are not damaged: look for errors of the disk in the system's log (`dmesg`), and start again"
         }
     }
 }

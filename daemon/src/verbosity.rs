@@ -78,7 +78,7 @@ impl Verbosity {
             let mut state = verbosity.lock();
             if state.generation == generation {
                 verbosity.set(&mut state, 0);
-                tracing::info!("logging level back to what it was");
+                tracing::info!("logging level restored");
             }
         });
     }

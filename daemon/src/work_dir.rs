@@ -72,7 +72,7 @@ fn tighten(path: &Path, own: &[&str]) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             tracing::warn!(
                 path = %path.display(),
-                "others can look into the work directory, which belongs to another user: `chmod 700` it as that one"
+                "other users can read the work directory; run `chmod 700` as its owner"
             );
             Ok(())
         }

@@ -14,7 +14,7 @@ pub enum Error {
     )]
     OutOfSpace,
     /// The revision asked for is no longer kept; the call took no effect.
-    #[error("etcd has compacted the revision that was asked for")]
+    #[error("etcd has compacted the requested revision")]
     Compacted,
     /// User, password or permission are wrong; the call took no effect.
     #[error("etcd refuses access: {0}")]

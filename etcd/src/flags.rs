@@ -16,39 +16,39 @@ use crate::{Reloaded, Settings};
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct EtcdFlags {
-    /// Endpoints of etcd, where state is kept in it: `http://host:port,...`, or `https://`.
+    /// Endpoints of etcd, if etcd stores the state: `http://host:port,...`, or `https://`.
     #[arg(long, value_name = "URLS")]
     pub etcd_endpoints: Option<String>,
 
-    /// Prefix of this cluster's keys in etcd; those of job schedulers begin with `PREFIX-scheduler`. Clusters that share an
-    /// etcd have prefixes of their own.
+    /// Prefix of this cluster's keys in etcd. The keys of job schedulers begin with `PREFIX-scheduler`. Clusters
+    /// that share an etcd need different prefixes.
     #[arg(long, default_value = "/meseta", value_name = "PREFIX")]
     pub etcd_prefix: String,
 
-    /// Name of the user of etcd, where etcd asks for one; with --etcd_password_file.
+    /// User name for etcd, if etcd requires authentication; needs --etcd_password_file.
     #[arg(long, value_name = "NAME")]
     pub etcd_user: Option<String>,
 
-    /// File with the password of the user of etcd; nobody but its owner may read it. A changed one is taken over
-    /// while running.
+    /// File with the password of `--etcd_user`. Only the owner may be able to read the file. The daemon rereads a
+    /// changed file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_password_file: Option<PathBuf>,
 
-    /// Certificates of the authority that signed those of etcd, in PEM form. Changed ones are taken over while running.
+    /// Certificate authorities of etcd's certificates, in PEM form. The daemon rereads a changed file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_ca_file: Option<PathBuf>,
 
-    /// Certificate that this daemon shows to etcd, in PEM form; with --etcd_key_file. A new one is taken over while
-    /// running.
+    /// Certificate that this daemon shows to etcd, in PEM form; needs --etcd_key_file. The daemon rereads a changed
+    /// file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_cert_file: Option<PathBuf>,
 
-    /// Key of --etcd_cert_file; nobody but its owner may read it.
+    /// Private key of --etcd_cert_file. Only the owner may be able to read the file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub etcd_key_file: Option<PathBuf>,
 
-    /// Time that a leader stays one without hearing from etcd, from 2secs to 5mins: another one takes over so long
-    /// after the leader has failed.
+    /// Time that a leader leads without hearing from etcd, from 2secs to 5mins. After a leader has failed, another
+    /// daemon takes over within this time.
     #[arg(long, default_value = "8secs", value_name = "DURATION")]
     pub etcd_lease_ttl: String,
 }

@@ -42,7 +42,7 @@ impl<T: Clone> Reloaded<T> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(now) => *last = now,
-            Err(error) => tracing::warn!(%error, "what was read before is used"),
+            Err(error) => tracing::warn!(%error, "using the previous contents"),
         }
         last.clone()
     }

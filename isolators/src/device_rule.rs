@@ -28,7 +28,7 @@ pub struct DeviceRule {
 
 /// The text is not a line of a device list.
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
-#[error("{0:?} is no device rule: expected for example \"c 1:3 rwm\" or \"b 8:* r\"")]
+#[error("{0:?} is not a device rule: expected for example \"c 1:3 rwm\" or \"b 8:* r\"")]
 pub struct DeviceRuleError(String);
 
 impl FromStr for DeviceRule {

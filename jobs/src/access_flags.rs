@@ -12,51 +12,50 @@ use meseta_daemon::authentication::{
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or
-    /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
-    /// file. A changed one is taken over while running.
+    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of `principal hash`. Each
+    /// secret is a hash from `meseta credential`. Only the owner may be able to read the file. The daemon rereads a
+    /// changed file.
     #[arg(long, visible_alias = "credentials", value_name = "FILE",
           value_hint = ValueHint::FilePath)]
     pub http_credentials: Option<PathBuf>,
 
-    /// File with the principal and the secret, in plain text, with which the scheduler authenticates to the master;
-    /// readable by its owner only.
+    /// File with the principal and the secret, in plain text, that the scheduler uses to authenticate to the
+    /// master. Only the owner may be able to read the file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credential: Option<PathBuf>,
 
-    /// Whether requests that only read must be authenticated.
-    /// Default: where the network can reach the scheduler; elsewhere root and the scheduler's own user need not, tasks
-    /// and other users must.
+    /// Require authentication for requests that only read. Default: true if the network can reach the scheduler. On
+    /// loopback, all users and tasks except root and the scheduler's own user must authenticate.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,
 
-    /// Whether requests that change something must be authenticated. Default: as above.
+    /// Require authentication for requests that change state. Default: as `--authenticate_http_readonly`.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
 
-    /// Access control lists: Mesos's JSON, or `file:///path` of it. `register_frameworks` says who may run and change
-    /// jobs in which roles, `view_roles` who sees them. What it does not speak of is allowed on loopback and with
-    /// --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed file is taken over while
-    /// running.
+    /// Access control lists: Mesos's JSON, or `file:///path` to it. `register_frameworks` lists who may run and
+    /// change jobs in which roles, `view_roles` who may see the jobs. Without a matching entry, the scheduler
+    /// allows an action on loopback and with --insecure, and forbids the action elsewhere; `permissive` in the
+    /// lists overrides this. The scheduler rereads a changed file.
     #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
     #[command(flatten)]
     pub requests: RequestFlags,
 
-    /// Certificate that is served and shown to the master, with those that lead to its authority, in PEM
-    /// form. A new one is taken over while running.
+    /// Certificate of this server with its chain, in PEM form; the scheduler also shows this certificate to the
+    /// master. The daemon rereads a changed file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_cert_file: Option<PathBuf>,
 
-    /// Its private key; nobody but its owner may read the file.
+    /// Private key of `--ssl_cert_file`. Only the owner may be able to read the file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_key_file: Option<PathBuf>,
 
-    /// Authorities that sign the certificate of the master. With it the connection to the master is
-    /// encrypted.
+    /// Certificate authorities of the master's certificate, in PEM form. With this flag, the connection to the
+    /// master uses TLS.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_ca_file: Option<PathBuf>,
 }

@@ -35,7 +35,7 @@ pub enum LeadError {
     StandsStill(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("failed to restore what is below {prefix} in etcd")]
+    #[error("failed to restore the data below {prefix} in etcd")]
     Restore {
         prefix: String,
         #[source]

@@ -92,18 +92,18 @@ pub(crate) fn text(measures: &Measures, process: Process) -> Result<Vec<u8>, pro
 fn families(measures: &Measures, process: Process) -> Vec<MetricFamily> {
     let mut families = vec![gauge(
         "meseta_scheduler_certificate_end_seconds",
-        "When the certificate that is served ends, in seconds since the Unix epoch.",
+        "Expiry of the server certificate, in seconds since the Unix epoch.",
         some(process.certificate_end.map(|end| end.as_secs())),
     )];
     families.extend(families_of_jobs(measures));
     families.push(gauge(
         "meseta_scheduler_store_silent_seconds",
-        "How long the disk of the embedded store has not answered; 0 while it answers.",
+        "Seconds without an answer from the disk of the embedded store; 0 while the disk answers.",
         some(Some(process.disk_silence.as_secs())),
     ));
     families.push(gauge(
         "process_max_fds",
-        "File descriptors that the scheduler may have open.",
+        "Limit on open file descriptors of the scheduler.",
         some(process.descriptors_max),
     ));
     families.push(gauge(
@@ -132,37 +132,37 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         ),
         gauge(
             "meseta_scheduler_leadership",
-            "What this scheduler is among the others: 1 for the state that it is in, 0 for the others.",
+            "Leadership state of this scheduler: 1 for the present state, 0 for the other states.",
             leadership.into(),
         ),
         counter(
             "meseta_scheduler_log_lines_left_out_total",
-            "Lines that are missing in the log because too many of one cause came at once.",
+            "Log lines left out because too many had the same cause.",
             meseta_daemon::verbosity::log_lines_left_out(),
         ),
         counter(
             "meseta_scheduler_offers_unreadable_total",
-            "Offers given back because they could not be read.",
+            "Offers that the scheduler declined because it could not parse them.",
             totals.unreadable_offers,
         ),
         histogram(
             "meseta_scheduler_queue_seconds",
-            "Time from when a task may start, or its job was submitted, until its launch is sent.",
+            "Time from the submission of the job, or from the time at which a task may start, to its launch.",
             &totals.queue,
         ),
         gauge(
             "meseta_scheduler_subscribed",
-            "Whether a master answers.",
+            "1 if a master answers, else 0.",
             one(usize::from(*is_connected)),
         ),
         counter(
             "meseta_scheduler_tasks_failed_total",
-            "Tasks that failed, or were killed because their run took too long.",
+            "Tasks that failed, or that the scheduler killed because their run took too long.",
             totals.failed,
         ),
         gauge(
             "meseta_scheduler_tasks_healthy",
-            "Tasks of services that are healthy.",
+            "Healthy tasks of services.",
             one(tally.healthy),
         ),
         counter(
@@ -177,12 +177,12 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         ),
         gauge(
             "meseta_scheduler_tasks_pending",
-            "Tasks that wait to be launched.",
+            "Waiting tasks.",
             one(tally.pending),
         ),
         counter(
             "meseta_scheduler_tasks_restarts_total",
-            "Tasks that ended or were lost unasked, and that are started again.",
+            "Tasks that ended or were lost unexpectedly, and start again.",
             totals.restarts,
         ),
         gauge(
@@ -192,22 +192,22 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
         ),
         counter(
             "meseta_scheduler_tasks_started_total",
-            "Tasks that came to run.",
+            "Tasks that reached the state running.",
             totals.started,
         ),
         counter(
             "meseta_scheduler_tasks_strays_killed_total",
-            "Tasks killed because nothing here knew them.",
+            "Tasks killed because the scheduler did not know them.",
             totals.strays_killed,
         ),
         counter(
             "meseta_scheduler_tasks_succeeded_total",
-            "Tasks that ended with success.",
+            "Tasks that succeeded.",
             totals.succeeded,
         ),
         gauge(
             "meseta_scheduler_volumes",
-            "Volumes of instances by state; those that are to be released wait for the offers of their agents.",
+            "Volumes of instances by state; a volume to release waits for an offer of its agent.",
             by_state(&tally.volumes),
         ),
     ]

@@ -324,7 +324,7 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
             })
         }
         other => {
-            let reason = "it is no store: use embedded or etcd";
+            let reason = "it is not a store: use embedded or etcd";
             Err(FlagError::new("store", other, reason).into())
         }
     }

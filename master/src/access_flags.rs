@@ -12,58 +12,57 @@ use meseta_daemon::flag_error::FlagError;
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or
-    /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
-    /// file. A changed one is taken over while running.
+    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of `principal hash`. Each
+    /// secret is a hash from `meseta credential`. Only the owner may be able to read the file. The daemon rereads a
+    /// changed file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credentials: Option<PathBuf>,
 
-    /// Whether requests that only read must be authenticated.
-    /// Default: where the network can reach the master; elsewhere root and the master's own user need not, other users
-    /// must.
+    /// Require authentication for requests that only read. Default: true if the network can reach the master. On
+    /// loopback, all users except root and the master's own user must authenticate.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,
 
-    /// Whether requests that change something must be authenticated. Default: as above.
+    /// Require authentication for requests that change state. Default: as `--authenticate_http_readonly`.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
 
-    /// Whether frameworks must authenticate. Default: as above.
+    /// Require frameworks to authenticate. Default: as `--authenticate_http_readonly`.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_frameworks: Option<bool>,
 
-    /// Whether agents must authenticate, by a credential or a certificate. Default: as above.
+    /// Require agents to authenticate with a credential or a certificate. Default: as
+    /// `--authenticate_http_readonly`.
     #[arg(long, alias = "authenticate_slaves", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_agents: Option<bool>,
 
-    /// Access control lists: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on loopback
-    /// and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed file is taken over
-    /// while running.
+    /// Access control lists: Mesos's JSON, or `file:///path` to it. Without a matching entry, the master allows an
+    /// action on loopback and with --insecure, and forbids the action elsewhere; `permissive` in the lists
+    /// overrides this. The master rereads a changed file.
     #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
-    /// Calls per second of frameworks, by principal: Mesos's JSON, or `file:///path` of it.
+    /// Calls per second of frameworks, by principal: Mesos's JSON, or `file:///path` to it.
     #[arg(long, value_name = "JSON")]
     pub rate_limits: Option<String>,
 
     #[command(flatten)]
     pub requests: RequestFlags,
 
-    /// Certificate that is served, with those that lead to its authority, in PEM form. A new one is taken
-    /// over while running.
+    /// Certificate of this server with its chain, in PEM form. The daemon rereads a changed file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_cert_file: Option<PathBuf>,
 
-    /// Its private key; nobody but its owner may read the file.
+    /// Private key of `--ssl_cert_file`. Only the owner may be able to read the file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_key_file: Option<PathBuf>,
 
-    /// Authorities that sign the certificates of agents. With it every agent must show one for the host
-    /// that it says it is.
+    /// Certificate authorities of the agents' certificates, in PEM form. With this flag, each agent must show a
+    /// certificate for its host.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub ssl_ca_file: Option<PathBuf>,
 }

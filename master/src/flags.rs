@@ -29,25 +29,25 @@ use crate::whitelist::Whitelist;
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct Flags {
-    /// Address to listen on. Anything but loopback needs --credentials and TLS, or --insecure.
-    /// On a machine without 127.0.0.1 the default is ::1.
+    /// Address to listen on. An address other than loopback needs --credentials and TLS, or --insecure. On a
+    /// machine without 127.0.0.1, the default is ::1.
     #[arg(long, default_value_t = usual_loopback(), value_parser = parse_ip, value_name = "ADDRESS")]
     pub ip: IpAddr,
 
-    /// Port to listen on, for HTTP and gRPC; 0 takes a free one.
+    /// Port to listen on, for HTTP and gRPC; 0 takes a free port.
     #[arg(long, default_value_t = 5050, value_name = "PORT")]
     pub port: u16,
 
-    /// Address that clients are told, if it is not the one listened on. With --ip=0.0.0.0 or --ip=::, the default is
-    /// the one from which this machine reaches other machines.
+    /// Address that the master tells clients, if it differs from the listening address. With --ip=0.0.0.0 or
+    /// --ip=::, the default is the address from which this machine reaches other machines.
     #[arg(long, value_parser = parse_advertised_ip, value_name = "ADDRESS")]
     pub advertise_ip: Option<IpAddr>,
 
-    /// Port that clients are told, if it is not the one listened on.
+    /// Port that the master tells clients, if it differs from the listening port.
     #[arg(long, value_name = "PORT")]
     pub advertise_port: Option<u16>,
 
-    /// Host name that clients are told. Default: the advertised address.
+    /// Host name that the master tells clients. Default: the advertised address.
     #[arg(long, value_name = "NAME")]
     pub hostname: Option<String>,
 
@@ -56,28 +56,29 @@ pub struct Flags {
     pub cluster: Option<String>,
 
     /// Region and zone of this master as JSON, `{"fault_domain":{"region":{"name":"eu"},"zone":{"name":"rack1"}}}`.
-    /// Agents of other regions are offered to frameworks with REGION_AWARE only.
+    /// Only frameworks with REGION_AWARE get offers from agents of other regions.
     #[arg(long, value_name = "JSON")]
     pub domain: Option<String>,
 
-    /// Let no agent register that does not say its domain.
+    /// Refuse agents that report no fault domain.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub require_agent_domain: bool,
 
-    /// File of host names, one a line: agents on others are not offered. It is read again every five seconds.
+    /// File of host names, one per line: the master offers only agents on these hosts. The master rereads the file
+    /// every five seconds.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub whitelist: Option<PathBuf>,
 
-    /// Readers of the operator API's event stream at a time; above it the oldest stream is closed.
+    /// Maximum number of event streams of the operator API. A further stream closes the oldest stream.
     #[arg(long, default_value_t = 1000, value_name = "COUNT")]
     pub max_operator_event_stream_subscribers: usize,
 
-    /// Directory of the registry and of the file that says where the master listens.
+    /// Directory of the registry and of the file with the master's address.
     #[arg(long, default_value = "/var/lib/meseta/master", value_name = "DIR")]
     pub work_dir: PathBuf,
 
-    /// Where the registry is kept: `embedded` (a file in the work directory), `in_memory` (forgets),
-    /// or `etcd`.
+    /// Storage of the registry: `embedded` (a file in the work directory), `in_memory` (lost at the end of the
+    /// process), or `etcd`.
     #[arg(long, default_value = "embedded", value_name = "KIND")]
     pub registry: String,
 
@@ -85,7 +86,7 @@ pub struct Flags {
     #[command(flatten)]
     pub etcd: EtcdFlags,
 
-    /// Let anyone in on an address that is not loopback, and be as permissive there.
+    /// Listen on an address other than loopback without authentication, and allow the same actions as on loopback.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub insecure: bool,
 
@@ -93,7 +94,7 @@ pub struct Flags {
     #[command(flatten)]
     pub access: AccessFlags,
 
-    /// Time between batch allocations; no filter of a refused offer lives shorter.
+    /// Time between batch allocations. The filter of a refused offer lasts at least this long.
     #[arg(long, default_value = "1secs", value_name = "DURATION")]
     pub allocation_interval: String,
 
@@ -106,7 +107,7 @@ pub struct Flags {
     )]
     pub agent_ping_timeout: String,
 
-    /// Unanswered pings after which an agent is unreachable.
+    /// Number of unanswered pings after which an agent is unreachable.
     #[arg(
         long,
         alias = "max_slave_ping_timeouts",
@@ -115,7 +116,7 @@ pub struct Flags {
     )]
     pub max_agent_ping_timeouts: u32,
 
-    /// How many agents may be marked unreachable in how much time, as `COUNT/DURATION`; `none` for no limit.
+    /// Maximum rate of agents that become unreachable, as `COUNT/DURATION`; `none` sets no limit.
     #[arg(
         long,
         alias = "slave_removal_rate_limit",
@@ -124,9 +125,9 @@ pub struct Flags {
     )]
     pub agent_removal_rate_limit: String,
 
-    /// Part of all agents that may be silent, or not back after a restart of the master, and still be marked
-    /// unreachable. Of ten silent agents or more that are a larger part none is, for it may be the master that is
-    /// cut off; nor is any for the time of all pings and 30 seconds after they are no longer so many.
+    /// Part of all agents that may become unreachable at once, by silence or after a restart of the master. If more
+    /// agents are silent (and at least ten), the master may be cut off itself and marks none of them unreachable.
+    /// The master resumes after the number of silent agents has fallen for the time of all pings plus 30 seconds.
     #[arg(
         long,
         alias = "recovery_slave_removal_limit",
@@ -135,7 +136,7 @@ pub struct Flags {
     )]
     pub recovery_agent_removal_limit: String,
 
-    /// Time that the agents of the registry have to come back after a restart of the master.
+    /// Time that the agents in the registry have to reregister after a restart of the master.
     #[arg(
         long,
         alias = "slave_reregister_timeout",
@@ -144,12 +145,11 @@ pub struct Flags {
     )]
     pub agent_reregister_timeout: String,
 
-    /// Time after which an unused offer is rescinded. Default: never.
+    /// Time after which the master rescinds an unused offer. Default: never.
     #[arg(long, value_name = "DURATION")]
     pub offer_timeout: Option<String>,
 
-    /// The least that is worth an offer: alternatives separated by `|`, each amounts by name
-    /// separated by `;`.
+    /// Minimum resources of an offer: alternatives separated by `|`, each with amounts by name separated by `;`.
     #[arg(long, default_value = "cpus:0.01|mem:32", value_name = "QUANTITIES")]
     pub min_allocatable_resources: String,
 
@@ -157,66 +157,66 @@ pub struct Flags {
     #[arg(long, value_name = "NAMES")]
     pub fair_sharing_excluded_resource_names: Option<String>,
 
-    /// Offer agents with gpus only to frameworks that ask for gpus.
+    /// Offer agents with GPUs only to frameworks with the GPU_RESOURCES capability.
     #[arg(long, default_value_t = true, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub filter_gpu_resources: bool,
 
-    /// The only roles that may be used, separated by commas; `*` is always one of them.
+    /// The only permitted roles, separated by commas; `*` is always permitted.
     #[arg(long, value_name = "ROLES")]
     pub roles: Option<String>,
 
-    /// Weights of roles, as `role=weight,...`; ignored once the registry has weights.
+    /// Weights of roles, as `role=weight,...`. The master ignores this flag once the registry has weights.
     #[arg(long, value_name = "WEIGHTS")]
     pub weights: Option<String>,
 
-    /// What a quota set with /quota or SET_QUOTA means: `seed`, where the guarantee is the limit of
-    /// everything that is neither reserved nor revocable, or `head`, as Mesos 1.12.
+    /// Meaning of a quota that /quota or SET_QUOTA sets. `seed`: the guarantee also limits everything that is
+    /// neither reserved nor revocable. `head`: as in Mesos 1.12.
     #[arg(long, default_value = "seed", value_name = "SEMANTICS")]
     pub quota_semantics: String,
 
-    /// How resources are divided; there is one allocator, and this is its name.
+    /// Name of the allocator; `hierarchical` is the only one.
     #[arg(long, default_value = "hierarchical", value_name = "NAME")]
     pub allocator: String,
 
-    /// Order among roles: `drf`, by dominant share, or `random`, by weight.
+    /// Order of the roles: `drf`, by dominant share, or `random`, by weight.
     #[arg(long, default_value = "drf", value_name = "SORTER")]
     pub role_sorter: String,
 
-    /// Order among the frameworks of a role: `drf` or `random`.
+    /// Order of the frameworks within a role: `drf` or `random`.
     #[arg(long, default_value = "drf", value_name = "SORTER")]
     pub framework_sorter: String,
 
-    /// Part of the agents known before a restart that must be back before offers are made again, if
-    /// there is quota.
+    /// Part of the agents known before a restart that must be back before the master makes offers, if a quota
+    /// exists.
     #[arg(long, default_value_t = 0.8, value_name = "FRACTION")]
     pub allocator_agent_recovery_factor: f64,
 
-    /// The longest that offers are held up after a restart, if there is quota.
+    /// Maximum time without offers after a restart, if a quota exists.
     #[arg(long, default_value = "10mins", value_name = "DURATION")]
     pub allocator_recovery_timeout: String,
 
-    /// File that the master's log goes to, for operators to read over HTTP as `/master/log`.
+    /// File that receives the master's log. Operators can read the file over HTTP as `/master/log`.
     #[arg(long, value_name = "FILE")]
     pub external_log_file: Option<PathBuf>,
 
-    /// Directory of a web page, served at `/` in place of Meseta's; Mesos's own works.
+    /// Directory of a web page to serve at `/` in place of Meseta's page; the page of Mesos works.
     #[arg(long, value_name = "DIR")]
     pub webui_dir: Option<PathBuf>,
 
-    /// Ended frameworks that are remembered.
+    /// Number of ended frameworks to remember.
     #[arg(long, default_value_t = 50, value_name = "COUNT")]
     pub max_completed_frameworks: usize,
 
-    /// Ended tasks that are remembered, per framework.
+    /// Number of ended tasks to remember for each framework.
     #[arg(long, default_value_t = 1000, value_name = "COUNT")]
     pub max_completed_tasks_per_framework: usize,
 
-    /// Tasks lost with their agents that are remembered, per framework.
+    /// Number of tasks on lost agents to remember for each framework.
     #[arg(long, default_value_t = 1000, value_name = "COUNT")]
     pub max_unreachable_tasks_per_framework: usize,
 
-    /// Memory for what waits for others and for what is remembered: unread events and frames, requests under way,
-    /// ended tasks. Peers that exceed their part of it are closed or told to come again.
+    /// Memory for queues and history: unread events and frames, requests in progress, ended tasks. The master
+    /// disconnects peers that exceed their part, or asks them to retry.
     #[arg(long, default_value = "4GB", value_name = "BYTES")]
     pub memory_budget: String,
 
@@ -224,20 +224,20 @@ pub struct Flags {
     #[arg(long, default_value = "15mins", value_name = "DURATION")]
     pub registry_gc_interval: String,
 
-    /// By how much agents may make the registry's epoch a higher one in the life of this master: after a restore they
-    /// have obeyed later ones. An agent that says more is refused, with what is needed.
+    /// Maximum amount by which agents may raise the registry's epoch in the life of this master, after a restore
+    /// from an older copy. The master refuses agents that report a higher epoch, and names the required value.
     #[arg(long, default_value_t = 1_000_000, value_name = "COUNT")]
     pub registry_epoch_rise_max: u64,
 
-    /// For how long a lost agent is remembered.
+    /// Time for which the registry remembers a lost agent.
     #[arg(long, default_value = "2weeks", value_name = "DURATION")]
     pub registry_max_agent_age: String,
 
-    /// How many lost agents are remembered.
+    /// Number of lost agents that the registry remembers.
     #[arg(long, default_value_t = 102_400, value_name = "COUNT")]
     pub registry_max_agent_count: usize,
 
-    /// Whether frameworks may run as root.
+    /// Let frameworks run tasks as root.
     #[arg(long, default_value_t = true, value_name = "BOOL", action = clap::ArgAction::Set)]
     pub root_submissions: bool,
 }

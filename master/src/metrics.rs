@@ -260,7 +260,7 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
     let some = |value: Option<u64>| value.map(|value| (Vec::new(), to_f64(value)));
     families.gauge(
         "meseta_master_build_info",
-        "Always 1, with the versions as labels: Meseta's own, that of Mesos whose interface this is, and the commit.",
+        "Always 1, with labels: Meseta's version, the version of the Mesos interface, and the commit.",
         &["version", "interface", "revision"],
         [(
             vec![
@@ -273,7 +273,7 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
     )?;
     families.counter(
         "meseta_master_log_lines_left_out_total",
-        "Lines that are missing in the log because too many of one cause came at once.",
+        "Log lines left out because too many had the same cause.",
         &[],
         one(log_lines_left_out()),
     )?;
@@ -302,7 +302,7 @@ fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::E
     )?;
     families.gauge(
         "process_max_fds",
-        "File descriptors that the master may have open.",
+        "Limit on open file descriptors of the master.",
         &[],
         some(own.fds_max),
     )?;
@@ -318,7 +318,7 @@ fn registry_silence(silence: Duration) -> Result<Vec<MetricFamily>, prometheus::
     let mut families = Families(Vec::new());
     families.gauge(
         "meseta_master_registry_silent_seconds",
-        "How long the disk of the embedded registry has not answered; 0 while it answers. From 30 seconds on /health says so.",
+        "Seconds without an answer from the disk of the embedded registry; 0 while the disk answers. After 30 seconds, /health reports this.",
         &[],
         one(silence.as_secs_f64()),
     )?;
@@ -329,7 +329,7 @@ fn certificate_end(end: Option<Duration>) -> Result<Vec<MetricFamily>, prometheu
     let mut families = Families(Vec::new());
     families.gauge(
         "meseta_master_certificate_end_seconds",
-        "When the certificate that is served ends, in seconds since the Unix epoch.",
+        "Expiry of the server certificate, in seconds since the Unix epoch.",
         &[],
         end.map(|end| (Vec::new(), end.as_secs_f64())),
     )?;
@@ -339,14 +339,14 @@ fn certificate_end(end: Option<Duration>) -> Result<Vec<MetricFamily>, prometheu
 fn leadership(families: &mut Families, role: &Role) -> Result<(), prometheus::Error> {
     families.count(
         "meseta_master_elected",
-        "Whether this master leads: 1 or 0.",
+        "1 if this master leads, else 0.",
         &[],
         one(usize::from(role.is_elected())),
     )?;
     let is = |name: &str| usize::from(name == role.name());
     families.count(
         "meseta_master_leadership",
-        "What this master is among the others: 1 for the state that it is in, 0 for the others.",
+        "Leadership state of this master: 1 for the present state, 0 for the other states.",
         &["state"],
         Role::NAMES.map(|name| (vec![name.to_owned()], is(name))),
     )
@@ -362,13 +362,13 @@ fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
     )?;
     families.gauge(
         "meseta_master_registry_epoch",
-        "The registry's epoch that this master leads with.",
+        "Epoch of the registry under this master.",
         &[],
         one(to_f64(snapshot.epoch)),
     )?;
     families.count(
         "meseta_master_registry_pending_mutations",
-        "Mutations handed to the registry that are not durable yet.",
+        "Pending mutations of the registry that are not durable yet.",
         &[],
         one(snapshot.pending_mutations),
     )?;
@@ -415,13 +415,13 @@ fn cluster(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
     )?;
     families.count(
         "meseta_master_recovery_mode",
-        "Whether offers wait for agents after a restart, because there is quota: 1 or 0.",
+        "1 if offers wait for agents after a restart, because a quota exists; else 0.",
         &[],
         one(usize::from(snapshot.recovery_mode.is_some())),
     )?;
     families.count(
         "meseta_master_recovery_mode_awaited_agents",
-        "Agents that have to come back before offers are made after a restart; 0 outside recovery mode.",
+        "Agents that must come back after a restart before the master makes offers; 0 outside recovery mode.",
         &[],
         one(snapshot.recovery_mode.map_or(0, |mode| mode.missing)),
     )?;
@@ -444,7 +444,7 @@ fn cluster(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
     )?;
     families.counter(
         "meseta_master_tasks_ended_total",
-        "Terminal updates forwarded or made, by state.",
+        "Terminal updates that the master forwarded or created, by state.",
         &["state"],
         labelled(
             snapshot
@@ -460,13 +460,13 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
     let counters = &snapshot.counters;
     families.counter(
         "meseta_master_calls_total",
-        "Calls of schedulers that were taken, by type.",
+        "Accepted calls of schedulers, by type.",
         &["type"],
         labelled(counters.calls.iter().map(|(name, count)| (*name, *count))),
     )?;
     families.counter(
         "meseta_master_calls_rejected_total",
-        "Calls of schedulers that were answered with an error by the core.",
+        "Calls of schedulers that the master's core answered with an error.",
         &[],
         one(counters.rejected_calls),
     )?;
@@ -483,7 +483,7 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
     )?;
     families.counter(
         "meseta_master_agent_events_total",
-        "Agents coming and going, by what happened.",
+        "Arrivals and departures of agents, by event.",
         &["event"],
         labelled([
             ("registered", counters.agent_registrations),
@@ -495,7 +495,7 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
     )?;
     families.counter(
         "meseta_master_offers_total",
-        "Offers, by what became of them.",
+        "Offers, by outcome.",
         &["event"],
         labelled([
             ("made", counters.offers_made),
@@ -518,7 +518,7 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
     )?;
     families.counter(
         "meseta_master_status_updates_total",
-        "Status updates of agents, by whether they could be placed.",
+        "Status updates of agents, valid or invalid.",
         &["valid"],
         labelled([
             ("true", counters.valid_status_updates),
@@ -527,13 +527,13 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
     )?;
     families.counter(
         "meseta_master_reconciliations_unanswered_total",
-        "Questions about tasks that only an agent still coming back could answer.",
+        "Pending reconciliation questions that only a returning agent can answer.",
         &[],
         one(counters.reconciliations_unanswered),
     )?;
     families.counter(
         "meseta_master_messages_dropped_total",
-        "Events and frames for which there was no stream.",
+        "Events and frames without an open stream.",
         &[],
         one(counters.dropped_messages),
     )

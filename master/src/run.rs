@@ -99,8 +99,7 @@ pub enum RunError {
     #[error(transparent)]
     Registry(#[from] OpenError),
     #[error(
-        "{address} is in use by another process: stop that one or give another --port (0 takes a \
-         free one)"
+        "{address} is in use by another process: stop that process or give another --port (0 takes a free port)"
     )]
     InUse { address: SocketAddr },
     #[error("failed to listen on {address}")]

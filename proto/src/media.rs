@@ -215,7 +215,7 @@ pub fn decode<T: WireMessage>(media: MediaType, body: &[u8]) -> Result<T, BodyEr
 pub enum ChargedError {
     #[error(transparent)]
     Body(#[from] BodyError),
-    #[error("There is no memory for this request now: {0}")]
+    #[error("Not enough memory for this request now: {0}")]
     Exhausted(#[from] Exhausted),
     #[error("Failed to read the request: the reading was interrupted")]
     Interrupted,

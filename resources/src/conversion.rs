@@ -62,7 +62,7 @@ pub enum ConversionError {
     )]
     QuantitiesDiffer { before: Resources, after: Resources },
     #[error(
-        "{0} and {1} are not reserved alike: all resources of one side need the same reservations"
+        "{0} and {1} have different reservations: all resources of one side need the same reservations"
     )]
     StacksDiffer(Resource, Resource),
     #[error(transparent)]

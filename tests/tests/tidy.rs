@@ -4,6 +4,8 @@
 mod alerts;
 #[path = "tidy/dependencies.rs"]
 mod dependencies;
+#[path = "tidy/english.rs"]
+mod english;
 #[path = "tidy/mutants.rs"]
 mod mutants;
 
@@ -432,40 +434,7 @@ fn a_retired_word_is_found() {
     assert!(retired("fn what_is_lent() { the.other(); }").is_empty());
 }
 
-/// The minimum number of words in a doc comment; a shorter one repeats the name.
-const DOC_WORDS_MIN: usize = 4;
 
-/// Returns one-line doc comments with too few words, by line number.
-fn short_docs(text: &str) -> Vec<(usize, &str)> {
-    let lines: Vec<_> = text.lines().map(str::trim).collect();
-    let is_doc = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("///"));
-    let alone = (0..lines.len())
-        .filter(|at| is_doc(*at) && !is_doc(at + 1) && !at.checked_sub(1).is_some_and(is_doc));
-    let short = alone.filter(|at| lines[*at].split_whitespace().count() <= DOC_WORDS_MIN);
-    short.map(|at| (at + 1, lines[at])).collect()
-}
-
-#[test]
-fn doc_comments_say_something() {
-    let mut short = Vec::new();
-    for path in files("rs") {
-        // In that folder comments are the help of flags and verbs.
-        if path.starts_with(root().join("cli/src")) {
-            continue;
-        }
-        for (number, line) in short_docs(&read(&path)) {
-            short.push(format!("{}:{number}: {line}", path.display()));
-        }
-    }
-    assert_none("doc comments of fewer than four words", short);
-}
-
-#[test]
-fn a_short_doc_comment_is_found() {
-    let text =
-        "/// Which.\nfn a() {}\n/// The pid of the task.\nfn b() {}\n/// One\n/// two.\nfn c() {}";
-    assert_eq!(short_docs(text), [(1, "/// Which.")]);
-}
 
 #[test]
 fn nothing_is_left_for_later() {

@@ -293,7 +293,7 @@ fn check_master(text: &str) -> Option<Finding> {
         Ok(known) => known,
         Err(why) => {
             return Some(Finding::problem(
-                format!("--master={text}: there is no such master: {why}"),
+                format!("--master={text}: this master does not exist: {why}"),
                 "give the host and port of a master, or a name that this machine can resolve",
             ));
         }
@@ -327,7 +327,7 @@ fn check_advertised(flags: &Flags) -> Option<Finding> {
 
 fn evaluate_kernel(facts: &Facts) -> Finding {
     let Some(kernel) = facts.kernel else {
-        return Finding::warning("the kernel's version is no number", "");
+        return Finding::warning("the kernel's version is not a number", "");
     };
     let text = format!("Linux {}.{}", kernel.0, kernel.1);
     if kernel < KERNEL_MIN {
@@ -377,7 +377,7 @@ fn evaluate_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
 /// Whether there is free space for checkpoints and sandboxes.
 fn evaluate_room(flag: &str, folder: &Folder, room: Room) -> Option<Finding> {
     let path = folder.path.display();
-    let mend = "remove what is not needed (`df`, `du -x`), or put it on a larger filesystem";
+    let mend = "remove unneeded files (`df`, `du -x`), or use a larger file system";
     let megabytes = room.free_bytes >> 20;
     if room.free_files.is_some_and(|files| files < FILES_MIN) {
         let what =

@@ -269,7 +269,7 @@ impl Reader<'_> {
         let mut frameworks = Vec::new();
         for name in self.list(&self.layout.agent(agent).join("frameworks")) {
             let Ok(id) = FrameworkId::new(&name) else {
-                self.note(Path::new(&name), "it is no framework id");
+                self.note(Path::new(&name), "it is not a framework id");
                 continue;
             };
             self.framework = self
@@ -306,7 +306,7 @@ impl Reader<'_> {
                     .ok()
                     .zip(ContainerId::new(&container).ok());
                 let Some((executor, container)) = ids else {
-                    self.note(&executors.join(&executor), "it is no run of an executor");
+                    self.note(&executors.join(&executor), "it is not a run of an executor");
                     continue;
                 };
                 let key = RunKey {
@@ -329,7 +329,7 @@ impl Reader<'_> {
         let mut tasks = Vec::new();
         for name in self.list(&folder.join("tasks")) {
             let Ok(id) = TaskId::new(&name) else {
-                self.note(&folder.join("tasks").join(&name), "it is no task id");
+                self.note(&folder.join("tasks").join(&name), "it is not a task id");
                 continue;
             };
             let task = TaskKey {
@@ -447,7 +447,7 @@ impl Reader<'_> {
             let damage = Damage {
                 path: path.to_owned(),
                 why: format!(
-                    "its bytes {} to {} are no record; what is before and behind them is read",
+                    "its bytes {} to {} are not a record; the agent reads the records before and after them",
                     hole.bytes.start, hole.bytes.end
                 ),
             };

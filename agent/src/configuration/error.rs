@@ -39,7 +39,7 @@ pub enum ConfigurationError {
         remedy: String,
     },
     /// The value of `--executor_environment_variables`.
-    #[error("--executor_environment_variables is no JSON object of strings: {0}")]
+    #[error("--executor_environment_variables is not a JSON object of strings: {0}")]
     Variables(String),
     /// A `file://` that cannot be read.
     #[error("--{flag} names {path}, which cannot be read: {why}")]

@@ -297,7 +297,7 @@ fn device_rule(entry: &pb::DeviceAccess) -> Result<DeviceRule, Invalid> {
     let kind = match found.file_type() {
         kind if kind.is_char_device() => DeviceKind::Character,
         kind if kind.is_block_device() => DeviceKind::Block,
-        _ => return Err(format!("{path} is no device").into()),
+        _ => return Err(format!("{path} is not a device").into()),
     };
     let number = found.rdev();
     let access = &entry.access;

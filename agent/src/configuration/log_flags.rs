@@ -15,24 +15,24 @@ const FILES_MAX: u32 = 1000;
 #[derive(Clone, Debug, clap::Args)]
 #[command(rename_all = "snake_case")]
 pub struct LogFlags {
-    /// What keeps tasks' output: `logrotate` (files of bounded size, older ones beside them) or
-    /// `sandbox` (files that grow as long as the task writes).
+    /// Storage of task output: `logrotate` (files of bounded size, with older files beside them) or `sandbox`
+    /// (files without a size limit).
     #[arg(long, value_enum, default_value_t = ContainerLogger::Logrotate, value_name = "NAME")]
     pub container_logger: ContainerLogger,
 
-    /// Size at which a task's stdout file is renamed and a new one begun.
+    /// Size at which the agent renames a task's stdout file and starts a new file.
     #[arg(long, default_value = "10MB", value_name = "SIZE")]
     pub max_stdout_size: ByteSize,
 
-    /// How many older stdout files are kept, as logrotate writes it.
+    /// Number of older stdout files to keep, in the syntax of logrotate.
     #[arg(long, default_value = "rotate 9", value_name = "OPTIONS")]
     pub logrotate_stdout_options: String,
 
-    /// Size at which a task's stderr file is renamed and a new one begun.
+    /// Size at which the agent renames a task's stderr file and starts a new file.
     #[arg(long, default_value = "10MB", value_name = "SIZE")]
     pub max_stderr_size: ByteSize,
 
-    /// How many older stderr files are kept, as logrotate writes it.
+    /// Number of older stderr files to keep, in the syntax of logrotate.
     #[arg(long, default_value = "rotate 9", value_name = "OPTIONS")]
     pub logrotate_stderr_options: String,
 }

@@ -58,7 +58,7 @@ fn compare_with(
             };
             if let Err(error) = set(containerizer, &name, demand, &drifts, &missing) {
                 let found = text_of(&drifts);
-                warn!(container_id = %container, found, error = %chain(&error), "limits are not what was asked for, and cannot be set");
+                warn!(container_id = %container, found, error = %chain(&error), "limits differ from the requested limits, and the agent cannot set them");
             }
             note_missing(containerizer, container, &applied.missing_limits, &missing);
             applied.missing_limits = missing;
@@ -110,14 +110,14 @@ fn set(
     if drifts.iter().any(|drift| drift.kind == DriftKind::Differs) {
         containers.update_without(name, demand, missing)?;
         let found = text_of(drifts);
-        warn!(container_id = %name, found, "limits were not what was asked for, and were set again");
+        warn!(container_id = %name, found, "limits differed from the requested limits; set them again");
         let restored = &containerizer.inner.limits_restored;
         restored.fetch_add(1, Ordering::Relaxed);
     }
     if drifts.iter().any(|drift| drift.kind == DriftKind::Higher)
         && let Shrink::Done { limit_bytes } = containers.shrink_memory(name, demand)?
     {
-        info!(container_id = %name, limit_bytes, "lowered a memory limit to what was asked for");
+        info!(container_id = %name, limit_bytes, "lowered a memory limit to the requested value");
     }
     Ok(())
 }

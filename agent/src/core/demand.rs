@@ -59,7 +59,7 @@ pub(super) fn demand(
         if let Limit::At(amount) = limit
             && amount < request
         {
-            return Err(format!("the limit on '{name}' is below what was requested").into());
+            return Err(format!("the limit on '{name}' is below the request").into());
         }
         if name == "cpus" {
             demand.cpus_limit = Some(limit);
@@ -174,7 +174,7 @@ fn read_limit(name: &str, value: f64) -> Result<Limit, Invalid> {
         return Ok(Limit::Unlimited);
     }
     let scalar = meseta_resources::Scalar::from_f64(value)
-        .map_err(|error| format!("the limit on '{name}' is no quantity: {error}"))?;
+        .map_err(|error| format!("the limit on '{name}' is not a quantity: {error}"))?;
     let millis = unsigned(scalar.millis());
     Ok(Limit::At(if name == "cpus" {
         millis

@@ -19,8 +19,7 @@ impl AgentCore {
             (DiskCondition::Silent, DiskCondition::Silent) => {}
             (_, DiskCondition::Silent) => {
                 error!(
-                    "the disk of the work directory does not answer: no task is taken, and ends of tasks are told when \
-                     it answers again; kills go on"
+                    "the disk of the work directory does not answer: the agent takes no tasks, and reports ended tasks after the disk answers again; kills continue"
                 );
                 if let Some(timeout) = self.options.disk_timeout {
                     self.set_timer(now.moment + timeout, Timer::DiskTimeout);

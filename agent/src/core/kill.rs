@@ -469,9 +469,7 @@ impl AgentCore {
         }
         if let Some(mut reason) = self.exit.take() {
             if reason == ExitReason::Unregistered && !self.send_unregister() {
-                warn!(
-                    "there is no master to unregister from: it will take the agent for unreachable"
-                );
+                warn!("no master to unregister from: the master will mark the agent unreachable");
                 reason = ExitReason::Stopped;
             }
             self.output_exit(now, reason);

@@ -72,7 +72,7 @@ impl From<String> for OperationFailure {
 impl AgentCore {
     pub(super) fn apply_operation(&mut self, now: Now, apply: wire::ApplyOperation) {
         let Some(uuid) = uuid_of(&apply.operation_uuid) else {
-            warn!("dropped an operation whose uuid is none");
+            warn!("dropped an operation with an invalid uuid");
             return;
         };
         if self.operations.get(&uuid).is_some() {

@@ -154,7 +154,7 @@ impl AgentCore {
             Ok(resources) => resources,
             Err(error) => return warn!(%error, "the estimate cannot be told"),
         };
-        info!(%total, "telling the master what is revocable");
+        info!(%total, "reporting revocable resources to the master");
         self.oversubscription.told = Some(total);
         self.oversubscription.updates += 1;
         self.send(ToMaster::AgentUpdate(wire::AgentUpdate {
@@ -452,7 +452,7 @@ fn check_freezable(now: Now, executor: &Executor) -> Result<(), &'static str> {
         task.kill_asked.is_some() || nested.is_some_and(|nested| nested.kill.is_some())
     };
     if executor.container.kill.is_some() || live().any(|task| is_ending(task)) {
-        return Err("it, or a task of it, is ending");
+        return Err("the container, or one of its tasks, is ending");
     }
     let given_at = executor.link.given_at;
     let is_given = given_at.is_some_and(|at| now.moment.saturating_since(at) < GIVEN_WITHIN);

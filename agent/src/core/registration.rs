@@ -273,7 +273,7 @@ impl AgentCore {
         if link == self.link.id && self.link.phase == LinkPhase::Registering {
             match self.link.registration > self.durable {
                 true => {
-                    warn!("the registration waits for the disk: what it tells is not durable yet")
+                    warn!("the registration waits for the disk: its contents are not durable yet")
                 }
                 false => {
                     warn!("the master took the connection but did not answer the registration")
@@ -411,7 +411,7 @@ impl AgentCore {
         }
         let told = &registered.agent_id.value;
         let Ok(id) = AgentId::new(told) else {
-            error!(agent_id = told, "the master gave an id that is none");
+            error!(agent_id = told, "the master sent an invalid agent id");
             let pause = self.backoff(REFUSED_BACKOFF_MAX);
             return self.reconnect(now, Some(pause));
         };
@@ -560,7 +560,7 @@ impl AgentCore {
     pub(super) fn send_unregister(&mut self) -> bool {
         let is_registered = self.link.phase == LinkPhase::Registered;
         if is_registered {
-            let reason = "the agent was asked to".to_owned();
+            let reason = "an operator asked the agent to".to_owned();
             self.send(ToMaster::Unregister(wire::Unregister { reason }));
         }
         is_registered

@@ -161,7 +161,7 @@ impl Folder {
         let stat = rustix::fs::statat(&from, &old, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| failed("find", &old, error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(format!("a hard link to {}, which is no file", old.display()).into());
+            return Err(format!("a hard link to {}, which is not a file", old.display()).into());
         }
         remove(&parent, &name)?;
         rustix::fs::linkat(&from, &old, &parent, &name, AtFlags::empty())
@@ -212,7 +212,7 @@ fn checked(name: &str) -> Step<PathBuf> {
         }
     }
     if path.components().count() > DEPTH_MAX || name.contains('\0') {
-        return Err(format!("{name:?} is no path to write to").into());
+        return Err(format!("{name:?} is not a writable path").into());
     }
     Ok(path)
 }

@@ -82,7 +82,7 @@ impl Proxy {
         };
         // Without a port, curl uses 1080 and all others use the scheme's default, which operators expect.
         let uri = format!("{scheme}://{host}/").parse::<Uri>();
-        let uri = uri.map_err(|error| format!("is no URL: {error}"))?;
+        let uri = uri.map_err(|error| format!("is not a URL: {error}"))?;
         if uri.host().is_none_or(str::is_empty) {
             return Err("names no host".to_owned());
         }

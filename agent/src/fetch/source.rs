@@ -120,7 +120,7 @@ impl Source {
         self.host_paths.check_fetch(&real)?;
         let of = rustix::fs::fstatfs(opened).map_err(|error| failed(error.into()))?;
         if KERNEL_FILES.contains(&(of.f_type & 0xffff_ffff)) {
-            return Err(format!("{path} shows the kernel and is no file").into());
+            return Err(format!("{path} is a kernel interface, not a file").into());
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(format!("{path} is not a regular file").into());

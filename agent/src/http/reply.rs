@@ -157,7 +157,7 @@ impl Reply {
                 self
             }
             (Err(error), _) => {
-                let text = format!("There is no memory for this answer now: {error}");
+                let text = format!("Not enough memory for this answer now: {error}");
                 Self::text(StatusCode::SERVICE_UNAVAILABLE, &text)
             }
         }

@@ -177,7 +177,7 @@ impl Links {
             // Either the connection has ended, which it reports itself, or the master does not read: then the link is
             // dropped.
             let inputs = self.tell.clone();
-            let reason = "the master does not take what it is sent".to_owned();
+            let reason = "the master does not read from the connection".to_owned();
             self.close();
             tokio::spawn(async move {
                 let _ = inputs.send(Input::LinkDown { link, reason }).await;

@@ -7,65 +7,65 @@
 pub(super) const FAMILIES: &str = "\
 meseta_agent_build_info Always 1, with the version and the commit as labels.
 meseta_agent_registered Whether the agent is registered with a master.
-meseta_agent_disk_writable Whether checkpoints can be written and the disk has room; while not, no task is taken.
-meseta_agent_disk_silent_seconds How long the disk of the work directory has not answered; 0 while it answers. From 30 seconds on no task is taken, and the master is told.
-meseta_agent_master_epoch Epoch of the master whose frames are obeyed; it grows with each leader.
+meseta_agent_disk_writable 1 if the agent can write checkpoints and the disk has room; with 0, the agent takes no tasks.
+meseta_agent_disk_silent_seconds Seconds without an answer from the disk of the work directory; 0 while the disk answers. After 30 seconds, the agent takes no tasks and informs the master.
+meseta_agent_master_epoch Epoch of the master that the agent obeys; it grows with each leader.
 meseta_agent_uptime_seconds Time since the agent was started.
-meseta_agent_recovery_duration_seconds How long recovery took after the start.
+meseta_agent_recovery_duration_seconds Duration of the recovery after the start.
 meseta_agent_recovery_errors_total Checkpoints that could not be read.
 meseta_agent_frameworks Frameworks with work on this agent.
 meseta_agent_live_tasks Tasks on this agent that have not ended, by state (`task_running`).
 meseta_agent_task_ends_total Tasks that ended, by their last state (`task_failed`).
 meseta_agent_tasks Deprecated: meseta_agent_live_tasks. Tasks on this agent, by state.
 meseta_agent_tasks_ended_total Deprecated: meseta_agent_task_ends_total. Tasks that ended, by their last state.
-meseta_agent_status_updates_total Status updates, by whether they were accepted.
+meseta_agent_status_updates_total Status updates, accepted or rejected.
 meseta_agent_container_launch_errors_total Containers that could not be launched.
 meseta_agent_container_destroy_errors_total Failed attempts to destroy a container.
-meseta_agent_limits_lost_total Times that limits of a container were found to be gone with their group: nothing enforces them any more.
-meseta_agent_limits_restored_total Times that limits of a container were not what was asked for, and were set again.
-meseta_agent_supervisors_stopped_total Times that the supervisor of a container was found stopped (SIGSTOP): the end of its task is not noticed until it is continued.
-meseta_agent_processes_moved_total Times that a process of a container was found moved out of its groups: their limits and figures do not hold for it.
-meseta_agent_looks_repeated_total Looks at a container, its record or a checkpoint that failed for want of descriptors or memory or because a device failed, and were made again.
-meseta_agent_framework_messages_dropped_total Messages between frameworks and executors that were dropped because they were not read, by receiver.
-meseta_agent_executor_streams_ended_total Streams to executors that were ended because they were not read.
+meseta_agent_limits_lost_total Times that the agent found the cgroup of a container removed: its limits are no longer enforced.
+meseta_agent_limits_restored_total Times that the limits of a container differed from the requested limits, and the agent set them again.
+meseta_agent_supervisors_stopped_total Times that the agent found the supervisor of a container stopped (SIGSTOP): until it continues, the agent does not notice the end of the task.
+meseta_agent_processes_moved_total Times that the agent found a process of a container outside the container's cgroups: its limits and counters do not include the process.
+meseta_agent_looks_repeated_total Repeated reads of a container, its record or a checkpoint, after a lack of descriptors or memory or a device error.
+meseta_agent_framework_messages_dropped_total Dropped messages between frameworks and executors, by the receiver that did not read them.
+meseta_agent_executor_streams_ended_total Streams to executors that the agent ended because the executor did not read.
 meseta_agent_resource_amount The agent's resources, by kind: total, or used by live tasks; memory and disk in bytes.
 meseta_agent_resources Deprecated: meseta_agent_resource_amount. The agent's resources, by name (MB for mem and disk).
-meseta_agent_resources_allocated Deprecated: meseta_agent_resource_amount. What live tasks hold of them, without what is oversubscribed.
+meseta_agent_resources_allocated Deprecated: meseta_agent_resource_amount. Resources of live tasks, without oversubscribed resources.
 meseta_agent_container_cpu_user_seconds_total CPU time in user mode.
 meseta_agent_container_cpu_system_seconds_total CPU time in the kernel.
 meseta_agent_container_cpus_requested CPUs that were requested.
-meseta_agent_container_cpus_limit CPUs that may be used, where that is limited.
+meseta_agent_container_cpus_limit CPU limit, if the container has one.
 meseta_agent_container_cpu_periods_total Enforcement periods with work to do.
 meseta_agent_container_cpu_throttled_periods_total Periods that were cut short.
 meseta_agent_container_cpu_throttled_seconds_total Time spent throttled.
-meseta_agent_container_memory_bytes Memory charged, by kind; total is all of it.
-meseta_agent_container_memory_max_bytes The most memory that was ever charged.
+meseta_agent_container_memory_bytes Charged memory, by kind, and in total.
+meseta_agent_container_memory_max_bytes Maximum of the charged memory.
 meseta_agent_container_memory_requested_bytes Memory that was requested.
-meseta_agent_container_memory_limit_bytes Memory that may be used, if limited.
-meseta_agent_container_oom_kills_total Processes killed for want of memory.
+meseta_agent_container_memory_limit_bytes Memory limit, if the container has one.
+meseta_agent_container_oom_kills_total Processes killed by the OOM killer.
 meseta_agent_container_processes Processes in the container.
 meseta_agent_container_threads Threads in the container.
-meseta_agent_container_threads_limit Threads that may be in the container.
+meseta_agent_container_threads_limit Limit on threads.
 meseta_agent_container_forks_refused_total Forks refused by the limit on threads.
-meseta_agent_container_pressure_seconds_total Time stalled for want of a resource: some tasks, or all.
-meseta_agent_container_cpus_used CPUs used on average over the last ten seconds.
-meseta_agent_container_memory_pressure_events_total Times the kernel told of memory pressure of a level, since the agent watches (cgroup v1).
+meseta_agent_container_pressure_seconds_total Time stalled for lack of a resource: some tasks, or all.
+meseta_agent_container_cpus_used Average CPU usage over the last ten seconds.
+meseta_agent_container_memory_pressure_events_total Memory pressure events of the kernel, by level, since the agent watches them (cgroup v1).
 meseta_agent_container_io_bytes_total Bytes moved from and to block devices.
 meseta_agent_container_io_operations_total Operations on block devices.
-meseta_agent_monitor_sweep_seconds How long the last sweep over all containers took.
+meseta_agent_monitor_sweep_seconds Duration of the last sweep over all containers.
 meseta_agent_host_cpu_busy_seconds_total Time of all processors not spent idling, since boot.
-meseta_agent_host_pressure_seconds_total Time the machine was stalled for want of a resource, since boot: some tasks, or all.
+meseta_agent_host_pressure_seconds_total Time that the machine was stalled for lack of a resource, since boot: some tasks, or all.
 meseta_agent_host_pressure_ratio Share of the last ten seconds that the machine was stalled.
 meseta_agent_host_cpus Processors online.
 meseta_agent_host_load Load average, by minutes.
 meseta_agent_host_memory_bytes The machine's memory, by kind.
-meseta_agent_tasks_out_of_memory_total Tasks that ended at a limit of memory, by the role of their executor; 0 of roles at work here. An empty role stands for those that the reader may not see.
-meseta_agent_log_lines_left_out_total Lines that are missing in the log because too many of one cause came at once.
+meseta_agent_tasks_out_of_memory_total Tasks that ended at a memory limit, by the role of their executor; 0 for roles with tasks here. The empty role stands for roles that the reader may not see.
+meseta_agent_log_lines_left_out_total Log lines left out because too many had the same cause.
 process_cpu_seconds_total CPU time of the agent itself.
 process_resident_memory_bytes Resident memory of the agent itself.
 process_open_fds Open file descriptors of the agent itself.
-process_max_fds File descriptors that the agent may have open.
-meseta_agent_certificate_end_seconds When the certificate that is served ends, in seconds since the Unix epoch.
+process_max_fds Limit on open file descriptors of the agent.
+meseta_agent_certificate_end_seconds Expiry of the server certificate, in seconds since the Unix epoch.
 process_start_time_seconds Start of the agent since the Unix epoch.";
 
 #[cfg(test)]

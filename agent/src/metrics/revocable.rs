@@ -32,20 +32,20 @@ const SLACK: &str = "meseta_agent_oversubscription_slack_amount";
 pub(super) const FAMILIES: &str = "\
 meseta_agent_revocable_resources Deprecated: meseta_agent_resource_amount. Oversubscribed resources, allocated and free, as reported to the master.
 meseta_agent_revocable_allocated Deprecated: meseta_agent_resource_amount. Oversubscribed resources that are allocated to live tasks.
-meseta_agent_oversubscription_forecast_amount The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed; memory and disk in bytes.
-meseta_agent_oversubscription_slack_amount Promised to regular work and not used by it now; memory and disk in bytes.
+meseta_agent_oversubscription_forecast_amount The estimator's forecast: capacity, promised, used now, predicted peak, total to oversubscribe; memory and disk in bytes.
+meseta_agent_oversubscription_slack_amount Resources that regular tasks are promised but do not use now; memory and disk in bytes.
 meseta_agent_oversubscribed_forecast Deprecated: meseta_agent_oversubscription_forecast_amount. The estimator's forecast (MB for mem and disk).
-meseta_agent_oversubscribed_slack Deprecated: meseta_agent_oversubscription_slack_amount. Promised to regular work and not used by it now (MB for mem and disk).
-meseta_agent_oversubscribed_stopped Whether the QoS controller lets nothing be offered.
-meseta_agent_oversubscribed_updates_total Totals of revocable resources told to the master.
-meseta_agent_revocable_throttle_cpus What all revocable work together may use; -1 when it is not held.
-meseta_agent_revocable_frozen Revocable containers that stand still.
-meseta_agent_qos_corrections_total Corrections carried out, by what decided and what was done.
-meseta_agent_qos_corrections_refused_total Corrections that named a container which may not be touched.
-meseta_agent_qos_detector_level How far a detector has gone: 0 clear, 1 stop, 2 throttle, 3 kill.
-meseta_agent_qos_detector_value What a detector saw last, in its own unit.
-meseta_agent_executors_preempted_total Executors evicted for the sake of regular work.
-meseta_agent_plugin_failures_total Calls of an estimator or a controller in another process that came to nothing.";
+meseta_agent_oversubscribed_slack Deprecated: meseta_agent_oversubscription_slack_amount. Resources that regular tasks are promised but do not use now (MB for mem and disk).
+meseta_agent_oversubscribed_stopped 1 if the QoS controller stops all offers of oversubscribed resources.
+meseta_agent_oversubscribed_updates_total Reports of revocable resources to the master.
+meseta_agent_revocable_throttle_cpus CPUs that all revocable tasks together may use; -1 without a limit.
+meseta_agent_revocable_frozen Frozen revocable containers.
+meseta_agent_qos_corrections_total Corrections that the agent carried out, by detector and action.
+meseta_agent_qos_corrections_refused_total Refused corrections: they named a container that is not revocable.
+meseta_agent_qos_detector_level Level of a detector: 0 clear, 1 stop, 2 throttle, 3 kill.
+meseta_agent_qos_detector_value Last value of a detector, in its own unit.
+meseta_agent_executors_preempted_total Executors evicted in favour of regular tasks.
+meseta_agent_plugin_failures_total Failed calls of an estimator or controller in another process.";
 
 pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &Snapshot) {
     let state = &snapshot.oversubscription;

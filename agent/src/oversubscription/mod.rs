@@ -450,15 +450,12 @@ impl Service {
         let profile = match read_learned_profile(&self.context.layout) {
             Ok(Some(profile)) => profile,
             Ok(None) => return,
-            Err(error) => return warn!(error = %chain(&error), "what was learned of usage is lost"),
+            Err(error) => return warn!(error = %chain(&error), "the learned usage is lost"),
         };
         match estimator.restore(now, &profile) {
-            Ok(()) => info!(
-                estimator = estimator.name(),
-                "took up what was learned of usage"
-            ),
+            Ok(()) => info!(estimator = estimator.name(), "restored the learned usage"),
             // The profile is probably that of another estimator.
-            Err(error) => info!(%error, "what was learned of usage is of no use"),
+            Err(error) => info!(%error, "the saved usage is invalid"),
         }
     }
 
@@ -477,7 +474,7 @@ impl Service {
         let layout = self.context.layout.clone();
         tokio::task::spawn_blocking(move || {
             if let Err(error) = write_learned_profile(&layout, &profile) {
-                warn!(error = %chain(&error), "failed to keep what was learned of usage");
+                warn!(error = %chain(&error), "failed to save the learned usage");
             }
         });
     }

@@ -154,7 +154,7 @@ pub(crate) fn check_address(address: &str) -> Result<(), Invalid> {
     }
     Endpoint::from_shared(address.to_owned())
         .map(drop)
-        .map_err(|error| invalid!("it is no address: {error}"))
+        .map_err(|error| invalid!("it is not an address: {error}"))
 }
 
 async fn next(questions: &mut watch::Receiver<Option<Question>>) -> Option<Question> {

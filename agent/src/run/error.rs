@@ -41,8 +41,7 @@ pub enum RunError {
     Checkpoints(#[source] ReadError),
     /// Some of the checkpoints are damaged, and `--strict` forbids to give up their state.
     #[error(
-        "{count} damaged checkpoint(s), the first {path} ({why}); with --strict=false the agent starts without what it is of, \
-         and keeps the file in meta/quarantine"
+        "{count} damaged checkpoint(s), the first {path} ({why}); with --strict=false the agent starts without its tasks, and keeps the file in meta/quarantine"
     )]
     Damaged {
         count: usize,

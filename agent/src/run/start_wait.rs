@@ -88,7 +88,7 @@ impl StartWait {
                     return Some(done);
                 }
                 () = self.shutdown.cancelled() => {
-                    warn!(doing, "the agent is told to end during its start");
+                    warn!(doing, "the agent received a request to end during its start");
                     return None;
                 }
                 () = tokio::time::sleep(SILENT_AFTER) => {

@@ -71,12 +71,11 @@ fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<Secco
         (Some(_), true) => {
             Err("a seccomp profile was named for a container that is to be unconfined".into())
         }
-        (None, true) if rights.seccomp && !rights.unconfined => Err("no system call filter was asked for, which this agent does not allow; its operator can \
-             (--allow_unconfined_seccomp)".into()),
+        (None, true) if rights.seccomp && !rights.unconfined => Err("the task asks to run without a system call filter, but this agent does not allow that; its operator can allow it with --allow_unconfined_seccomp".into()),
         (None, true) => Ok(SeccompChoice::Unconfined),
         (None, false) => Ok(SeccompChoice::Node),
         (Some(name), false) if !rights.seccomp => Err(format!(
-            "the seccomp profile {name:?} was asked for, and this agent's isolation has no linux/seccomp"
+            "the seccomp profile {name:?} was requested, but this agent's isolation lacks linux/seccomp"
         ).into()),
         (Some(name), false) => match rights.profiles.get(name) {
             Some(profile) => Ok(SeccompChoice::Profile(profile.clone())),
@@ -99,7 +98,7 @@ fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<Capability
     let bounding = linux.bounding_capabilities.as_ref();
     if (effective.is_some() || bounding.is_some()) && !rights.capabilities {
         return Err(
-            "capabilities were asked for, and this agent's isolation has no linux/capabilities"
+            "capabilities were requested, but this agent's isolation lacks linux/capabilities"
                 .into(),
         );
     }
@@ -122,7 +121,7 @@ fn ipc(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<(bool, Option<u64>)
         );
     }
     if mode == IpcMode::Private && !rights.ipc {
-        return Err("a private ipc namespace was asked for, and this agent's isolation has no namespaces/ipc".into());
+        return Err("a private ipc namespace was requested, but this agent's isolation lacks namespaces/ipc".into());
     }
     let Some(megabytes) = linux.shm_size else {
         return Ok((share, None));

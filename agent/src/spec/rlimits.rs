@@ -30,7 +30,7 @@ pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, Invalid> {
         let kind = rlimit.r#type.and_then(|kind| Type::try_from(kind).ok());
         let resource = kind.and_then(rlimit_number);
         let Some(resource) = resource else {
-            return Err("a resource limit of an unknown type was asked for".into());
+            return Err("a resource limit of an unknown type was requested".into());
         };
         let (soft, hard) = match (rlimit.soft, rlimit.hard) {
             (Some(soft), Some(hard)) => (soft, hard),
@@ -39,9 +39,8 @@ pub(super) fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, Invalid> {
         };
         if soft > hard {
             let name = kind.map_or("a resource limit", |kind| kind.as_str_name());
-            let why = format!(
-                "{name} was asked for with the soft value {soft}, which is more than its hard one, {hard}"
-            );
+            let why =
+                format!("{name} has the soft limit {soft}, which exceeds the hard limit {hard}");
             return Err(why.into());
         }
         rlimits.push(Rlimit {

@@ -17,7 +17,7 @@ const DRAWN: [(&str, &str, &str); 3] = [
     ("**slack**, predictor", "slack: foretold peak", "#c0392b"),
     (
         "**slack**, after its caps",
-        "slack: all but what is oversubscribed",
+        "slack: everything that is not oversubscribed",
         "#2471a3",
     ),
     (

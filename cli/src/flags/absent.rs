@@ -21,7 +21,7 @@ const NO_CSI: &str =
     "storage plug-ins are missing: use --resources with disks of type PATH or MOUNT";
 const NO_XFS: &str =
     "XFS quotas are missing: use --isolation=disk/du with --enforce_container_disk_quota";
-const NO_CACHE: &str = "there is no cache of the fetcher: each task fetches its URIs again";
+const NO_CACHE: &str = "the fetcher has no cache: each task fetches its URIs again";
 const NO_HADOOP: &str =
     "Hadoop and relative URIs are missing: use http://, https:// or file:// URIs";
 const OWN_EXECUTOR: &str =
@@ -89,7 +89,7 @@ const ABSENT: &[(&[&str], &str)] = &[
     ),
     (
         &["memory_profiling"],
-        "there is no profiler: use perf or heaptrack",
+        "the profiler does not exist: use perf or heaptrack",
     ),
     (
         &["registry_fetch_timeout", "registry_store_timeout"],

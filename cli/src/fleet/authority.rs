@@ -86,7 +86,7 @@ impl Authority {
 
     /// Loads an authority that [`Self::create`] made under this name.
     pub(super) fn load(name: &str, certificate: &str, key: &str) -> anyhow::Result<Self> {
-        let key = KeyPair::from_pem(key).context("the key is none in PEM form")?;
+        let key = KeyPair::from_pem(key).context("the key is not in PEM format")?;
         ensure!(
             holds(certificate, key.public_key_raw()),
             "the key is not that of the certificate"

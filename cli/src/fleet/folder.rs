@@ -31,7 +31,7 @@ impl Folder {
     /// Creates a folder, which is removed again unless it is kept.
     pub(super) fn create(dir: &Path) -> anyhow::Result<Self> {
         let place =
-            std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+            std::path::absolute(dir).with_context(|| format!("{} is not a path", dir.display()))?;
         let name = place.file_name().with_context(|| {
             format!(
                 "{} cannot be a folder of its own: give --dir=NAME",
@@ -57,7 +57,7 @@ impl Folder {
     /// Opens a folder that `init` made.
     pub(super) fn open(dir: &Path) -> anyhow::Result<Self> {
         let place =
-            std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+            std::path::absolute(dir).with_context(|| format!("{} is not a path", dir.display()))?;
         ensure!(
             place.join(FLEET).is_file(),
             "{} has no {}: give the folder that `meseta tls init` made",

@@ -41,11 +41,12 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make a folder with an authority, and with all that a master and its agents need to be told apart from others.
+    /// Create a directory with a certificate authority, and with the certificates, credentials and configuration of
+    /// a master and its agents.
     Init(InitOptions),
-    /// Add agents or frameworks to such a folder.
+    /// Add agents or frameworks to such a directory.
     Add(AddOptions),
-    /// Give machines and principals of such a folder new certificates.
+    /// Renew the certificates of machines and principals of such a directory.
     Renew(RenewOptions),
 }
 
@@ -54,7 +55,7 @@ struct InitOptions {
     /// The folder to make.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
-    /// The master's host name and its addresses; it listens on the first.
+    /// The master's host name and its addresses; the master listens on the first address.
     #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
     master: Machine,
     /// An agent's host name and its addresses; may be repeated.
@@ -62,7 +63,7 @@ struct InitOptions {
     agents: Vec<Machine>,
     #[command(flatten)]
     added: Added,
-    /// How long the authority is valid.
+    /// Validity of the authority in days.
     #[arg(long = "authority-days", alias = "authority_days", value_name = "DAYS", default_value_t = 3650,
           value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
     authority_days: u64,
@@ -83,19 +84,20 @@ struct AddOptions {
 /// What both `init` and `add` take.
 #[derive(Debug, Args)]
 struct Added {
-    /// A framework's principal, the roles that it may subscribe with and the users that its tasks may run as; may be
-    /// repeated. `admin`, `node` and `prometheus` are made in any case.
+    /// A framework's principal, its roles and the users of its tasks; may be repeated. The command always creates
+    /// `admin`, `node` and `prometheus`.
     #[arg(long = "principal", value_name = "NAME:role=ROLE:user=USER", value_parser = names::principal)]
     principals: Vec<Principal>,
-    /// Host name and addresses of the machine with the scheduler of jobs, which may be the master's or an agent's.
+    /// Host name and addresses of the machine with the job scheduler, which may be the machine of the master or of
+    /// an agent.
     #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
     scheduler: Option<Machine>,
-    /// With --scheduler: a user that tasks of jobs may run as, beside the users of principals; may be repeated. The first
-    /// is that of jobs which name none. Give it to no principal: tasks of one user can read and stop each other.
+    /// With --scheduler: an additional user for tasks of jobs; may be repeated. The first is the user of jobs that
+    /// name no user. Give this user to no principal: tasks of one user can read and stop each other.
     #[arg(long = "job-user", alias = "job_user", value_name = "USER", default_value = "meseta",
           requires = "scheduler", value_parser = names::user)]
     job_users: Vec<String>,
-    /// How long certificates are valid.
+    /// Validity of the certificates in days.
     #[arg(long, value_name = "DAYS", default_value_t = 365,
           value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
     days: u64,
@@ -106,7 +108,7 @@ struct RenewOptions {
     /// The folder that `meseta tls init` made.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
-    /// The machine's name; may be repeated. Default, without --principal too: every machine and principal.
+    /// The machine's name; may be repeated. Default: every machine and principal, unless --principal is given.
     #[arg(long = "machine", value_name = "NAME")]
     machines: Vec<String>,
     /// The principal's name; may be repeated.

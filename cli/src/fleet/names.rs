@@ -70,12 +70,12 @@ pub(super) fn machine(text: &str) -> Result<Machine, String> {
     }
     if !is_host_name(name) {
         return Err(format!(
-            "{name:?} is no host name: letters, digits and hyphens, in parts between dots"
+            "{name:?} is not a host name: use letters, digits and hyphens, in parts between dots"
         ));
     }
     let addresses = addresses.split(',').map(|one| {
         let address: IpAddr = one.parse().map_err(|_| {
-            format!("{one:?} is no IP address; give NAME=ADDRESS, for example {name}=10.0.0.7")
+            format!("{one:?} is not an IP address; give NAME=ADDRESS, for example {name}=10.0.0.7")
         })?;
         if address.is_unspecified() || address.is_multicast() {
             return Err(format!(
@@ -109,7 +109,7 @@ pub(super) fn user(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "{text:?} is no user: give its name, without spaces"
+        "{text:?} is not a user name: use a name without spaces"
     ))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn principal(text: &str) -> Result<Principal, String> {
     let is_file = !name.contains('/') && !name.starts_with('.');
     if !is_principal(name) || !is_file || !may_begin_line(name) {
         return Err(format!(
-            "{name:?} is no principal: up to 255 bytes without colons, slashes and spaces, that begin with none of . # {{"
+            "{name:?} is not a principal: use up to 255 bytes without colons, slashes and spaces, and do not begin with . # or {{"
         ));
     }
     if BUILT_IN.contains(&name) {

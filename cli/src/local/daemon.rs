@@ -138,7 +138,7 @@ impl Daemon {
             }
             if let Some(status) = self.child.try_wait().context("failed to watch a daemon")? {
                 bail!(
-                    "the {} did not start ({status}); what it said is above",
+                    "the {} did not start ({status}); its output is above",
                     self.name
                 );
             }

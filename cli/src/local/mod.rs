@@ -48,43 +48,43 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Flags of `meseta local`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Port of the master, of several masters the first; the others take the ports below it. 0 picks free ones.
+    /// Port of the first master; the others take the ports below it. 0 selects free ports.
     #[arg(long, default_value_t = USUAL_PORT)]
     port: u16,
-    /// Port of the first agent, the next ones follow it; 0 picks free ones.
+    /// Port of the first agent; the others take the ports above it. 0 selects free ports.
     #[arg(long = "agent_port", alias = "agent-port", default_value_t = 5051)]
     agent_port: u16,
-    /// Port of the scheduler of jobs; 0 picks a free one. Unset: 5070 if the master has its usual port and 5070 is free,
-    /// else a free one.
+    /// Port of the job scheduler; 0 selects a free port. Default: 5070 if the master has its usual port and 5070 is
+    /// free, else a free port.
     #[arg(long = "scheduler_port", alias = "scheduler-port")]
     scheduler_port: Option<u16>,
-    /// Run no scheduler of jobs.
+    /// Run no job scheduler.
     #[arg(long = "no-scheduler", conflicts_with = "scheduler_port")]
     no_scheduler: bool,
-    /// Directory for all state; kept. Unset: a fresh one in the temporary directory, removed at the
+    /// Directory for all state; survives the end of the command. Default: a new temporary directory, removed at the
     /// end.
     #[arg(long = "work_dir", alias = "work-dir", value_name = "DIR")]
     work_dir: Option<PathBuf>,
-    /// Number of masters, 1 to 7. Several share an etcd, which must be installed; one that is killed is replaced by
-    /// another at once and comes back as a follower.
+    /// Number of masters, 1 to 7. Several masters share an etcd, which must be installed. If you kill a master,
+    /// another takes over, and the killed master comes back as a follower.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MASTERS_MAX)))]
     masters: u16,
-    /// Number of agents, 1 to 64; several have the attributes `rack:r1`, `rack:r2` and so on, and one of them that is
-    /// killed is started again. Unset: 1, or 3 with --demo.
+    /// Number of agents, 1 to 64. Several agents have the attributes `rack:r1`, `rack:r2` and so on, and start
+    /// again if you kill them. Default: 1, or 3 with --demo.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]
     agents: Option<u16>,
-    /// Resources of each agent, e.g. `cpus:4;mem:2048`; unset: what the machine has, or some that suit --demo. Of the
-    /// ports of the machine several agents have a part each, unless this names some.
+    /// Resources of each agent, e.g. `cpus:4;mem:2048`. Default: those of the machine, or a set for --demo. Several
+    /// agents divide the machine's ports, unless this flag names ports.
     #[arg(long)]
     resources: Option<String>,
     /// Attributes of each agent, e.g. `zone:a;ssd:true`.
     #[arg(long)]
     attributes: Option<String>,
-    /// Give the agents' tasks a hard CPU cap equal to what they asked for.
+    /// Limit the tasks of the agents to their requested CPUs.
     #[arg(long = "cgroups_enable_cfs")]
     cgroups_enable_cfs: bool,
-    /// Show what a cluster does: two teams with weights and quota, a service, and a batch job on the CPUs that the
-    /// service was promised and does not use.
+    /// Show the features of a cluster: two teams with weights and quota, a service, and a batch job on CPUs that
+    /// are promised to the service but unused.
     #[arg(long)]
     demo: bool,
 }
@@ -373,8 +373,7 @@ impl Cluster {
     /// Returns the hint for several masters.
     fn failover_hint(&self) -> &'static str {
         if self.masters.len() > 1 {
-            "\nKill the master that leads with `kill -9`: another one leads within ten seconds, and tasks go on. \
-             `curl ADDRESS/leader` of each says what it is.\n"
+            "\nKill the master that leads with `kill -9`: another master leads within ten seconds, and tasks continue. `curl ADDRESS/leader` shows the role of each master.\n"
         } else {
             ""
         }

@@ -70,7 +70,8 @@ where
         let left_out = self.lock().take_left_out(now, is_end);
         for one in left_out {
             let mut fields = Fields::default();
-            "log lines left out: too many of one cause".clone_into(&mut fields.message);
+            "log lines left out: too many lines with the same cause"
+                .clone_into(&mut fields.message);
             fields
                 .values
                 .push(("lines", Value::Plain(one.lines.to_string())));

@@ -59,7 +59,7 @@ pub(super) fn check(address: &str) -> Result<(), String> {
         Some((scheme, rest)) if known_scheme(scheme).is_some() => rest,
         Some((scheme, _)) => {
             return Err(format!(
-                "{scheme:?} is no scheme of masters: give HOST:PORT or https://HOST:PORT"
+                "{scheme:?} is not a supported scheme: give HOST:PORT or https://HOST:PORT"
             ));
         }
         None => address,
@@ -91,7 +91,7 @@ pub(super) fn check(address: &str) -> Result<(), String> {
             "{address:?} has several colons: before a port an IPv6 address stands in brackets, as in [::1]:{MASTER_PORT}"
         )),
         Some(port) if port.parse::<std::num::NonZeroU16>().is_err() => Err(format!(
-            "{port:?} is no port, which is a number from 1 to 65535"
+            "{port:?} is not a port: give a number from 1 to 65535"
         )),
         Some(_) | None => Ok(()),
     }

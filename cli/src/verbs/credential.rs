@@ -16,13 +16,13 @@ const SECRET_BYTES_MAX: usize = 4_096;
 /// Whose secret it is, and where that is.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Whose.
+    /// The principal.
     #[arg(long, value_name = "NAME")]
     principal: String,
-    /// File that holds the secret; without it one line of standard input does.
+    /// File that holds the secret. Default: one line of standard input.
     #[arg(long, alias = "secret_file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     secret_file: Option<PathBuf>,
-    /// Print a whole file of Mesos's JSON instead of one line.
+    /// Print a whole file in Mesos's JSON instead of one line.
     #[arg(long)]
     json: bool,
 }

@@ -26,9 +26,9 @@ struct Unread;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The task's id, or as much of it as tells it from others (see `meseta tasks`).
+    /// The task's id, or a unique part of the id (see `meseta tasks`).
     task: String,
-    /// The command and its arguments, as in `meseta exec web -- ls -l /`. It gets no input.
+    /// The command and its arguments, as in `meseta exec web -- ls -l /`. The command gets no input.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     arguments: Vec<String>,
     #[command(flatten)]

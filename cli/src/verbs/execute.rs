@@ -428,7 +428,7 @@ impl Job {
             && *code == 0
         {
             terminal::note!(
-                "the task ended well, its output could not be read or not all of it be written here"
+                "the task succeeded, but its output could not be read or written completely"
             );
             *code = EXIT_FAILED_ITSELF;
         }
@@ -501,8 +501,7 @@ impl Job {
         match self.obstacle().await {
             Some(reason) => terminal::note!("waiting: {reason}; needs {requested}, and {offered}"),
             None => terminal::note!(
-                "waiting: needs {requested}, and {offered}; `meseta agents` shows who could make an \
-                 offer, `meseta explain --framework={framework}` what is in the way"
+                "waiting: needs {requested}, but {offered}; `meseta agents` lists the agents, `meseta explain --framework={framework}` the obstacles"
             ),
         }
     }

@@ -17,16 +17,18 @@ pub(super) const NO_AGENTS: &str = "the cluster has no agents, so nothing can be
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The framework's id, or as much of it as tells it from others. Default: the only framework that is subscribed, unless a role is given.
+    /// The framework's id, or a unique part of the id. Default: the only subscribed framework, unless --role is
+    /// given.
     #[arg(long)]
     framework: Option<String>,
-    /// A role: all its frameworks are explained.
+    /// A role: explain all its frameworks.
     #[arg(long)]
     role: Option<String>,
-    /// The agent's id, or its host name if no other agent has it. Default: every agent.
+    /// The agent's id, or its host name if the name is unique. Default: every agent.
     #[arg(long)]
     agent: Option<String>,
-    /// What a task needs, as for `meseta execute --resources`: says of each agent what would be missing for it.
+    /// The resources that a task needs, as for `meseta execute --resources`: show the missing resources of each
+    /// agent.
     #[arg(long, value_name = "RESOURCES")]
     needs: Option<String>,
     #[command(flatten)]

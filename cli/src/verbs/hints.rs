@@ -15,7 +15,7 @@ pub(super) const SPEAKS_TLS: &str = "speaks TLS";
 const BY_WORDS: &[(&str, &str)] = &[
     (
         "use 'force'",
-        "--force sets it all the same; `meseta quota` shows what is used, `meseta agents` what there is",
+        "--force overrides; `meseta quota` shows the usage, `meseta agents` the capacity",
     ),
     ("No agent found", AGENTS),
     ("Unknown agent", AGENTS),
@@ -23,7 +23,7 @@ const BY_WORDS: &[(&str, &str)] = &[
     ("there is no job", "`meseta jobs` lists them"),
     (
         "is not being updated",
-        "`meseta job status NAME` shows what it does",
+        "`meseta job status NAME` shows its state",
     ),
     ("has no version", "`meseta job history NAME` lists them"),
     // Every daemon of its kind has the endpoints that verbs use.
@@ -46,8 +46,7 @@ const BY_WORDS: &[(&str, &str)] = &[
     ),
     (
         "quota hierarchy would not be sound",
-        "what is guaranteed to a role must hold what is guaranteed below it: set the upper role first, \
-         and remove from below upwards",
+        "the guarantee of a role must cover the guarantees of the roles below: set the upper role first, and remove the lower roles first",
     ),
     (
         "is not deactivated",
@@ -96,11 +95,10 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
              shown --cert=FILE and --key=FILE, unless --secret-to-agents says that they may have it"
         }
         StatusCode::FORBIDDEN => {
-            "the daemon's --acls decide who may do this: use other credentials with --principal and \
-             --secret-file, or have it allowed"
+            "the daemon's --acls forbid this: use other credentials with --principal and --secret-file, or ask for the permission"
         }
         StatusCode::NOT_FOUND => {
-            "it is not there, or no more: `meseta agents`, `frameworks`, `tasks` and `roles` list what is"
+            "not found, or gone: `meseta agents`, `frameworks`, `tasks` and `roles` list the existing objects"
         }
         StatusCode::CONFLICT => {
             "the request was understood and is at odds with how things are now: look at `meseta agents`, \
@@ -113,7 +111,7 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
             "is it a Meseta daemon of this version? `meseta --version` and its /version say"
         }
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => "try again in a moment",
-        status if status.is_client_error() => "the verb's --help says what it takes",
+        status if status.is_client_error() => "see the verb's --help",
         _ => return None,
     })
 }

@@ -17,25 +17,26 @@ use tonic::transport::{Channel, Endpoint};
 /// Flags of every verb that speaks to a daemon which wants to know by whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct IdentityFlags {
-    /// Who this is, to a cluster that authenticates; also named as the reserver of what is reserved.
+    /// Your principal (user name) for authentication and reservations.
     #[arg(long, global = true, env = "MESETA_PRINCIPAL", value_name = "NAME")]
     principal: Option<String>,
-    /// File with the secret, in plain text; nobody but its owner may read it.
+    /// File with the secret, in plain text. Only the owner may be able to read the file.
     #[arg(long, global = true, env = "MESETA_SECRET_FILE", value_name = "FILE", value_hint = ValueHint::FilePath,
           alias = "secret_file", requires = "principal", id = "secret_file")]
     secret_file: Option<PathBuf>,
-    /// Authority that signed the daemons' certificates, in PEM form; makes the verb speak TLS.
+    /// Authority that signed the daemons' certificates, in PEM form. With this flag, the verb uses TLS.
     #[arg(long, global = true, env = "MESETA_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca: Option<PathBuf>,
-    /// Certificate to show, in PEM form; all that agents are shown, since a secret could be used by them.
+    /// Your certificate, in PEM form. Agents see only the certificate, because they could misuse a secret.
     #[arg(long, global = true, env = "MESETA_CERT", value_name = "FILE", value_hint = ValueHint::FilePath,
           requires = "key")]
     cert: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of --cert.
     #[arg(long, global = true, env = "MESETA_KEY", value_name = "FILE", value_hint = ValueHint::FilePath,
           requires = "cert")]
     key: Option<PathBuf>,
-    /// Also send the secret to agents, where they take no certificates: any of them could then act as this principal.
+    /// Also send the secret to agents that take no certificates. Any of these agents could then act as this
+    /// principal.
     #[arg(
         long,
         global = true,
@@ -202,7 +203,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
     let timeout = Options::default().connect_timeout;
     let endpoint = Endpoint::from_shared(url.to_owned())
-        .with_context(|| format!("{url} is no address"))?
+        .with_context(|| format!("{url} is not an address"))?
         .connect_timeout(timeout)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)

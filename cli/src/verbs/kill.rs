@@ -10,7 +10,7 @@ use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The task's id, or as much of it as tells it from others (see `meseta tasks`).
+    /// The task's id, or a unique part of the id (see `meseta tasks`).
     task: String,
     #[command(flatten)]
     master: MasterFlag,

@@ -18,12 +18,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The task's id (see `meseta tasks`).
+    /// The task's id, or a unique part of the id (see `meseta tasks`).
     task: String,
     /// The file in the task's sandbox.
     #[arg(long, default_value = "stdout")]
     file: String,
-    /// Go on until the task has ended.
+    /// Follow the file until the task has ended.
     #[arg(long, short)]
     follow: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let body = server::get_json(master, &path)?;
         match items(&body, "tasks") {
             [] => bail!(
-                "there is no task {:?}; `meseta tasks` lists them",
+                "task {:?} does not exist; `meseta tasks` lists the tasks",
                 options.task
             ),
             [task, ..] => Ok(task.clone()),
@@ -109,7 +109,7 @@ async fn absent(options: &Options, tail: &mut Tail) -> anyhow::Result<String> {
     let (file, task) = (&options.file, &options.task);
     Ok(match tail.names().await? {
         Some(names) if !names.is_empty() => format!(
-            "there is no file {file:?} in the sandbox of task {task:?}; these are: {}",
+            "file {file:?} does not exist in the sandbox of task {task:?}; the files are: {}",
             names.join(", ")
         ),
         _ => format!(

@@ -51,7 +51,8 @@ use crate::terminal;
 /// Where the master is: a flag of every verb.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MasterFlag {
-    /// The master, as `host:port` or `https://host:port`; of several, with commas between, the one that leads.
+    /// The master, as `host:port` or `https://host:port`. List several masters with commas; the verb finds the
+    /// leader.
     #[arg(
         long,
         global = true,
@@ -77,7 +78,7 @@ impl MasterFlag {
 pub(crate) struct ListOptions {
     #[command(flatten)]
     master: MasterFlag,
-    /// Print the master's own JSON instead of a table.
+    /// Print the master's JSON instead of a table.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// One agent.
 #[derive(Debug, Args)]
 pub(crate) struct AgentOptions {
-    /// The agent's id, or its host name if no other agent has it (see `meseta agents`).
+    /// The agent's id, or its host name if the name is unique (see `meseta agents`).
     agent: String,
     #[command(flatten)]
     master: MasterFlag,
@@ -31,16 +31,17 @@ pub(crate) struct AgentOptions {
 pub(crate) struct DrainOptions {
     #[command(flatten)]
     agent: AgentOptions,
-    /// The longest that a task has to end. Default: the time that it asked for.
+    /// Maximum time that a task has to end. Default: the time that the task asked for.
     #[arg(long = "max_grace_period", value_name = "DURATION", value_parser = lenient::duration)]
     max_grace_period: Option<Duration>,
-    /// Once it is drained, the agent is gone for good and must not come back.
+    /// Mark the agent as gone after the drain: it must not come back.
     #[arg(long = "mark_gone")]
     mark_gone: bool,
-    /// Return only when the agent is drained; fail if it cannot be, because it is unreachable for example.
+    /// Return after the agent is drained. Fail if the agent cannot be drained, for example because it is
+    /// unreachable.
     #[arg(long)]
     wait: bool,
-    /// Wait no longer than this, and exit with 124; the agent goes on draining.
+    /// Wait at most this long, then exit with 124; the drain continues.
     #[arg(long, value_name = "DURATION", value_parser = lenient::duration, requires = "wait")]
     timeout: Option<Duration>,
 }
@@ -275,26 +276,26 @@ pub(crate) struct MaintenanceOptions {
 
 #[derive(Debug, Subcommand)]
 enum MaintenanceAction {
-    /// Add a window to the schedule: frameworks are asked to leave these machines.
+    /// Add a maintenance window: the master asks frameworks to leave these machines.
     Schedule {
-        /// Host names, or `host/address` where both must fit.
+        /// Host names, or `host/address` if both must match.
         #[arg(required = true)]
         machines: Vec<String>,
-        /// From now until the window opens.
+        /// Time from now until the window opens.
         #[arg(long = "start_in", default_value = "0secs", value_name = "DURATION", value_parser = lenient::duration)]
         start_in: Duration,
-        /// How long it lasts. Default: no end is known.
+        /// Length of the window. Default: unlimited.
         #[arg(long, value_name = "DURATION", value_parser = lenient::duration)]
         duration: Option<Duration>,
     },
-    /// Call the whole schedule off.
+    /// Remove the whole schedule.
     Clear,
     /// Take scheduled machines down: their agents and tasks end.
     Down {
         #[arg(required = true)]
         machines: Vec<String>,
     },
-    /// Put machines that are down back to work.
+    /// Bring machines that are down back into service.
     Up {
         #[arg(required = true)]
         machines: Vec<String>,

@@ -25,7 +25,7 @@ const HINT_AFTER: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
 pub(super) struct WaitFlag {
-    /// Return once the master has taken it, not only when the agent has done it.
+    /// Return after the master has accepted the operation, before the agent has applied it.
     #[arg(long = "no-wait", alias = "no_wait")]
     no_wait: bool,
 }
@@ -89,7 +89,7 @@ pub(super) fn carry_out(
                 answer.await
             }
         };
-        let lost = "the master took it and cannot tell what came of it; see `meseta agents` and `meseta roles`";
+        let lost = "the master accepted the operation, but does not know its result; see `meseta agents` and `meseta roles`";
         Ok(Some(answer.context(lost)?.into_inner()))
     })?;
     match outcome {

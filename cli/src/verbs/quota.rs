@@ -41,13 +41,13 @@ enum Action {
 struct Set {
     /// The role, e.g. `eng` or `eng/backend`.
     role: String,
-    /// What is kept for the role, e.g. `cpus:12;mem:6144`.
+    /// The guaranteed resources, e.g. `cpus:12;mem:6144`.
     #[arg(long, default_value = "", value_name = "RESOURCES")]
     guarantee: String,
-    /// What the role gets at most; what is not named is not limited. Default: the guarantee.
+    /// The maximum resources; resources that are not named have no limit. Default: the guarantee.
     #[arg(long, value_name = "RESOURCES")]
     limit: Option<String>,
-    /// Set it although the cluster has not that much, or the role uses more already.
+    /// Set the quota even if the cluster has less, or the role already uses more.
     #[arg(long)]
     force: bool,
 }

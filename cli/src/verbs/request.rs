@@ -35,44 +35,43 @@ pub(crate) struct Options {
         conflicts_with = "arguments"
     )]
     pub(super) command: Option<String>,
-    /// The command to run and its arguments, instead of --command: `meseta execute -- ls -l /`.
+    /// The command and its arguments, instead of --command: `meseta execute -- ls -l /`.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) arguments: Vec<String>,
-    /// Leave the task running, for a week at most, and print its id: `meseta logs` shows its output, `meseta
-    /// kill` ends it.
+    /// Leave the task running, for a week at most, and print its id: `meseta logs` shows its output, `meseta kill`
+    /// ends the task.
     #[arg(long, short, conflicts_with = "timeout")]
     pub(super) detach: bool,
-    /// A file or folder of the agent's machine for the task, as `HOST_PATH:CONTAINER_PATH[:ro]`; may be
-    /// repeated.
+    /// A file or folder of the agent's machine for the task, as `HOST_PATH:CONTAINER_PATH[:ro]`; may be repeated.
     #[arg(long, short, value_name = "VOLUME")]
     pub(super) volume: Vec<String>,
-    /// Print nothing but the task's own output and what went wrong.
+    /// Print only the task's own output and errors.
     #[arg(long, short)]
     pub(super) quiet: bool,
-    /// Name and, with a suffix that makes it unique, id of the task.
+    /// Name of the task, and, with a unique suffix, its id.
     #[arg(long, default_value = "execute")]
     pub(super) name: String,
-    /// What the task needs; `mem` and `disk` in MB, or with a unit, as `mem:1G`.
+    /// The resources of the task; `mem` and `disk` in MB, or with a unit, as `mem:1G`.
     #[arg(long, default_value = "cpus:1;mem:128")]
     pub(super) resources: String,
-    /// The number of GPUs that the task needs: the same as `gpus:N` in --resources.
+    /// The number of GPUs of the task: the same as `gpus:N` in --resources.
     #[arg(long, value_name = "N")]
     pub(super) gpus: Option<u32>,
     /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) env: Vec<String>,
-    /// The role to ask for resources in; what is reserved to it is used first.
+    /// The role of the task. The task uses the role's reserved resources first.
     #[arg(long, default_value = "*")]
     pub(super) role: String,
     /// Take the CPUs from what others were promised and do not use: the task waits until some are oversubscribed, and is ended
     /// when they are needed back.
     #[arg(long)]
     pub(super) revocable: bool,
-    /// The user to run the task as; unset: the user who runs this.
+    /// The user of the task. Default: your user.
     #[arg(long)]
     pub(super) user: Option<String>,
-    /// Kill the task after this long and exit with 124, e.g. `90secs` or `5m`; counted from the
-    /// start of this command, the wait for an offer included.
+    /// Kill the task after this time and exit with 124, e.g. `90secs` or `5m`. The time starts with this command
+    /// and includes the wait for an offer.
     #[arg(long, value_parser = lenient::duration)]
     pub(super) timeout: Option<Duration>,
 }

@@ -14,21 +14,21 @@ use super::{ListOptions, MasterFlag, agent_id, items, list_all, server, text};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReserveOptions {
-    /// The agent's id, or its host name if no other agent has it (see `meseta agents`).
+    /// The agent's id, or its host name if the name is unique (see `meseta agents`).
     agent: String,
-    /// The role that may use it; `eng/backend` with --from=eng refines what is reserved to `eng` already.
+    /// The role of the reservation. To refine a reservation of `eng`, use --role=eng/backend --from=eng.
     #[arg(long)]
     role: String,
-    /// What to reserve, e.g. `cpus:8;mem:4096`.
+    /// The resources, e.g. `cpus:8;mem:4096`.
     #[arg(long)]
     resources: String,
-    /// The role that it is reserved to now, if it is.
+    /// The role that has the resources reserved now.
     #[arg(long, value_name = "ROLE")]
     from: Option<String>,
-    /// A label of the reservation; may be repeated. Reservations with different labels stay apart.
+    /// A label of the reservation; may be repeated. Reservations with different labels stay separate.
     #[arg(long, value_name = "KEY[=VALUE]", value_parser = parse_label)]
     label: Vec<Label>,
-    /// With --from: a label of the reservation that is there; may be repeated.
+    /// With --from: a label of the present reservation; may be repeated.
     #[arg(long = "from_label", value_name = "KEY[=VALUE]", value_parser = parse_label, requires = "from")]
     from_label: Vec<Label>,
     #[command(flatten)]
@@ -41,12 +41,12 @@ pub(crate) struct ReserveOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct UnreserveOptions {
-    /// The agent's id, or its host name if no other agent has it (see `meseta agents`).
+    /// The agent's id, or its host name if the name is unique (see `meseta agents`).
     agent: String,
-    /// The role that it is reserved to; what was refined from another role goes back to that one.
+    /// The role of the reservation. To refine a reservation of `eng`, use --role=eng/backend --from=eng.
     #[arg(long)]
     role: String,
-    /// What to give back, e.g. `cpus:8;mem:4096`: a part is enough.
+    /// The resources, e.g. `cpus:8;mem:4096`.
     #[arg(long)]
     resources: String,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub(crate) struct UnreserveOptions {
 
 #[derive(Debug, Args)]
 pub(super) struct ReserverFlag {
-    /// Who made the reservation that is there, if several did. Default: who asks, or the only one.
+    /// The principal that made the reservation. Default: your principal, or the only one.
     #[arg(long, value_name = "NAME")]
     reserver: Option<String>,
 }
@@ -69,8 +69,7 @@ pub(super) struct ReserverFlag {
 /// The labels of a reservation that exists.
 #[derive(Debug, Args)]
 pub(super) struct LabelFlag {
-    /// A label of the reservation that is there; may be repeated. Default: the reservation without labels, or the only
-    /// one.
+    /// A label of the reservation; may be repeated. Reservations with different labels stay separate.
     #[arg(long, value_name = "KEY[=VALUE]", value_parser = parse_label)]
     pub(super) label: Vec<Label>,
 }
@@ -175,9 +174,7 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<()> {
                  (`meseta tasks`)",
                 holder.describe(from)
             ),
-            None => "the agent has not that much that is neither reserved nor in use; what it has stands \
-                     before 'does not contain'. See `meseta agents`, `meseta tasks`; --from=ROLE takes from \
-                     what is reserved to a role above"
+            None => "the agent has less unreserved, unused resources; the amount stands before 'does not contain'. See `meseta agents`, `meseta tasks`; --from=ROLE takes from the reservation of a parent role"
                 .to_owned(),
         })
     };

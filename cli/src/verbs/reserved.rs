@@ -37,12 +37,12 @@ impl Holder {
     fn among(listed: &Value, requested: &str) -> anyhow::Result<Self> {
         if let Some(absence) = agents::absence(listed, requested) {
             bail!(
-                "agent {requested} is {absence}: what is reserved on it changes only while it is registered"
+                "agent {requested} is {absence}: its reservations change only while it is registered"
             );
         }
         let here = items(listed, "slaves");
         let id = agents::find(here.iter(), requested)?.with_context(|| {
-            format!("there is no agent {requested:?}; `meseta agents` lists them")
+            format!("agent {requested:?} does not exist; `meseta agents` lists the agents")
         })?;
         let agent = here.iter().find(|agent| text(agent, "id") == id);
         let reserved = agent.map(reserved).transpose()?.unwrap_or_default();
@@ -136,7 +136,7 @@ impl Holder {
                 )
             }
             (None, _) => bail!(
-                "there is no volume {id:?} on agent {}; `meseta volumes` lists them",
+                "volume {id:?} does not exist on agent {}; `meseta volumes` lists the volumes",
                 self.id
             ),
         }

@@ -48,9 +48,9 @@ pub(crate) struct WeightOptions {
 
 #[derive(Debug, Subcommand)]
 enum WeightAction {
-    /// Set weights; a role without one has 1.
+    /// Set weights. The default weight of a role is 1.
     Set {
-        /// What to set, each as `role=weight`.
+        /// The weights, each as `role=weight`.
         #[arg(required = true, value_name = "ROLE=WEIGHT")]
         weights: Vec<String>,
     },

@@ -244,7 +244,7 @@ pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow:
         && status != StatusCode::UNAUTHORIZED
     {
         Some(format!(
-            "port {AGENT_PORT} is an agent's, unless it was told otherwise; masters listen on {MASTER_PORT}"
+            "port {AGENT_PORT} is the agent's default port; masters listen on {MASTER_PORT}"
         ))
     } else {
         hints::after(status, words).map(str::to_owned)
@@ -366,7 +366,7 @@ pub(super) async fn post<T: WireMessage>(
 ) -> anyhow::Result<()> {
     let stream_id = stream_id
         .parse()
-        .context("the stream id is no header value")?;
+        .context("the stream id is not a header value")?;
     let call = Call::message(&url(address, path), MEDIA, message).header(STREAM_ID, stream_id);
     let reply = awaited(address, client.request(call)).await;
     let reply = reply.map_err(|error| unreachable(address, error))?;

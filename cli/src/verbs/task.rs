@@ -15,9 +15,9 @@ use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The task's id, or as much of it as tells it from others (see `meseta tasks`).
+    /// The task's id, or a unique part of the id (see `meseta tasks`).
     task: String,
-    /// Lines of its standard output and error to show.
+    /// Number of lines of standard output and standard error to show.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
     lines: u16,
     #[command(flatten)]
@@ -95,7 +95,7 @@ pub(super) fn find(master: &str, query: &str) -> anyhow::Result<Value> {
     let tasks = items(&body, "tasks");
     let ids = tasks.iter().filter_map(|task| task.get("id")?.as_str());
     let Some(id) = ids::resolve(ids, query, "tasks")? else {
-        bail!("there is no task {query:?}; `meseta tasks` lists them");
+        bail!("task {query:?} does not exist; `meseta tasks` lists the tasks");
     };
     // Several tasks may have had this id: take the newest.
     let found = tasks.iter().find(|task| text(task, "id") == id);

@@ -18,13 +18,13 @@ pub(crate) struct Options {
     /// Only tasks in this state, e.g. `running`.
     #[arg(long, value_parser = known_state)]
     state: Option<v1::TaskState>,
-    /// Only tasks of this framework: its id, or as much of it as tells it from others.
+    /// Only tasks of this framework: its id, or a unique part of the id.
     #[arg(long, value_name = "ID")]
     framework: Option<String>,
-    /// Only tasks on this agent: its id, or as much of it as tells it from others.
+    /// Only tasks on this agent: its id, or a unique part of the id.
     #[arg(long, value_name = "ID")]
     agent: Option<String>,
-    /// Print the master's own JSON, with the reason and message of each task's last status, instead of a table.
+    /// Print the master's JSON instead of a table, with the reason and message of each task's last status.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -144,7 +144,9 @@ impl Options {
         {
             let body = server::get_json(master, "/frameworks")?;
             if !is_in(&body, &["frameworks", "completed_frameworks"], requested) {
-                bail!("there is no framework {requested:?}; `meseta frameworks` lists them");
+                bail!(
+                    "framework {requested:?} does not exist; `meseta frameworks` lists the frameworks"
+                );
             }
         }
         if let Some(requested) = &self.agent
@@ -158,7 +160,7 @@ impl Options {
             ];
             let body = server::get_json(master, "/slaves")?;
             if !is_in(&body, &LISTS, requested) {
-                bail!("there is no agent {requested:?}; `meseta agents` lists them by id");
+                bail!("agent {requested:?} does not exist; `meseta agents` lists the agents by id");
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The framework's id, or as much of it as tells it from others (see `meseta frameworks`).
+    /// The framework's id, or a unique part of the id (see `meseta frameworks`).
     framework: String,
     #[command(flatten)]
     master: MasterFlag,

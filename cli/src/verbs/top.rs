@@ -21,7 +21,7 @@ const BYTES_PER_MB: f64 = 1024.0 * 1024.0;
 pub(crate) struct Options {
     #[command(flatten)]
     master: MasterFlag,
-    /// Time between the two looks.
+    /// Time between the two samples.
     #[arg(long, default_value = "2secs", value_parser = lenient::duration)]
     interval: Duration,
     /// Print JSON instead of a table.

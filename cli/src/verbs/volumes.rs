@@ -29,15 +29,15 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make a volume of disk that is reserved to a role.
+    /// Create a volume on disk that is reserved for a role.
     Create(Create),
-    /// Destroy a volume and what is in it.
+    /// Destroy a volume and its contents.
     Destroy(Destroy),
 }
 
 #[derive(Debug, Args)]
 struct Create {
-    /// The agent's id, or its host name if no other agent has it.
+    /// The agent's id, or its host name if the name is unique (see `meseta agents`).
     agent: String,
     /// The volume's id, unique among the role's on the agent.
     #[arg(long)]
@@ -48,7 +48,7 @@ struct Create {
     /// The volume's size in MB.
     #[arg(long)]
     disk: f64,
-    /// Where tasks see it, relative to their sandbox.
+    /// The mount point in the task, relative to the sandbox.
     #[arg(long = "container_path")]
     container_path: String,
     #[command(flatten)]
@@ -61,7 +61,7 @@ struct Create {
 
 #[derive(Debug, Args)]
 struct Destroy {
-    /// The agent's id, or its host name if no other agent has it.
+    /// The agent's id, or its host name if the name is unique (see `meseta agents`).
     agent: String,
     /// The volume's id.
     #[arg(long)]

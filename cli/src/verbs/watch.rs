@@ -16,7 +16,7 @@ const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
 /// A flag of verbs that show how something stands.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct WatchFlag {
-    /// Show it again every two seconds, or as often as this says, until it is interrupted.
+    /// Repeat the output every two seconds, or at this interval, until interrupted.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2secs",
           value_parser = lenient::duration)]
     watch: Option<Duration>,

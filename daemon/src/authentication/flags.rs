@@ -8,18 +8,18 @@ use super::Names;
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct RequestFlags {
-    /// Names that requests may ask for besides this machine's own, those of the certificate and `localhost`: `name`
-    /// or `*.domain`, with commas between; `*` allows every name. Addresses need no entry. A page in a browser
-    /// whose name points here is answered nothing (421).
+    /// Host names that requests may use in addition to this machine's names, the names in the certificate and
+    /// `localhost`: `name` or `*.domain`, separated by commas; `*` allows every name. IP addresses need no entry. A
+    /// request for another name gets 421.
     #[arg(long, value_name = "NAMES")]
     pub allowed_hosts: Option<String>,
 
-    /// Origins whose pages may change something here besides pages of this address, as
-    /// `https://page.example:8443`, with commas between: for pages behind a proxy.
+    /// Origins whose web pages may change state here in addition to this address, for example
+    /// `https://page.example:8443`, separated by commas: for pages behind a proxy.
     #[arg(long, value_name = "ORIGINS")]
     pub allowed_origins: Option<String>,
 
-    /// Endpoints that are shut, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` of it.
+    /// Disabled endpoints, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` to it.
     #[arg(long, value_name = "JSON")]
     pub firewall_rules: Option<String>,
 }

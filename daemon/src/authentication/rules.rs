@@ -156,7 +156,7 @@ fn taken(what: &'static str, outcome: Result<(), SettingsError>) -> bool {
         Err(error) => tracing::warn!(
             what,
             error = %error_chain::chain(error),
-            "a changed file cannot be used; what was read before stays in force"
+            "a changed file is invalid; the previous contents stay in force"
         ),
     }
     outcome.is_ok()

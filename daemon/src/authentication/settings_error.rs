@@ -28,7 +28,7 @@ pub enum SettingsError {
     Inline { flag: &'static str },
     #[error("--acls: {0}")]
     Acls(AclError),
-    #[error("--acls={0:?} is neither JSON nor file:///path of it")]
+    #[error("--acls={0:?} is neither JSON nor file:///path to it")]
     NoAcls(String),
     #[error(
         "--firewall_rules: expected {{\"disabled_endpoints\": {{\"paths\": [\"/path\", ...]}}}}: {0}"

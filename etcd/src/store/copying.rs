@@ -102,7 +102,7 @@ pub enum FillError {
     },
     #[error("there are records below {prefix} in etcd")]
     NotEmpty { prefix: String },
-    #[error("etcd does not take what is written: {0}")]
+    #[error("etcd does not accept writes: {0}")]
     Stalled(String),
     #[error("the leader's key in etcd was lost: {0}")]
     Interrupted(String),

@@ -83,7 +83,7 @@ pub enum StoreError {
     #[error("another one leads now")]
     LeadershipLost,
     #[error(
-        "what is below {prefix} in etcd was written in format {found}; this version knows formats up to {known}: start \
+        "the data below {prefix} in etcd has format {found}; this version knows formats up to {known}: start \
          the newer version that wrote it"
     )]
     Newer {
@@ -92,8 +92,7 @@ pub enum StoreError {
         known: u32,
     },
     #[error(
-        "what is below {prefix} in etcd is of the cluster {found:?}, and this is {given:?}: give another --etcd_prefix, \
-         or the cluster's name"
+        "the data below {prefix} in etcd belongs to the cluster {found:?}, but this is {given:?}: give another --etcd_prefix, or the right cluster name"
     )]
     AnotherCluster {
         prefix: String,

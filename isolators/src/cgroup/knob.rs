@@ -69,7 +69,7 @@ pub enum KnobError {
         path: PathBuf,
         controller: Controller,
     },
-    #[error("there is no cgroup of controller {} for {file}", controller.name())]
+    #[error("no cgroup of controller {} for {file}", controller.name())]
     NoGroup {
         controller: Controller,
         file: &'static str,

@@ -325,7 +325,7 @@ impl State {
         let job = self.job_mut(name)?;
         if !job.is_service() {
             let name = plain(name);
-            let text = format!("{name:?} is no service: change its count in its file");
+            let text = format!("{name:?} is not a service: change its count in its file");
             return Err(Refusal::Conflict(text));
         }
         if !(1..=COUNT_MAX).contains(&count) {

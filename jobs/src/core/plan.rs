@@ -261,7 +261,7 @@ impl State {
         let missing = before.filter(|(_, job)| job.filter(is_satisfied).is_none());
         let mut left = AFTER_LOOKED_MAX;
         let missing = missing.map(|(name, job)| match job {
-            None => format!("{name}, of which there is no job yet"),
+            None => format!("{name}, which does not exist yet"),
             Some(job) if self.state_of(job) == "failed" => format!("{name}, which has failed"),
             Some(job) if job.record.stop.is_some() => format!("{name}, which is stopped"),
             Some(job) if self.is_after(job, key, &mut left) => {

@@ -38,7 +38,7 @@ fn check_canaries(job: &Job, at: Duration) -> Result<(), Refusal> {
     }
     let Some((Kind::Service(service), count)) = job.spec().map(|spec| (&spec.kind, spec.count))
     else {
-        return refused(format!("{name:?} is no service"));
+        return refused(format!("{name:?} is not a service"));
     };
     let canaries = service.update.canary.min(count);
     if rollout.reverting || canaries == 0 {

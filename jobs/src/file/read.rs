@@ -99,7 +99,7 @@ fn name_and_role(file: &View<'_>, mistakes: &mut Collector) -> (String, String) 
     let name = file.text("name").unwrap_or_default();
     if name_in(&name).is_none() {
         let shown: String = name.chars().take(NAME_CHARS_MAX).collect();
-        let message = format!("\"{shown}\" is no name of a job");
+        let message = format!("\"{shown}\" is not a job name");
         mistakes.add(file.place("name"), message, NAME_CURE);
     }
     let role = role(file, mistakes);
@@ -136,7 +136,7 @@ fn after(file: &View<'_>, (role, name): (&str, &str), mistakes: &mut Collector) 
         if job == name {
             mistakes.add(at, "a job cannot wait for itself", "remove it from `after`");
         } else if name_in(&job).is_none() {
-            mistakes.add(at, format!("\"{job}\" is no name of a job"), NAME_CURE);
+            mistakes.add(at, format!("\"{job}\" is not a job name"), NAME_CURE);
         } else if !is_first {
             let message = format!("`after` has \"{job}\" twice");
             mistakes.add(at, message, "keep one of the two");
@@ -194,7 +194,7 @@ fn only_one(
             mistakes.add(view.place(other), message, "keep one of the two");
         }
         (None, _) => {
-            let message = format!("{} says nothing of what it is about", view.title());
+            let message = format!("{} names no attribute", view.title());
             mistakes.add(view.at(), message, format!("add one of {listed}"));
         }
     }

@@ -257,7 +257,11 @@ fn check_duration(name: &str, may_be_zero: bool, node: &Node, mistakes: &mut Col
             format!("{name} cannot be zero"),
             "write `\"1secs\"` or more",
         ),
-        Err(_) => mistakes.add(node.at, format!("{name} = \"{text}\" is no duration"), cure),
+        Err(_) => mistakes.add(
+            node.at,
+            format!("{name} = \"{text}\" is not a duration"),
+            cure,
+        ),
     }
 }
 
@@ -281,7 +285,7 @@ fn check_size(name: &str, node: &Node, mistakes: &mut Collector) {
                 "write a size from `\"1MB\"` to `\"1024TB\"`",
             );
         }
-        Err(_) => mistakes.add(node.at, format!("{name} = \"{text}\" is no size"), cure),
+        Err(_) => mistakes.add(node.at, format!("{name} = \"{text}\" is not a size"), cure),
     }
 }
 

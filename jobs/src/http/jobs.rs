@@ -362,7 +362,7 @@ fn read_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Reply> {
     let body = if body.is_empty() { b"{}" } else { body };
     // The decoder would accept a list as the fields in their order.
     if !body.starts_with(b"{") {
-        let text = "the body is no JSON object";
+        let text = "the body is not a JSON object";
         return Err(Reply::error(StatusCode::BAD_REQUEST, text));
     }
     serde_json::from_slice(body).map_err(|error| {

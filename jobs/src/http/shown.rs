@@ -219,7 +219,7 @@ pub(super) struct JobFile {
 pub(super) async fn job_file(permitted: Permitted, name: &str) -> Result<Reply, Reply> {
     let version = permitted.query.get("version").map(|text| {
         text.parse::<u64>().map_err(|_| {
-            let text = format!("version={text} is no number of a version");
+            let text = format!("version={text} is not a version number");
             Reply::error(http::StatusCode::BAD_REQUEST, &text)
         })
     });

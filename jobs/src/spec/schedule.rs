@@ -28,11 +28,11 @@ pub struct Schedule {
 /// The reason why a text is no valid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    #[error("there is no time zone \"{name}\"")]
+    #[error("unknown time zone \"{name}\"")]
     UnknownTimeZone { name: String },
     #[error("the schedule \"{schedule}\" has {found} fields, not five")]
     FieldCount { schedule: String, found: usize },
-    #[error("there is no schedule \"{name}\"")]
+    #[error("unknown schedule \"{name}\"")]
     UnknownName { name: String },
     #[error("\"{text}\" is no {field} of a schedule")]
     Field {
@@ -295,7 +295,7 @@ mod tests {
             (
                 "@daily",
                 "Berlin",
-                "there is no time zone \"Berlin\"; write a name",
+                "unknown time zone \"Berlin\"; write a name",
             ),
         ] {
             let error = Schedule::parse(schedule, zone).expect_err(schedule);

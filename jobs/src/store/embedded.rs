@@ -34,8 +34,7 @@ const ROOM_POLL: Duration = Duration::from_secs(1);
 pub(crate) const FILES: [&str; 3] = ["jobs.redb", "jobs.marker", "jobs.marker.tmp"];
 
 /// The remedy for an unusable file.
-const CURE: &str = "put a copy of it back, or move it and the marker beside it (jobs.marker) away to begin without jobs: \
-    what runs then goes on, and `meseta frameworks` and `meseta teardown` find and end it";
+const CURE: &str = "restore a copy, or move the file and its marker (jobs.marker) away to start without jobs: running tasks then continue, and `meseta frameworks` and `meseta teardown` find and end them";
 
 /// The reason why a store cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ pub enum Error {
     NotSubscribed { framework: FrameworkId, role: Role },
     #[error("{0} names no role that it is allocated to")]
     NoAllocationRole(Resource),
-    #[error("{0} is allocated, where what an agent has was asked for")]
+    #[error("{0} is allocated, but the request needs an agent's total resources")]
     UnexpectedAllocation(Resource),
     #[error("framework {framework} holds no {requested} on agent {agent}")]
     NotAllocated {

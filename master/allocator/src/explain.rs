@@ -51,7 +51,7 @@ pub enum Blocker {
     #[error("the role is below another, which the agent does not support")]
     HierarchicalRole,
     #[error(
-        "what is free ({free}) is reserved for others, or of a sort the framework did not opt in to"
+        "the free resources ({free}) are reserved for others, or the framework did not opt in to them"
     )]
     NothingForRole { free: Resources },
     #[error("role '{role}' has {consumed} {name} of its limit of {limit}; left to offer: {left}")]

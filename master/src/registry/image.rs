@@ -62,10 +62,10 @@ pub enum ImageError {
     )]
     Epoch(u64),
     #[error(
-        "its id {0:?} is none that a master gives a registry: export it again, or leave it out for a new one"
+        "its id {0:?} is not a registry id: export the registry again, or remove the id to get a new one"
     )]
     Id(String),
-    #[error("the record {key:?} in it is no base64: export it again")]
+    #[error("the record {key:?} is not base64: export the registry again")]
     Encoding {
         key: String,
         #[source]

@@ -63,7 +63,7 @@ pub enum ToolError {
         #[source]
         source: std::io::Error,
     },
-    #[error("there is no registry in {place}; {flag} says where its master works")]
+    #[error("no registry in {place}; {flag} sets its master's directory")]
     Absent { place: String, flag: &'static str },
     #[error(
         "there is a registry below {prefix} in etcd already, and what is imported would replace it: give another \
@@ -113,7 +113,7 @@ impl Store {
                 }))
             }
             other => {
-                let reason = "it is no registry that lasts: use embedded or etcd";
+                let reason = "this registry is not persistent: use embedded or etcd";
                 Err(FlagError::new("registry", other, reason).into())
             }
         }

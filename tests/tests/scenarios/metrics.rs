@@ -245,13 +245,11 @@ fn every_metric_is_in_the_reference() {
         text.contains("meseta_agent_oversubscribed_slack")
             .then_some(())
     });
-    let mut page = String::from(
-        "# Metrics\n\nWhat Prometheus scrapes at `/metrics` of each daemon. Series of a container end with \
-         the container; nothing of it\nis read from the kernel for a scrape. `/metrics/snapshot` has the Mesos keys.\n",
-    );
     let mut missing = BTreeSet::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
     let reference = std::fs::read_to_string(path).unwrap_or_default();
+    let introduction = reference.split("\n## ").next().unwrap_or_default();
+    let mut page = introduction.to_owned();
     for (name, daemon) in [("master", &cluster.master), ("agent", cluster.agent())] {
         page += &format!("\n## `meseta {name}`\n\n| metric | type | meaning |\n|---|---|---|\n");
         let scraped = rows(&daemon.page("/metrics").text());

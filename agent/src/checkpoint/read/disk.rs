@@ -42,7 +42,7 @@ impl Disk for LocalDisk {
             .open(path);
         let mut file = opened?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no plain file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;

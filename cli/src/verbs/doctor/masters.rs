@@ -22,7 +22,8 @@ const SKEW_PROBLEM: Duration = Duration::from_secs(300);
 const DATE_PRECISION: Duration = Duration::from_secs(1);
 
 /// The remedy if another server answers.
-pub(super) const NO_MASTER: &str = "give the address of a master with --master; they listen on port 5050 unless they are told otherwise";
+pub(super) const NO_MASTER: &str =
+    "give the address of a master with --master; masters listen on port 5050 by default";
 
 /// A master's answer, and the facts about the connection.
 pub(super) struct Asked {
@@ -166,7 +167,7 @@ pub(super) fn evaluate(address: &str, answer: &Answer, own: &str) -> Vec<Finding
         }
         Answer::Strange(what) => {
             return vec![Finding::problem(
-                format!("{address} answers, and is no master: {what}"),
+                format!("{address} answers, but is not a master: {what}"),
                 NO_MASTER,
             )];
         }
@@ -198,8 +199,10 @@ fn evaluate_version(address: &str, version: Option<&str>, own: &str) -> Finding 
     };
     let (Some(theirs), Some(ours)) = (release(version), release(own)) else {
         return Finding::warning(
-            format!("master {address} has version {version:?}, which is no release; this is {own}"),
-            "use releases: masters, agents and verbs of one minor version and the next speak with each other",
+            format!(
+                "master {address} has version {version:?}, which is not a release; this is {own}"
+            ),
+            "use releases: masters, agents and verbs of two consecutive minor versions work together",
         );
     };
     let is_near = theirs.0 == ours.0 && theirs.1.abs_diff(ours.1) <= 1;

@@ -38,22 +38,22 @@ const CONFIGS_OF_OTHERS: [(&str, &str); 2] = [
 /// Flags of `meseta doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The masters, as every verb takes them, or file:///path of them, as agents do; unset: those of the agent's
+    /// The masters, as for every verb, or file:///path, as for agents. Default: the masters in the agent's
     /// configuration.
     #[arg(long, env = "MESETA_MASTER", value_parser = parse_masters)]
     master: Option<String>,
     #[command(flatten)]
     identity: IdentityFlags,
-    /// The agent's configuration; unset: /etc/meseta/agent.toml, if it is there.
+    /// The agent's configuration. Default: /etc/meseta/agent.toml, if the file exists.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Look at the way to the masters alone: this machine is no node.
+    /// Check only the connection to the masters: this machine runs no agent.
     #[arg(long)]
     client: bool,
     /// Print JSON instead of lines.
     #[arg(long)]
     json: bool,
-    /// Flags of the agent, behind `--`, e.g. `-- --work_dir=/data/meseta`.
+    /// Flags of the agent after `--`, e.g. `-- --work_dir=/data/meseta`.
     #[arg(last = true, value_name = "AGENT FLAGS")]
     agent: Vec<OsString>,
 }
@@ -159,7 +159,7 @@ fn files_of_daemon(daemon: &str, config: &Path) -> anyhow::Result<Vec<(PathBuf, 
             let access = flags.access;
             (access.ssl_cert_file, access.ssl_ca_file, flags.etcd)
         }
-        _ => bail!("{daemon} is no daemon with such a configuration"),
+        _ => bail!("{daemon} is not a daemon with such a configuration"),
     };
     let all = [
         (own, Kind::Shown),

@@ -101,7 +101,7 @@ pub(super) async fn ask(address: &str, asker: &Asker<'_>) -> Answer {
         Err(error) => Answer::Unanswered {
             hint: match (&error, asker) {
                 (Error::Timeout { .. }, _) => {
-                    Some("try again in a moment; the master's log says what it waits for")
+                    Some("try again in a moment; the master's log shows the reason for the wait")
                 }
                 // The usual hint names flags of verbs.
                 (Error::Connect { source, .. }, Asker::Client(_)) => hints::of_certificate(source),
@@ -218,8 +218,7 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
         {
             Finding::warning(
                 format!(
-                    "whether master {address} accepts {who}, which has no credentials, is not known: who has none may not \
-                     read there ({status})"
+                    "whether master {address} accepts {who}, which has no credentials, is unknown: reading there requires credentials ({status})"
                 ),
                 "run this as root, or as the user that the master runs as; if the agent is refused, give it --credential",
             )
@@ -240,7 +239,7 @@ fn evaluate_refusal(address: &str, asker: &Asker<'_>, status: StatusCode, words:
         StatusCode::FORBIDDEN => Finding::problem(what, asker.remedy()),
         status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
             Finding::problem(
-                format!("{address} answers, and is no master: {PATH} is {status} there"),
+                format!("{address} answers, but is not a master: {PATH} is {status} there"),
                 super::masters::NO_MASTER,
             )
         }

@@ -46,7 +46,7 @@ enum Asked {
 /// Returns the path of a job, if the name is valid, with or without its role.
 pub(super) fn path(name: &str) -> anyhow::Result<String> {
     if name_in(name).is_none() {
-        bail!("{name:?} is no name of a job; `meseta jobs` lists them");
+        bail!("{name:?} is not a job name; `meseta jobs` lists the jobs");
     }
     Ok(format!("/v1/jobs/{}", utf8_percent_encode(name, ESCAPED)))
 }

@@ -36,7 +36,8 @@ use api::{SCHEDULER_PORT, Scheduler};
 /// Where the scheduler is: a flag of every verb of jobs.
 #[derive(Debug, Clone, Args)]
 struct SchedulerFlag {
-    /// The scheduler, as `host:port` or `https://host:port`; several that share their jobs with commas between.
+    /// The scheduler, as `host:port` or `https://host:port`. Separate several schedulers of one cluster with
+    /// commas.
     #[arg(
         long,
         global = true,
@@ -52,10 +53,10 @@ pub(crate) struct RunOptions {
     /// The job file, in TOML or JSON (docs/jobs.md); `-` reads standard input.
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
-    /// Return as soon as the scheduler has the job.
+    /// Return as soon as the scheduler has accepted the job.
     #[arg(long, short)]
     detach: bool,
-    /// Return with 1 where the job is not healthy or complete after this time (such as 5mins); it goes on.
+    /// Return with 1 if the job is not healthy or complete after this time (such as 5mins). The job continues.
     #[arg(long, value_parser = meseta_resources::parse_duration, conflicts_with = "detach")]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -130,7 +131,7 @@ enum JobVerb {
         #[command(flatten)]
         watch: WatchFlag,
     },
-    /// Show what a task of the job has written.
+    /// Show the output of a task of the job.
     Logs {
         name: String,
         /// The instance or array task. Default: the first that runs, else the newest.
@@ -139,23 +140,23 @@ enum JobVerb {
         /// The file in the task's sandbox.
         #[arg(long, default_value = "stdout")]
         file: String,
-        /// Go on until the task has ended.
+        /// Follow the file until the task has ended.
         #[arg(long, short)]
         follow: bool,
     },
-    /// Run a command in the container of a task of the job, and show its output.
+    /// Run a command in the container of a task of the job, and show the output.
     Exec {
         name: String,
-        /// The instance or array task. Default: the first that runs.
+        /// The instance or array task. Default: the first running task.
         #[arg(long)]
         index: Option<u32>,
         /// The command and its arguments, as in `meseta job exec web -- ls -l /`.
         #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
         arguments: Vec<String>,
     },
-    /// Replace each instance by a new one, as an update does.
+    /// Replace each instance, as an update does.
     Restart { name: String },
-    /// Change how many instances a job has.
+    /// Change the number of instances of a service.
     Scale {
         name: String,
         #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -164,16 +165,16 @@ enum JobVerb {
         #[arg(long)]
         purge: bool,
     },
-    /// Destroy the volume of an instance, which begins anew with an empty one.
+    /// Destroy the volume of an instance, which then starts with an empty volume.
     Release {
         name: String,
         /// The instance.
         index: u32,
-        /// The id of the volume, as `meseta job volumes` lists it. Default: the one that the instance has at the moment.
+        /// The id of the volume, as `meseta job volumes` lists it. Default: the present volume of the instance.
         #[arg(long, value_name = "ID")]
         volume: Option<String>,
     },
-    /// List the volumes of all jobs, and those that are yet to be released.
+    /// List the volumes of all jobs, and the volumes that are yet to be released.
     Volumes,
     /// End the tasks of a job.
     Stop {
@@ -190,25 +191,25 @@ enum JobVerb {
         #[arg(id = "to_version", value_name = "VERSION")]
         version: u64,
     },
-    /// Let an update go on whose canaries are healthy.
+    /// Continue an update whose canaries are healthy.
     Promote { name: String },
-    /// Move instances of a spread service from full racks to emptier ones.
+    /// Move instances of a spread service from full racks to emptier racks.
     Rebalance { name: String },
-    /// List the versions of a job and what happened to it.
+    /// List the versions and events of a job.
     History { name: String },
-    /// Print the job file of a version, in TOML, or in JSON with --json.
+    /// Print the job file of a version, as TOML, or as JSON with --json.
     Inspect {
         name: String,
         /// The version (see `meseta job history`). Default: the one that is to run.
         #[arg(id = "of_version", value_name = "VERSION")]
         version: Option<u64>,
     },
-    /// Show how two versions of a job differ.
+    /// Show the differences between two versions of a job.
     Diff {
         name: String,
-        /// The earlier version. Default: the one before the other.
+        /// The earlier version. Default: the version before the later version.
         from: Option<u64>,
-        /// The later version. Default: the one that is to run.
+        /// The later version. Default: the newest version.
         to: Option<u64>,
     },
 }

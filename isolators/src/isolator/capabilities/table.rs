@@ -118,7 +118,7 @@ pub const CAPABILITIES: [CapabilityEntry; 41] = [
     entry(
         "SYS_RESOURCE",
         Node,
-        "exceed quotas, limits and what is kept free on disks",
+        "exceed quotas, limits and the reserved space on disks",
     ),
     entry("SYS_TIME", Node, "set the clock"),
     entry("SYS_TTY_CONFIG", Users, "hang up terminals of every user"),

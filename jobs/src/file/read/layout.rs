@@ -29,7 +29,7 @@ fn constraint(view: &View<'_>, mistakes: &mut Collector) -> Option<Constraint> {
     let is_unknown =
         attribute.starts_with('@') && !BUILT_IN_ATTRIBUTES.contains(&attribute.as_str());
     if is_unknown || attribute.is_empty() {
-        let message = format!("there is no attribute \"{attribute}\"");
+        let message = format!("attribute \"{attribute}\" does not exist");
         let cure = format!(
             "write an attribute of agents, or one of {}",
             BUILT_IN_ATTRIBUTES.join(", ")
@@ -71,7 +71,7 @@ fn pattern(text: &str, at: usize, mistakes: &mut Collector) -> Option<Pattern> {
         Ok(pattern) => return Some(pattern),
         Err(PatternMistake::Invalid) => {
             let pattern: String = text.chars().take(PATTERN_CHARS_TOLD).collect();
-            let message = format!("\"{pattern}\" is no regular expression");
+            let message = format!("\"{pattern}\" is not a regular expression");
             let cure = "correct it; the syntax is that of the Rust crate `regex`";
             mistakes.add(at, message, cure);
         }
@@ -97,7 +97,7 @@ pub(super) fn volume(file: &View<'_>, mistakes: &mut Collector) -> Option<Volume
         );
     }
     if !is_below_sandbox(&path) {
-        let message = format!("\"{path}\" is no path below the sandbox");
+        let message = format!("\"{path}\" is not a path below the sandbox");
         mistakes.add(
             view.place("path"),
             message,

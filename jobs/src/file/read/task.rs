@@ -70,7 +70,7 @@ fn check_no_nul((name, text): (&str, &str), at: usize, mistakes: &mut Collector)
 fn user(task: &View<'_>, mistakes: &mut Collector) -> Option<String> {
     let user = task.text("user")?;
     if user.is_empty() || user.contains(char::is_control) {
-        let message = format!("\"{}\" is no name of a user", user.escape_debug());
+        let message = format!("\"{}\" is not a user name", user.escape_debug());
         let cure = "write one that the agents know, or leave `user` out";
         mistakes.add(task.place("user"), message, cure);
     }
@@ -84,7 +84,7 @@ fn env(task: &View<'_>, ports: &[String], mistakes: &mut Collector) -> BTreeMap<
             break;
         }
         if entry.name.is_empty() || entry.name.contains(['=', '\0']) {
-            let message = format!("\"{}\" is no name of a variable", entry.name);
+            let message = format!("\"{}\" is not a variable name", entry.name);
             mistakes.add(entry.at, message, "write a name without `=`");
         }
         let value = entry.node.text().unwrap_or_default();
@@ -136,7 +136,7 @@ fn uris(task: &View<'_>, mistakes: &mut Collector) -> Vec<Uri> {
         }
         let file = uri.output_file.as_deref();
         if let Some(file) = file.filter(|one| !is_fetched_to(one)) {
-            let message = format!("\"{file}\" is no path below the sandbox");
+            let message = format!("\"{file}\" is not a path below the sandbox");
             let cure = "write a relative path without `..`, as `\"data.tar\"`";
             mistakes.add(view.place("output_file"), message, cure);
         }
@@ -157,7 +157,7 @@ fn ports(file: &View<'_>, mistakes: &mut Collector) -> Vec<String> {
     for (at, port) in names {
         let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if port.is_empty() || !port.chars().all(is_part) {
-            let message = format!("\"{port}\" is no name of a port");
+            let message = format!("\"{port}\" is not a port name");
             mistakes.add(at, message, "write `a-z`, `0-9` and `-`, as `\"http\"`");
         } else if ports.contains(&port) {
             let message = format!("`ports` has \"{port}\" twice");
@@ -176,7 +176,7 @@ fn check_port(port: &str, ports: &[String], at: usize, mistakes: &mut Collector)
         [] => format!("add `ports = [\"{port}\"]` at the top of the file"),
         known => format!("write one of {}, or add it to `ports`", known.join(", ")),
     };
-    mistakes.add(at, format!("there is no port \"{port}\""), cure);
+    mistakes.add(at, format!("port \"{port}\" does not exist"), cure);
 }
 
 fn requests(file: &View<'_>, mistakes: &mut Collector) -> BTreeMap<String, f64> {
@@ -198,7 +198,7 @@ fn requests(file: &View<'_>, mistakes: &mut Collector) -> BTreeMap<String, f64> 
     }
     for entry in custom {
         if ["cpus", "mem", "disk", "gpus", "ports"].contains(&entry.name.as_str()) {
-            let message = format!("`{}` is no resource of the site's own", entry.name);
+            let message = format!("`{}` is not a custom resource", entry.name);
             let cure = match entry.name.as_str() {
                 "ports" => "name ports in `ports` at the top of the file".to_owned(),
                 name => format!("write `{name}` in [resources] itself"),
@@ -228,7 +228,7 @@ fn limits(
             continue;
         };
         if requests.get(name).is_some_and(|request| limit < *request) {
-            let message = format!("the limit of `{name}` is below what is guaranteed");
+            let message = format!("the limit of `{name}` is below the guarantee");
             let cure = format!("raise it to `{name}` of [resources], or lower that");
             mistakes.add(section.place(name), message, cure);
         }

@@ -178,7 +178,7 @@ fn what_does_not_go_together() {
         ),
         (
             "name = \"a\"\nkind = \"cron\"\n[task]\ncommand = \"b\"\n[cron]\nschedule = \"@daily\"\ntime_zone = \"Berlin\"",
-            "7:13: there is no time zone \"Berlin\"; write a name of the IANA database, as `Europe/Berlin` or `UTC`",
+            "7:13: unknown time zone \"Berlin\"; write a name of the IANA database, as `Europe/Berlin` or `UTC`",
         ),
         (
             "name = \"a\"\nkind = \"batch\"\n[task]\ncommand = \"b\"\n[update]\ncanary = 1",
@@ -188,7 +188,7 @@ fn what_does_not_go_together() {
             "name = \"a\"\nrole = \"a//b\"\nbest_effort = true\n[task]\ncommand = \"b\"\n[volume]\nsize = \"1GB\"\npath = \"../data\"",
             "2:8: Role 'a//b' cannot contain two adjacent slashes; write a role as `meseta roles` lists them\n\
              3:15: a job on revocable resources cannot have a volume; remove `best_effort` or [volume]\n\
-             8:8: \"../data\" is no path below the sandbox; write a relative path without `..`, as `\"data\"`",
+             8:8: \"../data\" is not a path below the sandbox; write a relative path without `..`, as `\"data\"`",
         ),
         (
             "name = \"a\"\ncount = 20001\n[task]\ncommand = \"b\"\n[gang]\n",
@@ -227,7 +227,7 @@ fn what_contradicts_the_rest_of_the_file() {
         ),
         (
             "[[constraints]]\nattribute = \"rack\"\nmatches = \"(\"",
-            "6:11: \"(\" is no regular expression; correct it; the syntax is that of the Rust crate `regex`",
+            "6:11: \"(\" is not a regular expression; correct it; the syntax is that of the Rust crate `regex`",
         ),
         (
             "[update]\nmax_surge = 0",
@@ -247,8 +247,8 @@ fn what_contradicts_the_rest_of_the_file() {
         ),
         (
             "[resources.custom]\ncpus = 1\nports = 2",
-            "5:1: `cpus` is no resource of the site's own; write `cpus` in [resources] itself\n\
-             6:1: `ports` is no resource of the site's own; name ports in `ports` at the top of the file",
+            "5:1: `cpus` is not a custom resource; write `cpus` in [resources] itself\n\
+             6:1: `ports` is not a custom resource; name ports in `ports` at the top of the file",
         ),
     ]);
 }
@@ -350,7 +350,7 @@ fn what_no_agent_can_carry_out_is_refused_with_the_file() {
         ),
         (
             "name = \"a\"\n[task]\ncommand = \"b\"\nuris = [{ uri = \"u\", output_file = \"../x\" }]",
-            "4:36: \"../x\" is no path below the sandbox; write a relative path without `..`, as `\"data.tar\"`",
+            "4:36: \"../x\" is not a path below the sandbox; write a relative path without `..`, as `\"data.tar\"`",
         ),
     ]);
     assert_told(&[(

@@ -91,7 +91,7 @@ impl MasterCore {
     fn disk_silence_changed(&mut self, id: &AgentId, is_silent: bool) {
         match is_silent {
             true => {
-                tracing::warn!(agent_id = %id, "the agent's disk does not answer; nothing of it is offered");
+                tracing::warn!(agent_id = %id, "the agent's disk does not answer; making no offers from the agent");
             }
             false => tracing::info!(agent_id = %id, "the agent's disk answers again"),
         }
