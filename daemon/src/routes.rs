@@ -313,7 +313,7 @@ mod tests {
     static ROUTES: Routes<u8> = Routes {
         process: "master",
         list: &[
-            Route::read("/state", Need::Filtered, 1, "everything"),
+            Route::read("/state", Need::Filtered, 1, "the whole state"),
             Route::change("/api/v1", &[Method::POST], 2, "calls"),
             Route::change("/api/v1/scheduler", &[Method::POST], 3, "calls"),
             Route::change("/quota", &[Method::GET, Method::POST], 4, "quota").filters_reads(),

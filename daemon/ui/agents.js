@@ -67,7 +67,7 @@ function Found({ filter }) {
   return html`
     <${Pages} of="agents" from=${offset} size=${PAGE} shown=${rows.length} total=${value.total} turn=${setOffset} />
     <${Table} caption="Agents" columns=${columns} rows=${rows} id=${(agent) => agent.id} sorted=${{ label: "Agent" }}
-      empty=${filter ? "No agent fits." : "No agent is registered."} />`;
+      empty=${filter ? "No agent matches." : "No agent is registered."} />`;
 }
 
 const reserved = (agent) => Object.keys(agent.reserved_resources ?? {}).join(", ");

@@ -114,9 +114,9 @@ async function goToLeader() {
   if (connection.going) return;
   try {
     const leader = (await (await fetch("leader", { cache: "no-cache" })).json()).leader;
-    if (!leader || leader === location.host) return told({ trouble: "nobody leads at the moment" });
+    if (!leader || leader === location.host) return told({ trouble: "there is no leader at the moment" });
     // Until its lease is over, the others name the leader whose page did not answer.
-    if (leader === left()) return told({ trouble: `${leader} leads and does not answer; the next one is waited for` });
+    if (leader === left()) return told({ trouble: `${leader} leads but does not answer; waiting for the next leader` });
     told({ going: leader });
     location.replace(`//${leader}/${location.hash}`);
   } catch {
@@ -156,7 +156,7 @@ export async function send(method, path, body) {
   try {
     return await read(path, "text", options);
   } catch (error) {
-    if (error.status === 0) error.message += ": it may have been done";
+    if (error.status === 0) error.message += ": the change may have been applied";
     throw error;
   }
 }

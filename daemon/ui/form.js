@@ -26,7 +26,7 @@ export async function awaited(isDone, otherwise) {
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
-  return failed ? `Taken; what came of it is not known: ${failed.message}` : otherwise;
+  return failed ? `Accepted, but the result is unknown: ${failed.message}` : otherwise;
 }
 
 /** A field with the only values that its action permits, where these are known. */
@@ -74,7 +74,7 @@ export function Form({ form, given }) {
   useEffect(() => {
     if (!isChanged) return;
     setAsked(null);
-    setOutcome({ text: "Not done: this has changed meanwhile.", isBad: true });
+    setOutcome({ text: "Not done: the state has changed meanwhile.", isBad: true });
   }, [isChanged]);
   const set = (name) => (event) => setTyped((last) => ({ ...last, [name]: event.target.value }));
   const isFilled = fields.every((field) => !field.isNeeded || values[field.name]);

@@ -100,7 +100,7 @@ export function parseScalars(text) {
   const scalars = {};
   for (const item of text.split(";").map((one) => one.trim()).filter(Boolean)) {
     const found = /^([A-Za-z_][\w.-]*):(\d+(?:\.\d+)?)$/.exec(item);
-    if (!found) throw new Error(`"${item}" is no amount: write them as cpus:1;mem:128`);
+    if (!found) throw new Error(`"${item}" is not an amount: write amounts as cpus:1;mem:128`);
     scalars[found[1]] = Number(found[2]);
   }
   return scalars;

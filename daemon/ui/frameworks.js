@@ -48,7 +48,7 @@ export function Frameworks() {
   const rows = value.frameworks.filter((one) => `${one.name} ${one.id}`.toLowerCase().includes(wanted));
   return html`<${Filter} label="Filter" hint="name or id" value=${filter} onInput=${setFilter} />
     <${Table} caption="Frameworks" columns=${columns} rows=${rows} id=${(one) => one.id}
-      empty=${filter ? "No framework fits." : "No framework is subscribed."} sorted=${{ label: "Framework" }} />`;
+      empty=${filter ? "No framework matches." : "No framework is subscribed."} sorted=${{ label: "Framework" }} />`;
 }
 
 export function Framework({ id }) {
@@ -76,7 +76,7 @@ export function Framework({ id }) {
       ["Id", html`<code>${framework.id}</code>`],
     ]} />
     <section><h2>Tasks</h2>${newest.value
-      ? html`<${TaskTable} tasks=${newest.value.tasks} empty="It has no tasks." />
+      ? html`<${TaskTable} tasks=${newest.value.tasks} empty="This framework has no tasks." />
         ${newest.value.tasks.length === SHOWN && html`<p class="quiet">The newest ${SHOWN} are shown. All: <${Command} text="meseta tasks --framework=${id}" /></p>`}`
       : html`<${Waiting} error=${newest.error} />`}</section>
     ${framework.offers.length > 0 && html`<section><h2>Offers out</h2><${Offers} offers=${framework.offers} /></section>`}

@@ -132,7 +132,7 @@ function Versions({ versions }) {
 /** Waits until the job is where a change leads; `is` looks at it, without its tasks: there may be very many. */
 function until(at, is, done) {
   const isDone = async () => is(await get(at, { tasks: false })) && done;
-  return awaited(isDone, "Taken by the scheduler; above is how far it is.");
+  return awaited(isDone, "Accepted by the scheduler; the page above shows the progress.");
 }
 
 /** A job that runs its present version, all of it, or has ended with it. */
@@ -140,7 +140,7 @@ const isSettled = (job) => !job.update && (job.kind === "cron" || ["healthy", "c
 
 async function stop(at, { purge }) {
   await send("POST", `${at}/stop`, { purge: purge === "yes" });
-  return until(at, (job) => job.state === "stopped", "Done: none of its tasks is there.").catch((error) => {
+  return until(at, (job) => job.state === "stopped", "Done: all its tasks have ended.").catch((error) => {
     if (error.status === 404) return "Done: the job is forgotten.";
     throw error;
   });
@@ -214,7 +214,7 @@ function changes(at, job, history, withVolumes) {
       run: async ({ index }) => {
         const id = idOf(job, index);
         await change("release", { index: Number(index), volume_id: id });
-        return until(at, (now) => idOf(now, index) !== id, "Done: the instance has it no more.");
+        return until(at, (now) => idOf(now, index) !== id, "Done: the instance no longer has the volume.");
       },
     },
     {

@@ -47,7 +47,7 @@ export function Jobs({ subscription }) {
     <${Connected} ...${subscription} />
     <${Filter} label="Filter" hint="name, kind, role, state" value=${filter} onInput=${setFilter} />
     <${Table} caption="Jobs" columns=${columns} rows=${rows} id=${(job) => `${job.role}/${job.name}`}
-      empty=${filter ? "No job fits." : html`There are no jobs. <code>meseta run FILE</code> submits one.`} sorted=${{ label: "State" }} />`;
+      empty=${filter ? "No job matches." : html`There are no jobs. <code>meseta run FILE</code> submits one.`} sorted=${{ label: "State" }} />`;
 }
 
 /** Without a master nothing is launched, and what is shown of tasks is from before. */

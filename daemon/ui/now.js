@@ -30,7 +30,7 @@ export function Now({ metrics, leader }) {
       ${tasks.value
         ? html`<${Failing} tasks=${failing} />`
         : html`<${Waiting} error=${tasks.error} />`}</section>
-    <section aria-labelledby="missing"><h2 id="missing">Agents that take no work</h2><${Missing} /></section>
+    <section aria-labelledby="missing"><h2 id="missing">Agents that take no tasks</h2><${Missing} /></section>
     ${leader.value && html`<section aria-labelledby="masters"><h2 id="masters">Masters</h2><${Masters} ...${leader.value} /></section>`}
     ${isMeasured && html`<section aria-labelledby="past"><h2 id="past">The last hour</h2><${Past} /></section>`}`;
 }
@@ -127,7 +127,7 @@ function Missing() {
     { label: "State", value: (agent) => agent.standing, cell: (agent) => html`<${State} name=${agent.standing} />` },
     { label: "Id", cell: (agent) => html`<code>${agent.id}</code>` },
   ];
-  return html`<${Table} caption="Agents that take no work" columns=${columns} id=${(agent) => agent.id}
-    rows=${listed(list.value)} empty="All agents are here and take work." />
+  return html`<${Table} caption="Agents that take no tasks" columns=${columns} id=${(agent) => agent.id}
+    rows=${listed(list.value)} empty="All agents are connected and take tasks." />
     ${list.value.total > LOOKED_AT && html`<p class="quiet">${LOOKED_AT} of ${format.number(list.value.total)} are shown.</p>`}`;
 }

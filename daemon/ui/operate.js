@@ -25,7 +25,7 @@ function reservationsOf(agent, role, name, rights) {
   const stacks = [...new Set(held.map((one) => JSON.stringify(one.reservations)))].map(JSON.parse);
   const own = stacks.filter((stack) => (stack.at(-1).principal ?? null) === (rights.principal ?? null));
   const [one = [reservation(role, rights)], ...others] = own.length > 0 ? own : stacks;
-  if (others.length > 0) throw new Error(`several have reserved ${name} there; say whose is meant: meseta unreserve --reserver=NAME`);
+  if (others.length > 0) throw new Error(`several principals have reserved ${name} there; choose one: meseta unreserve --reserver=NAME`);
   return one;
 }
 
@@ -42,7 +42,7 @@ async function reserve(type, { agent, role, resources }, rights) {
   return awaited(async () => {
     const now = (await agentOf(agent))?.reserved_resources?.[role] ?? {};
     return (now[name] ?? 0) !== (before[name] ?? 0) && `Done: ${role} has ${format.resources(now)} on this agent.`;
-  }, "Taken by the master; the agent has not done it yet.");
+  }, "Accepted by the master; the agent has not applied it yet.");
 }
 
 async function drain({ agent, gone }) {
@@ -59,7 +59,7 @@ async function schedule({ machines, start, hours }) {
   const unavailability = { start: nanoseconds(Date.now() + (Number(start) || 0) * 60_000) };
   if (hours) unavailability.duration = nanoseconds(Number(hours) * 3_600_000);
   await send("POST", "maintenance/windows", { machine_ids: ids(machines), unavailability });
-  return "Done: frameworks are asked to leave these machines.";
+  return "Done: the master asks frameworks to leave these machines.";
 }
 
 const names = (text) => text.split(/[\s,]+/).filter(Boolean);
@@ -70,7 +70,7 @@ async function teardown({ framework }) {
   return awaited(async () => {
     const { frameworks } = await get("frameworks", { framework_id: framework });
     return frameworks.length === 0 && "Done: the framework has ended.";
-  }, "Taken by the master; the framework is still listed.");
+  }, "Accepted by the master; the framework is still listed.");
 }
 
 /** The role that is acted on, of those for which the reader may. */
@@ -92,10 +92,10 @@ const FORMS = [
     {
       id: "quota", needs: ["update_quotas"], title: "Set a quota",
       fields: [role("update_quotas"), { name: "guarantee", label: "Guarantee", hint: "cpus:12;mem:6144" }, { name: "limit", label: "Limit", hint: "as the guarantee" },
-        { name: "force", label: "Even if the cluster has not that much", choices: ["no", "yes"] }],
+        { name: "force", label: "Even if the cluster has less", choices: ["no", "yes"] }],
       command: ({ role, guarantee, limit, force }) => `meseta quota set ${word(role)} --guarantee=${word(guarantee)}${limit ? ` --limit=${word(limit)}` : ""}${force === "yes" ? " --force" : ""}`,
       run: async ({ role, guarantee, limit, force }) => {
-        if (!guarantee && !limit) throw new Error("Say what the guarantee or the limit is; the next form removes both.");
+        if (!guarantee && !limit) throw new Error("Give a guarantee or a limit; the next form removes both.");
         const guarantees = quantities(format.parseScalars(guarantee));
         const limits = limit ? quantities(format.parseScalars(limit)) : guarantees;
         await call("UPDATE_QUOTA", { update_quota: { force: force === "yes", quota_configs: [{ role, guarantees, limits }] } });
@@ -123,7 +123,7 @@ const FORMS = [
       run: (values, rights) => reserve("RESERVE_RESOURCES", values, rights),
     },
     {
-      id: "unreserve", needs: ["unreserve_resources"], title: "Take a reservation back", fields: [AGENT, role(), RESOURCES],
+      id: "unreserve", needs: ["unreserve_resources"], title: "Remove a reservation", fields: [AGENT, role(), RESOURCES],
       command: ({ agent, role, resources }) => `meseta unreserve --role=${word(role)} --resources=${word(resources)} ${word(agent)}`,
       run: (values, rights) => reserve("UNRESERVE_RESOURCES", values, rights),
     },
@@ -134,8 +134,8 @@ const FORMS = [
       command: ({ agent, gone }) => `meseta drain --wait${gone === "yes" ? " --mark_gone" : ""} ${word(agent)}`,
       asks: ({ agent, gone }) => `End the tasks on ${agent}?${gone === "yes" ? " It cannot come back afterwards." : ""}`, verb: "Drain", run: drain,
     },
-    onAgent("deactivate", "DEACTIVATE_AGENT", "Give an agent no more work", "Done: it is offered to nobody; its tasks go on."),
-    onAgent("reactivate", "REACTIVATE_AGENT", "Give an agent work again", "Done: it is offered again."),
+    onAgent("deactivate", "DEACTIVATE_AGENT", "Deactivate an agent", "Done: the agent gets no new tasks; its tasks continue."),
+    onAgent("reactivate", "REACTIVATE_AGENT", "Reactivate an agent", "Done: the agent gets new tasks again."),
   ]],
   ["Maintenance", [
     {
@@ -150,7 +150,7 @@ const FORMS = [
       run: async ({ machines }) => (await send("POST", "machine/down", ids(machines)), "Done: these machines are down."),
     },
     {
-      id: "up", needs: ["stop_maintenances"], title: "Put machines back to work", fields: [MACHINES], command: ({ machines }) => `meseta maintenance up ${names(machines).map(word).join(" ")}`,
+      id: "up", needs: ["stop_maintenances"], title: "Bring machines back up", fields: [MACHINES], command: ({ machines }) => `meseta maintenance up ${names(machines).map(word).join(" ")}`,
       run: async ({ machines }) => (await send("POST", "machine/up", ids(machines)), "Done: these machines are up."),
     },
   ]],

@@ -101,7 +101,7 @@ export function Why({ title, parameters, command }) {
 
 /** One sentence for each reason, the one of most agents first. Of very many agents only the first are explained. */
 export function sentences(explanations, total) {
-  if (explanations.length === 0) return ["Nothing waits: no framework asks for resources here, or there is no agent."];
+  if (explanations.length === 0) return ["No framework waits: none asks for resources here, or no agent exists."];
   const agents = new Set(explanations.map((one) => one.slave_id)).size;
   const reasons = new Map();
   for (const { reason, slave_id: agent, blocked } of explanations) {

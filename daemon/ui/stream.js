@@ -47,7 +47,7 @@ export function Stream({ open, told }) {
       <span role="status">${isLive ? html`<${State} name="connected" />` : html`<${State} name="disconnected" />`}
         ${` ${events.length} events since this page was opened`}</span></div>
     <${Table} caption="Events" columns=${columns} rows=${rows} id=${(row) => row.number}
-      empty=${events.length ? "No event fits." : "Nothing has happened since this page was opened."} />`;
+      empty=${events.length ? "No event matches." : "Nothing has happened since this page was opened."} />`;
 }
 
 /** Keeps the stream open until it is ended; gives the function that ends it. */

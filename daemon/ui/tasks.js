@@ -52,7 +52,7 @@ export function Tasks({ query }) {
         <span>${shown.length ? `${offset + 1} to ${offset + shown.length}, newest first` : ""}</span>
         ${value.tasks.length > PAGE && html` <a href=${page(offset + PAGE)}>Older</a>`}
       </nav></div>
-    <${TaskTable} tasks=${tasks} empty=${filter ? "No task on this page fits." : none} />`;
+    <${TaskTable} tasks=${tasks} empty=${filter ? "No task on this page matches." : none} />`;
 }
 
 export function Task({ framework, id }) {

@@ -249,7 +249,7 @@ export async function lostAgents(context, cluster) {
     assert.deepEqual((await rowsOf(page, "Agents")).map((row) => row[0]).sort(), ["gone-S2", "node1", "node3:5051"]);
     // Those that are awaited after a failover are counted among none that are registered.
     await open("", "Now");
-    await eventually("the awaited one", async () => (await rowsOf(page, "Agents that take no work")).some((row) => row[0] === "node3:5051" && row[1] === "recovered"));
+    await eventually("the awaited one", async () => (await rowsOf(page, "Agents that take no tasks")).some((row) => row[0] === "node3:5051" && row[1] === "recovered"));
     await page.getByText("200 of 403 are shown.").waitFor();
     assert.ok(asked.some(({ path, query }) => path === "/slaves" && query.includes("recovered")));
   });
@@ -310,7 +310,7 @@ export async function outcomes(context, cluster) {
     assert.equal(asked.filter(({ path }) => path === "/api/v1").length, 1);
     change = () => null;
     await button.click();
-    await form.getByText("no answer: it may have been done").waitFor({ timeout: 60_000 });
+    await form.getByText("no answer: the change may have been applied").waitFor({ timeout: 60_000 });
     assert.ok(await button.isEnabled());
   });
 }

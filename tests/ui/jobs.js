@@ -133,7 +133,7 @@ export async function jobsAreChanged(page, cluster) {
   await page.locator("#form-revert").waitFor();
   await change(page, "revert", "Go back", `Done: version ${before} runs.`);
   assert.equal((await job()).version, before);
-  await change(page, "stop", "Stop", "Done: none of its tasks is there.");
+  await change(page, "stop", "Stop", "Done: all its tasks have ended.");
   assert.equal((await job()).state, "stopped");
 }
 
@@ -168,7 +168,7 @@ export async function volumes(page, cluster) {
   await page.getByRole("table", { name: "Volumes" }).waitFor();
   assert.deepEqual(await rowsOf(page, "Volumes"), [["0", first, "used", "16 MiB", "data", hostname]]);
   assert.ok((await page.locator("#form-release code").first().textContent()).includes("meseta job release db 0"));
-  await change(page, "release", "Destroy", "Done: the instance has it no more.");
+  await change(page, "release", "Destroy", "Done: the instance no longer has the volume.");
   assert.notEqual((await used()).volume_id, first);
 }
 
@@ -196,7 +196,7 @@ export async function changedQuestion(page, cluster) {
     await page.reload();
     await ask();
     volumes = [volume];
-    await form.getByText("Not done: this has changed meanwhile.").waitFor();
+    await form.getByText("Not done: the state has changed meanwhile.").waitFor();
     assert.equal(await page.getByRole("dialog").count(), 0);
     assert.deepEqual(posted, []);
     volumes = [volume, { ...volume, index: 3, volume_id: "another" }];

@@ -87,7 +87,7 @@ async function now() {
   assert.equal(await fact("Tasks running"), plain(metrics["master/tasks_running"]));
   assert.equal(await fact("Agents active"), plain(metrics["master/slaves_active"]));
   assert.equal(await fact("Leader"), (await cluster.get("leader")).leader);
-  assert.deepEqual((await rows("Agents that take no work")).map((row) => row[2]), [cluster.agents[1]]);
+  assert.deepEqual((await rows("Agents that take no tasks")).map((row) => row[2]), [cluster.agents[1]]);
   const failing = await rows("Failing tasks");
   assert.ok(failing.some((row) => row[0] === FAILING && row[1] === "failed"), JSON.stringify(failing));
 }
@@ -360,14 +360,14 @@ async function forms() {
   const part = { "Agent's id": agent, Role: "data", Resources: "cpus:0.5;mem:64" };
   await sent("reserve", part, "Done: data has cpus 0.5 · mem 64 MiB on this agent.");
   assert.equal((await found()).reserved_resources.data.cpus, 0.5);
-  await sent("unreserve", { ...part, Resources: "cpus=1" }, 'is no amount: write them as cpus:1;mem:128');
+  await sent("unreserve", { ...part, Resources: "cpus=1" }, 'is not an amount: write amounts as cpus:1;mem:128');
   await sent("unreserve", part, "Done: data has – on this agent.");
   assert.equal((await found()).reserved_resources.data, undefined);
-  await sent("deactivate", { "Agent's id": agent }, "Done: it is offered to nobody; its tasks go on.");
+  await sent("deactivate", { "Agent's id": agent }, "Done: the agent gets no new tasks; its tasks continue.");
   assert.equal((await found()).deactivated, true);
-  await sent("reactivate", { "Agent's id": agent }, "Done: it is offered again.");
+  await sent("reactivate", { "Agent's id": agent }, "Done: the agent gets new tasks again.");
   assert.equal((await found()).deactivated, false);
-  await sent("schedule", { "Host names": "node8, node9", "Begins in minutes": "60", "Lasts hours": "2" }, "Done: frameworks are asked to leave these machines.");
+  await sent("schedule", { "Host names": "node8, node9", "Begins in minutes": "60", "Lasts hours": "2" }, "Done: the master asks frameworks to leave these machines.");
   // As a reader types, a key at a time.
   const typed = page.locator("#form-schedule");
   await typed.getByLabel("Host names", { exact: true }).fill("");

@@ -59,45 +59,45 @@ static LIST: &[Route] = &[
     Route::open(
         "/version",
         |permitted| Box::pin(async move { Ok(Reply::json(&state::version(&permitted.context))) }),
-        "as the master's",
+        "as on the master",
     )
     .alone(),
     Route::read(
         "/flags",
         Need::Permission(Action::ViewFlags, None),
         |permitted| Box::pin(async move { Ok(Reply::json(&state::flags(&permitted.context))) }),
-        "the flags in force",
+        "the flags and their values",
     )
     .alone(),
     Route::read(
         "/state",
         Need::Filtered,
         |permitted| Box::pin(state::page(permitted)),
-        "everything",
+        "the whole state",
     )
     .alone(),
     Route::endpoint(
         "/monitor/statistics",
         |permitted| Box::pin(monitor_statistics(permitted)),
-        "what containers use",
+        "the resource usage of containers",
     )
     .alone(),
     Route::endpoint(
         "/containers",
         |permitted| Box::pin(containers(permitted)),
-        "containers with what they use; `container_id`",
+        "containers with their resource usage; `container_id`",
     )
     .alone(),
     Route::endpoint(
         "/metrics",
         |permitted| Box::pin(prometheus(permitted)),
-        "for Prometheus",
+        "metrics for Prometheus",
     )
     .alone(),
     Route::endpoint(
         "/metrics/snapshot",
         |permitted| Box::pin(metrics_snapshot(permitted)),
-        "under the names of Mesos",
+        "metrics under the names of Mesos",
     )
     .alone(),
     Route::read(
@@ -118,13 +118,13 @@ static LIST: &[Route] = &[
         "/files/download",
         Need::ByObject,
         |permitted| Box::pin(files::download(permitted)),
-        "`path`: all of it",
+        "`path`: the whole file",
     )
     .alone(),
     Route::endpoint(
         "/files/debug",
         |permitted| Box::pin(files::debug(permitted)),
-        "which names stand for which files",
+        "the names of attached files and their paths",
     )
     .alone(),
 ];

@@ -16,7 +16,7 @@ static LIST: &[Route] = &[
         jobs::PATH,
         &[Method::GET, Method::POST],
         |permitted| Box::pin(jobs::answer(permitted)),
-        "jobs; below it `plan`, `NAME` or `ROLE/NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history`, `NAME/file` (`version`) and `NAME/ACTION` (scale, restart, stop, revert, promote, rebalance, release)",
+        "jobs; below this path: `plan`, `NAME` or `ROLE/NAME` (`tasks=false`, `limit`, `offset`, `after`), `NAME/history`, `NAME/file` (`version`) and `NAME/ACTION` (scale, restart, stop, revert, promote, rebalance, release)",
     )
     .filters_reads()
     .body(file::FILE_BYTES_MAX, Some(BodyType::Json)),
@@ -24,21 +24,21 @@ static LIST: &[Route] = &[
         "/v1/events",
         Need::Filtered,
         |permitted| Box::pin(readings::events(permitted)),
-        "what happens to jobs, one JSON object a line, and a space each 15 seconds; `job`",
+        "events of jobs, one JSON object per line, and a space every 15 seconds; `job`",
     )
     .alone(),
     Route::read(
         "/v1/volumes",
         Need::Filtered,
         |permitted| Box::pin(shown::volumes(permitted)),
-        "volumes of all jobs, and those that are to be released",
+        "volumes of all jobs, and volumes to release",
     )
     .alone(),
     Route::read(
         "/v1/subscription",
         Need::Filtered,
         |permitted| Box::pin(readings::subscription(permitted)),
-        "whether it is subscribed, to which master and as which framework",
+        "the scheduler's subscription: its master and its framework",
     )
     .alone(),
     Route::read(
@@ -51,28 +51,28 @@ static LIST: &[Route] = &[
     Route::endpoint(
         "/metrics",
         |permitted| Box::pin(readings::metrics(permitted)),
-        "for Prometheus",
+        "metrics for Prometheus",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/health",
         |permitted| Box::pin(readings::health(permitted)),
-        "200 once the core answers; 503 while the disk of its store does not",
+        "200 while the core answers; 503 while the disk of its store does not answer",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/leader",
         |permitted| Box::pin(readings::leader(permitted)),
-        "what this scheduler is, which one leads, and which ones there are",
+        "the state of this scheduler, the leader, and the addresses of all schedulers",
     )
     .by_followers()
     .alone(),
     Route::open(
         "/version",
         |permitted| Box::pin(readings::version(permitted)),
-        "as the master's",
+        "as on the master",
     )
     .by_followers()
     .alone(),

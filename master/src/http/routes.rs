@@ -127,54 +127,54 @@ static LIST: &[Route] = &[
         "/api/v1",
         POST,
         |permitted| Box::pin(operator::handle(permitted)),
-        "the operator API: questions, changes, and the event stream of SUBSCRIBE (`state=false`: without the state that it begins with); JSON and protobuf",
+        "the operator API: reads, changes, and the event stream of SUBSCRIBE (`state=false`: without the initial state); JSON and protobuf",
     )
     .body(BODY_MAX, None),
     Route::open(
         "/health",
         |permitted| Box::pin(async move { Ok(health(&permitted.context)) }),
-        "200 while the master serves; 503 once the disk of its registry has not answered for 30 seconds",
+        "200 while the master serves; 503 after the disk of its registry has not answered for 30 seconds",
     )
     .by_followers(),
     Route::open(
         "/version",
         |permitted| Box::pin(v0::read(permitted, &v0::VERSION)),
-        "the version of Mesos whose interface this is, and the version (`meseta_version`), commit and date of Meseta",
+        "the version of the Mesos interface, and the version (`meseta_version`), commit and date of Meseta",
     )
     .by_followers(),
     Route::read(
         "/flags",
         Need::Permission(Action::ViewFlags, None),
         |permitted| Box::pin(v0::read(permitted, &v0::FLAGS)),
-        "the flags in force",
+        "the flags and their values",
     )
     .by_followers(),
     Route::read(
         "/state",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::STATE)),
-        "everything",
+        "the whole state",
     )
     .with_etag(),
     Route::read(
         "/state-summary",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::STATE_SUMMARY)),
-        "agents and frameworks with counts of their tasks; `slaves` (`false` leaves the agents out)",
+        "agents and frameworks with the counts of their tasks; `slaves=false` omits the agents",
     )
     .with_etag(),
     Route::read(
         "/slaves",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::SLAVES)),
-        "agents with their resources in full; `slave_id`; of many `filter` (words of address, id, state and attributes, such as `rack:r1 draining`), `state` (several with commas), `limit`, `offset`, and then `total`",
+        "agents with all their resources; select with `slave_id`, `filter` (words of address, id, state and attributes, such as `rack:r1 draining`), `state` (several with commas), `limit` and `offset`, which add `total`",
     )
     .with_etag(),
     Route::read(
         "/frameworks",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::FRAMEWORKS)),
-        "frameworks with tasks, offers, executors; `framework_id`, `tasks` (`false` leaves the tasks out)",
+        "frameworks with tasks, offers, executors; `framework_id`, `tasks=false` omits the tasks",
     )
     .with_etag(),
     Route::read(
@@ -188,14 +188,14 @@ static LIST: &[Route] = &[
         "/roles",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::ROLES)),
-        "roles in use and those above them; `quota.semantics` is `seed` where a guarantee is the limit too",
+        "roles in use and their parents; `quota.semantics` is `seed` if the guarantee is also the limit",
     )
     .with_etag(),
     Route::change(
         "/quota",
         &[Method::GET, Method::POST, Method::DELETE],
         |permitted| Box::pin(quota::handle(permitted)),
-        "what is set, with `semantics` (`seed` or `head`) unless all are as in Mesos; sets for a role that has none; `DELETE /quota/ROLE` removes",
+        "GET: the quotas, with `semantics` (`seed` or `head`) unless all are as in Mesos; POST: sets the quota of a role that has none; `DELETE /quota/ROLE` removes it",
     )
     .filters_reads()
     .with_etag()
@@ -204,7 +204,7 @@ static LIST: &[Route] = &[
         "/weights",
         &[Method::GET, Method::PUT],
         |permitted| Box::pin(weights::handle(permitted)),
-        "what is set; sets for the roles that are named",
+        "GET: the weights; PUT: sets the weights of the named roles",
     )
     .filters_reads()
     .with_etag()
@@ -213,7 +213,7 @@ static LIST: &[Route] = &[
         "/reserve",
         POST,
         |permitted| Box::pin(reservations::handle(permitted, Change::Reserve)),
-        "form `slaveId`, `resources`, and `source` for a reservation that is to be another",
+        "form `slaveId`, `resources`, and `source` to change an existing reservation",
     )
     .body(BODY_MAX, FORM),
     Route::change(
@@ -248,7 +248,7 @@ static LIST: &[Route] = &[
         "/maintenance/schedule",
         &[Method::GET, Method::POST],
         |permitted| Box::pin(maintenance::schedule(permitted)),
-        "the schedule; replaces it",
+        "GET: the schedule; POST: replaces the schedule",
     )
     .filters_reads()
     .with_etag()
@@ -264,7 +264,7 @@ static LIST: &[Route] = &[
         "/maintenance/status",
         Need::Filtered,
         |permitted| Box::pin(v0::read(permitted, &v0::MAINTENANCE_STATUS)),
-        "machines that are to go down, and those that are",
+        "draining machines, and machines that are down",
     )
     .realm(Realm::Readwrite)
     .with_etag(),
@@ -272,14 +272,14 @@ static LIST: &[Route] = &[
         "/machine/down",
         POST,
         |permitted| Box::pin(maintenance::machines(permitted, core::Administration::StartMaintenance)),
-        "takes scheduled machines down",
+        "takes scheduled machines down: their agents and tasks end",
     )
     .body(BODY_MAX, JSON),
     Route::change(
         "/machine/up",
         POST,
         |permitted| Box::pin(maintenance::machines(permitted, core::Administration::StopMaintenance)),
-        "takes them out of maintenance",
+        "ends the maintenance of machines",
     )
     .body(BODY_MAX, JSON),
     Route::read(
@@ -292,19 +292,19 @@ static LIST: &[Route] = &[
         "/hierarchical-allocator(1)/offer_constraints_debug",
         Need::Filtered,
         |permitted| Box::pin(constraints::handle(permitted)),
-        "the agents that each framework's offer constraints rule out, by role, and the roles that it has suppressed",
+        "the agents that each framework's offer constraints exclude, by role, and the suppressed roles of each framework",
     ),
     Route::read(
         "/rights",
         Need::Nothing,
         |permitted| Box::pin(async move { Ok(rights::handle(&permitted)) }),
-        "who the caller is, and what it may do to which objects",
+        "the caller's principal, and its permissions by object",
     )
     .alone(),
     Route::endpoint(
         "/metrics",
         |permitted| Box::pin(v0::prometheus(permitted)),
-        "for Prometheus: [metrics.md](metrics.md)",
+        "metrics for Prometheus: [metrics.md](metrics.md)",
     )
     .by_followers()
     .methods(&[Method::GET, Method::HEAD])
@@ -312,19 +312,19 @@ static LIST: &[Route] = &[
     Route::endpoint(
         "/metrics/snapshot",
         |permitted| Box::pin(v0::read(permitted, &v0::METRICS_SNAPSHOT)),
-        "under the names of Mesos; `timeout` is accepted; without the keys of frameworks and principals with `frameworks=false`",
+        "metrics under the names of Mesos; accepts `timeout`; `frameworks=false` omits the keys of frameworks and principals",
     )
     .by_followers(),
     Route::read(
         "/metrics/history",
         Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
         |permitted| Box::pin(history::handle(permitted)),
-        "what the cluster had, allocated and used over the last hour, four times a minute; `since` (seconds since 1970)",
+        "resources, allocation and usage of the cluster over the last hour, four samples a minute; `since` (seconds since 1970)",
     ),
     Route::endpoint(
         "/logging/toggle",
         |permitted| Box::pin(async move { Ok(logging::toggle(&permitted)) }),
-        "more of the log for a while: `level`, `duration`, by POST",
+        "GET: the log level; POST: changes the log level for a time (`level`, `duration`)",
     )
     .by_followers()
     .realm(Realm::Readwrite)
@@ -339,7 +339,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/leader",
         |permitted| Box::pin(async move { Ok(leadership::leader(&permitted.context)) }),
-        "what this master is (`following`, `recovering`, `leading`, `suspended`), who leads, and the addresses of all masters",
+        "the state of this master (`following`, `recovering`, `leading`, `suspended`), the leader, and the addresses of all masters",
     )
     .by_followers()
     .alone(),
@@ -347,7 +347,7 @@ static LIST: &[Route] = &[
         "/files/browse",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Browse)),
-        "`path`: what is there",
+        "`path`: the entries of a directory",
     ),
     Route::read(
         "/files/read",
@@ -359,13 +359,13 @@ static LIST: &[Route] = &[
         "/files/download",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Download)),
-        "`path`: all of it",
+        "`path`: the whole file",
     ),
     Route::read(
         "/files/debug",
         Need::Permission(Action::AccessMesosLog, None),
         |permitted| Box::pin(files::handle(permitted, FileRequest::Debug)),
-        "which names stand for which files",
+        "the names of attached files and their paths",
     ),
     Route::open(
         "/openapi.json",

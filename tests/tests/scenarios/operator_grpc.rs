@@ -212,7 +212,7 @@ async fn watch(mut client: OperatorClient<Channel>, agent: v1::AgentId, schedule
     let state = first
         .event
         .subscribed
-        .expect("everything")
+        .expect("the whole state")
         .get_state
         .expect("a state");
     let agents = state.get_agents.expect("agents").agents;
