@@ -435,7 +435,6 @@ fn a_retired_word_is_found() {
 }
 
 
-
 #[test]
 fn nothing_is_left_for_later() {
     let marks = [
