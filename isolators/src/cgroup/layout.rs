@@ -226,8 +226,8 @@ impl Layout {
             match tree.version {
                 Version::V1 => {
                     for dir in [&supervisors, &revocable] {
-                        if !tree.controllers.is_empty() {
-                            v1::create_with_parents(dir)?;
+                        if let Some(controller) = tree.controllers.first() {
+                            v1::create_with_parents(dir, *controller)?;
                         }
                         v1::fill_cpuset(dir)?;
                     }
@@ -337,8 +337,8 @@ impl Groups {
         for group in &self.dirs {
             match group.version {
                 Version::V1 => {
-                    if !group.controllers.is_empty() {
-                        super::create(&group.dir)?;
+                    if let Some(controller) = group.controllers.first() {
+                        v1::create(&group.dir, *controller)?;
                     }
                     v1::fill_cpuset(&group.dir)?;
                 }
@@ -359,7 +359,11 @@ impl Groups {
         let group = self
             .of(controller)
             .ok_or(KnobError::NoGroup { controller, file })?;
-        match knob::write(&group.dir, write) {
+        let written = match group.version {
+            Version::V1 => v1::write(&group.dir, write),
+            Version::V2 => knob::write(&group.dir, write),
+        };
+        match written {
             Err(KnobError::NotEnabled { .. }) if write.optional => Ok(()),
             other => other,
         }

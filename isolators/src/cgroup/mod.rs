@@ -1,8 +1,8 @@
 //! cgroup trees: the trees of this host, our groups in them, and their reading and writing.
 //!
 //! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's groups in it; [`Groups`]
-//! are one container's folders. Groups of version 1 are made in `v1.rs`, those of version 2 and hybrid in `v2.rs`, a scope of
-//! systemd in `scope.rs`. Writing is in `knob.rs`; reading is in `knob.rs`, `open_files/`, `memory_limit.rs` and
+//! are one container's folders. Groups of version 1 are created and written through cgroups-rs in `v1.rs`. Groups of version 2 and
+//! hybrid are created in `v2.rs`, and written in `knob.rs`. A scope of systemd is in `scope.rs`; reading is in `knob.rs`, `open_files/`, `memory_limit.rs` and
 //! `destroy.rs`.
 
 mod destroy;

@@ -1,20 +1,145 @@
-//! cgroup v1: making groups, with the processors and memory nodes that new groups of a cpuset lack.
+//! cgroup v1 through cgroups-rs: creating groups and writing their limits.
+//!
+//! No other module uses the crate. Its typed controllers create the groups and write the limits of CPUs, memory and processes.
+//! Our own code reads, attaches and deletes: see `docs/decisions/0004`.
 
-use std::fs;
+use std::error::Error;
+use std::io;
 use std::path::Path;
 
-use super::knob::{control_text, write_file};
-use super::{Controller, KnobError};
+use cgroups_rs::cpu::CpuController;
+use cgroups_rs::cpuacct::CpuAcctController;
+use cgroups_rs::freezer::FreezerController;
+use cgroups_rs::memory::MemController;
+use cgroups_rs::pid::PidController;
+use cgroups_rs::{Controller as _, MaxValue};
+
+use super::knob::{self, control_text, write_file};
+use super::{Controller, KnobError, KnobWrite};
 
 /// Makes a group and its missing parents. An existing group is fine.
-pub(super) fn create_with_parents(dir: &Path) -> Result<(), KnobError> {
+pub(super) fn create_with_parents(dir: &Path, controller: Controller) -> Result<(), KnobError> {
     let above = dir.ancestors().skip(1);
     let missing: Vec<_> = above.take_while(|above| !above.exists()).collect();
-    fs::create_dir_all(dir).map_err(|source| KnobError::Create {
-        path: dir.to_owned(),
+    for above in missing.into_iter().rev() {
+        create(above, controller)?;
+    }
+    create(dir, controller)
+}
+
+/// Creates a group whose parent exists. An existing group is not an error.
+pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError> {
+    let path = dir.to_owned();
+    match controller {
+        Controller::Cpu => CpuController::new(path, false).create(),
+        Controller::Cpuacct => CpuAcctController::new(path).create(),
+        Controller::Memory => MemController::new(path, false).create(),
+        Controller::Pids => PidController::new(path, false).create(),
+        Controller::Freezer => FreezerController::new(path, false).create(),
+        // The crate would also copy the processors of a cpuset, and stop at the first empty parent.
+        Controller::Cpuset
+        | Controller::Blkio
+        | Controller::Devices
+        | Controller::Hugetlb
+        | Controller::PerfEvent => {}
+    }
+    // The crate only logs an error: this call creates a group that is still missing, or returns the reason.
+    super::create(dir)
+}
+
+/// Carries out one planned write.
+pub(super) fn write(dir: &Path, write: &KnobWrite) -> Result<(), KnobError> {
+    let path = dir.join(write.file);
+    // The crate would create a missing file where the file system permits that.
+    let Some(written) = typed_write(dir, write).filter(|_| path.exists()) else {
+        return knob::write(dir, write);
+    };
+    written().map_err(|source| KnobError::Write {
+        path,
+        value: write.value.clone(),
         source,
-    })?;
-    missing.into_iter().chain([dir]).try_for_each(super::show)
+    })
+}
+
+/// The write as a call of the crate, `None` if the crate has no typed write for the file.
+fn typed_write(dir: &Path, write: &KnobWrite) -> Option<Box<dyn FnOnce() -> io::Result<()>>> {
+    let path = dir.to_owned();
+    let signed = write.value.parse::<i64>();
+    let unsigned = write.value.parse::<u64>();
+    Some(match (write.controller, write.file) {
+        (Controller::Cpu, "cpu.shares") => {
+            let shares = unsigned.ok()?;
+            Box::new(move || {
+                CpuController::new(path, false)
+                    .set_shares(shares)
+                    .map_err(cause)
+            })
+        }
+        (Controller::Cpu, "cpu.cfs_period_us") => {
+            let period = unsigned.ok()?;
+            Box::new(move || {
+                CpuController::new(path, false)
+                    .set_cfs_period(period)
+                    .map_err(cause)
+            })
+        }
+        (Controller::Cpu, "cpu.cfs_quota_us") => {
+            let quota = signed.ok()?;
+            Box::new(move || {
+                CpuController::new(path, false)
+                    .set_cfs_quota(quota)
+                    .map_err(cause)
+            })
+        }
+        (Controller::Memory, "memory.limit_in_bytes") => {
+            let limit = signed.ok()?;
+            Box::new(move || {
+                MemController::new(path, false)
+                    .set_limit(limit)
+                    .map_err(cause)
+            })
+        }
+        (Controller::Memory, "memory.soft_limit_in_bytes") => {
+            let limit = signed.ok()?;
+            Box::new(move || {
+                MemController::new(path, false)
+                    .set_soft_limit(limit)
+                    .map_err(cause)
+            })
+        }
+        (Controller::Memory, "memory.memsw.limit_in_bytes") => {
+            let limit = signed.ok()?;
+            Box::new(move || {
+                MemController::new(path, false)
+                    .set_memswap_limit(limit)
+                    .map_err(cause)
+            })
+        }
+        (Controller::Pids, "pids.max") => {
+            let max = if write.value == "max" {
+                MaxValue::Max
+            } else {
+                MaxValue::Value(signed.ok()?)
+            };
+            Box::new(move || {
+                PidController::new(path, false)
+                    .set_pid_max(max)
+                    .map_err(cause)
+            })
+        }
+        _ => return None,
+    })
+}
+
+/// The kernel's error inside an error of the crate.
+fn cause(error: cgroups_rs::error::Error) -> io::Error {
+    let inner = error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>());
+    match inner.and_then(io::Error::raw_os_error) {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::other(error),
+    }
 }
 
 /// Gives a new group of a cpuset hierarchy, and the new groups above it, the processors and memory nodes of the nearest group
@@ -48,13 +173,57 @@ pub(super) fn fill_cpuset(dir: &Path) -> Result<(), KnobError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn typed_writes_write_planned_values() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for (controller, file, value) in [
+            (Controller::Cpu, "cpu.shares", "512"),
+            (Controller::Cpu, "cpu.cfs_period_us", "100000"),
+            (Controller::Cpu, "cpu.cfs_quota_us", "-1"),
+            (Controller::Memory, "memory.limit_in_bytes", "67108864"),
+            (Controller::Memory, "memory.soft_limit_in_bytes", "33554432"),
+            (
+                Controller::Memory,
+                "memory.memsw.limit_in_bytes",
+                "67108864",
+            ),
+            (Controller::Pids, "pids.max", "64"),
+            (Controller::Pids, "pids.max", "max"),
+        ] {
+            let planned = KnobWrite::new(controller, file, value);
+            assert!(typed_write(dir.path(), &planned).is_some(), "{file}");
+            fs::write(dir.path().join(file), "").expect("created");
+            write(dir.path(), &planned).expect(file);
+            let written = fs::read_to_string(dir.path().join(file)).expect(file);
+            assert_eq!(written, value);
+        }
+    }
+
+    #[test]
+    fn typed_writes_keep_path_and_errno() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let planned = KnobWrite::new(Controller::Cpu, "cpu.shares", 2);
+        let missing = write(dir.path(), &planned);
+        assert!(
+            matches!(missing, Err(KnobError::NotEnabled { .. })),
+            "{missing:?}"
+        );
+        fs::create_dir(dir.path().join("cpu.shares")).expect("created");
+        let Err(KnobError::Write { source, .. }) = write(dir.path(), &planned) else {
+            panic!("a folder was written")
+        };
+        assert_eq!(source.raw_os_error(), Some(libc::EISDIR));
+    }
 
     #[test]
     fn a_group_that_cannot_be_made_keeps_path_and_errno() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::write(dir.path().join("file"), "").expect("written");
-        let error = create_with_parents(&dir.path().join("file/below"));
+        let error = create_with_parents(&dir.path().join("file/below"), Controller::Memory);
         let Err(KnobError::Create { source, .. }) = error else {
             panic!("{error:?}")
         };
