@@ -434,7 +434,6 @@ fn a_retired_word_is_found() {
     assert!(retired("fn what_is_lent() { the.other(); }").is_empty());
 }
 
-
 #[test]
 fn nothing_is_left_for_later() {
     let marks = [
