@@ -9,6 +9,7 @@ use std::path::Path;
 
 use cgroups_rs::cpu::CpuController;
 use cgroups_rs::cpuacct::CpuAcctController;
+use cgroups_rs::error::Error as CrateError;
 use cgroups_rs::freezer::FreezerController;
 use cgroups_rs::memory::MemController;
 use cgroups_rs::pid::PidController;
@@ -51,88 +52,51 @@ pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError
 pub(super) fn write(dir: &Path, write: &KnobWrite) -> Result<(), KnobError> {
     let path = dir.join(write.file);
     // The crate would create a missing file where the file system permits that.
-    let Some(written) = typed_write(dir, write).filter(|_| path.exists()) else {
+    if !path.exists() {
         return knob::write(dir, write);
-    };
-    written().map_err(|source| KnobError::Write {
-        path,
-        value: write.value.clone(),
-        source,
-    })
+    }
+    match typed_write(dir, write) {
+        None => knob::write(dir, write),
+        Some(written) => written.map_err(|error| KnobError::Write {
+            path,
+            value: write.value.clone(),
+            source: cause(error),
+        }),
+    }
 }
 
-/// The write as a call of the crate, `None` if the crate has no typed write for the file.
-fn typed_write(dir: &Path, write: &KnobWrite) -> Option<Box<dyn FnOnce() -> io::Result<()>>> {
+/// Carries out a write that has a typed call in the crate; `None` without such a call.
+fn typed_write(dir: &Path, write: &KnobWrite) -> Option<Result<(), CrateError>> {
     let path = dir.to_owned();
-    let signed = write.value.parse::<i64>();
-    let unsigned = write.value.parse::<u64>();
+    let signed = || write.value.parse::<i64>().ok();
+    let unsigned = || write.value.parse::<u64>().ok();
+    let cpu = |path| CpuController::new(path, false);
+    let memory = |path| MemController::new(path, false);
     Some(match (write.controller, write.file) {
-        (Controller::Cpu, "cpu.shares") => {
-            let shares = unsigned.ok()?;
-            Box::new(move || {
-                CpuController::new(path, false)
-                    .set_shares(shares)
-                    .map_err(cause)
-            })
-        }
-        (Controller::Cpu, "cpu.cfs_period_us") => {
-            let period = unsigned.ok()?;
-            Box::new(move || {
-                CpuController::new(path, false)
-                    .set_cfs_period(period)
-                    .map_err(cause)
-            })
-        }
-        (Controller::Cpu, "cpu.cfs_quota_us") => {
-            let quota = signed.ok()?;
-            Box::new(move || {
-                CpuController::new(path, false)
-                    .set_cfs_quota(quota)
-                    .map_err(cause)
-            })
-        }
-        (Controller::Memory, "memory.limit_in_bytes") => {
-            let limit = signed.ok()?;
-            Box::new(move || {
-                MemController::new(path, false)
-                    .set_limit(limit)
-                    .map_err(cause)
-            })
-        }
+        (Controller::Cpu, "cpu.shares") => cpu(path).set_shares(unsigned()?),
+        (Controller::Cpu, "cpu.cfs_period_us") => cpu(path).set_cfs_period(unsigned()?),
+        (Controller::Cpu, "cpu.cfs_quota_us") => cpu(path).set_cfs_quota(signed()?),
+        (Controller::Memory, "memory.limit_in_bytes") => memory(path).set_limit(signed()?),
         (Controller::Memory, "memory.soft_limit_in_bytes") => {
-            let limit = signed.ok()?;
-            Box::new(move || {
-                MemController::new(path, false)
-                    .set_soft_limit(limit)
-                    .map_err(cause)
-            })
+            memory(path).set_soft_limit(signed()?)
         }
         (Controller::Memory, "memory.memsw.limit_in_bytes") => {
-            let limit = signed.ok()?;
-            Box::new(move || {
-                MemController::new(path, false)
-                    .set_memswap_limit(limit)
-                    .map_err(cause)
-            })
+            memory(path).set_memswap_limit(signed()?)
         }
         (Controller::Pids, "pids.max") => {
             let max = if write.value == "max" {
                 MaxValue::Max
             } else {
-                MaxValue::Value(signed.ok()?)
+                MaxValue::Value(signed()?)
             };
-            Box::new(move || {
-                PidController::new(path, false)
-                    .set_pid_max(max)
-                    .map_err(cause)
-            })
+            PidController::new(path, false).set_pid_max(max)
         }
         _ => return None,
     })
 }
 
 /// The kernel's error inside an error of the crate.
-fn cause(error: cgroups_rs::error::Error) -> io::Error {
+fn cause(error: CrateError) -> io::Error {
     let inner = error
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>());
@@ -195,8 +159,8 @@ mod tests {
             (Controller::Pids, "pids.max", "max"),
         ] {
             let planned = KnobWrite::new(controller, file, value);
-            assert!(typed_write(dir.path(), &planned).is_some(), "{file}");
             fs::write(dir.path().join(file), "").expect("created");
+            assert!(typed_write(dir.path(), &planned).is_some(), "{file}");
             write(dir.path(), &planned).expect(file);
             let written = fs::read_to_string(dir.path().join(file)).expect(file);
             assert_eq!(written, value);
