@@ -70,7 +70,7 @@ impl Acting {
     }
 
     /// Restores the state on a thread of its own: a leader may leave many records.
-    fn restore_apart(
+    pub(crate) fn restore_apart(
         &self,
         records: Records,
     ) -> impl Future<Output = Result<State, RestoreError>> + use<> {
@@ -135,7 +135,7 @@ impl Acting {
 }
 
 /// Returns the result of a thread, and continues its panic. Never returns if the runtime ended the thread before its start.
-async fn unless_panicked<T>(thread: JoinHandle<T>) -> T {
+pub(crate) async fn unless_panicked<T>(thread: JoinHandle<T>) -> T {
     match thread.await.map_err(JoinError::try_into_panic) {
         Ok(given) => given,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),

@@ -3,7 +3,8 @@
 //! [`run`] refuses impossible settings before it writes anything. Tasks continue after its end; the next start takes them
 //! over.
 
-use std::io;
+mod starting;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -13,7 +14,6 @@ use std::time::Duration;
 use meseta_daemon::authentication::SettingsError;
 use meseta_daemon::build_info::BuildInfo;
 use meseta_daemon::clock::Clock;
-use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_daemon::flag_error::FlagError;
 use meseta_daemon::server::{self, CancellationToken};
 use meseta_daemon::{hostname, tls, user, work_dir};
@@ -41,8 +41,10 @@ use crate::link::{Link, Registration, Unusable};
 use crate::service::{Ends, Handle};
 use crate::spec::Cron;
 use crate::spec::schedule::Schedule;
-use crate::store;
+use crate::store::disk_report::{DiskReport, READING};
 use crate::store::embedded::StoreError;
+use crate::store::{self, Records};
+use starting::{make_work_dir, publish, tell_started, unless_ended};
 
 /// The time that an ending scheduler may keep the store from the next one: the kernel closes the files of a killed process
 /// after its end is reported.
@@ -132,7 +134,6 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let user = user(&flags)?;
     let principal = identity.principal()?;
     let store = store_of(&flags)?;
-    make_work_dir(&flags.work_dir)?;
     let address = SocketAddr::new(flags.ip, flags.port);
     let (listener, address) = listen(address)?;
     let scheme = certificate.as_ref().map_or("http", |_| "https");
@@ -147,7 +148,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         ..Registration::default()
     };
     let stop = CancellationToken::new();
-    let (role, of_role) = watch::channel(Role::Following(None));
+    let (role, of_role) = watch::channel(store.first_role());
     let standing = standing(&flags, of_role, store.fence(), certificate.as_ref());
     let (leader, of_leader) = watch::channel(None);
     let ends = Ends::new(registration, standing.clone());
@@ -170,9 +171,8 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let me = candidate(hostname, &authority, env.build.version);
     watch_cluster(&acting, &ends.handle, &of_leader, &stop);
     let (schedulers, of_schedulers) = watch::channel(vec![authority.clone()]);
-    let disk_silence = store.silence();
-    let driving = store.drive(acting, me, (role, schedulers), stop.clone());
-    let driving = tokio::spawn(driving.await?);
+    let report = store.report();
+    report.set_waiting(READING);
     // The token ends both tasks.
     if let Some(served) = certificate.clone() {
         tokio::spawn(served.watch(tls::WATCH_INTERVAL, stop.clone()));
@@ -193,29 +193,49 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         schedulers: of_schedulers,
         build: env.build,
         shutdown: stop.clone(),
-        disk_silence,
+        disk_report: report.clone(),
     });
-    let serving = server::serve_with(
-        listener,
-        http::router(context),
-        server::Options {
-            http2: false,
-            ..server::Options::default()
-        },
-        certificate,
-        stop.clone(),
-    );
-    let serving = tokio::spawn(serving);
-    write_endpoint(&flags.work_dir, scheme, address)?;
+    let serving = serve(listener, context, certificate, &stop);
     info!(%address, "listening");
+    let health = Health::new(handle, &report);
+    tokio::spawn(tell_started(env.started, health, stop.clone()));
+    let opening = async {
+        make_work_dir(&flags.work_dir, &report).await?;
+        let driving = store.drive(acting, me, (role, schedulers), stop.clone());
+        let driving = driving.await?;
+        report.set_ready();
+        let driving = tokio::spawn(driving);
+        publish(&flags.work_dir, (scheme, address), &report, &stop).await?;
+        Ok(driving)
+    };
+    let driving = match unless_ended(&env.shutdown, opening).await {
+        Ok(Some(driving)) => driving,
+        not_opened => {
+            stop.cancel();
+            join_server(serving).await;
+            return not_opened.map(|_| info!("told to end before the store was read; ending"));
+        }
+    };
     if let Some(ready) = env.ready {
         // The receiver may have left.
         let _unsent = ready.send(address);
     }
-    if let Some(started) = env.started {
-        let _unsent = started.send(Health { handle });
-    }
     wait_for_end(&env.shutdown, driving, serving, &stop, &flags.work_dir).await
+}
+
+fn serve(
+    listener: TcpListener,
+    context: Arc<http::Context>,
+    certificate: Option<Arc<tls::Served>>,
+    stop: &CancellationToken,
+) -> JoinHandle<()> {
+    let options = server::Options {
+        http2: false,
+        ..server::Options::default()
+    };
+    let router = http::router(context);
+    let serving = server::serve_with(listener, router, options, certificate, stop.clone());
+    tokio::spawn(serving)
 }
 
 /// Returns the standing of a scheduler that redirects clients to a leader with a scheduler's certificate.
@@ -250,17 +270,6 @@ fn watch_cluster(
     tokio::spawn(cluster.run(stop.clone()));
 }
 
-/// Writes the file with the address; on a full disk only local clients without an address miss it.
-fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<(), RunError> {
-    match work_dir::write_endpoint(work_dir, scheme, address) {
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            tracing::error!(%error, work_dir = %work_dir.display(), "no room for the file with the address");
-            Ok(())
-        }
-        written => written.map_err(|source| failed("write the endpoint in", work_dir, source)),
-    }
-}
-
 /// Waits until the scheduler shuts down or cannot continue.
 async fn wait_for_end(
     shutdown: &CancellationToken,
@@ -275,9 +284,7 @@ async fn wait_for_end(
     };
     info!("ending; tasks go on");
     stop.cancel();
-    if serving.await.is_err() {
-        tracing::error!("the server panicked");
-    }
+    join_server(serving).await;
     let ended = match ended {
         Some(ended) => ended,
         None => driving.await,
@@ -286,14 +293,16 @@ async fn wait_for_end(
     ended.map_err(|_| RunError::Core)?
 }
 
+async fn join_server(serving: JoinHandle<()>) {
+    if serving.await.is_err() {
+        tracing::error!("the server panicked");
+    }
+}
+
 /// The place of the scheduler's records.
 enum StoreOf {
     /// The records are in a file that no other scheduler writes.
-    One {
-        path: PathBuf,
-        /// The time for which the scheduler's disk has not answered.
-        silence: DiskSilence,
-    },
+    One { path: PathBuf, report: DiskReport },
     /// The records are in etcd, which elects one of several schedulers.
     Several {
         client: Client,
@@ -312,7 +321,7 @@ fn store_of(flags: &Flags) -> Result<StoreOf, RunError> {
     match flags.store.as_str() {
         "embedded" => Ok(StoreOf::One {
             path: flags.work_dir.join(STORE),
-            silence: DiskSilence::default(),
+            report: DiskReport::default(),
         }),
         "etcd" => {
             let ttl = flags.etcd.lease_ttl()?;
@@ -341,11 +350,19 @@ impl StoreOf {
         }
     }
 
-    /// Returns the silence of the store's disk; etcd has a metric and a role of its own.
-    fn silence(&self) -> DiskSilence {
+    /// The role before the store is open: a scheduler without others leads, and has to read its jobs.
+    fn first_role(&self) -> Role {
         match self {
-            Self::One { silence, .. } => silence.clone(),
-            Self::Several { .. } => DiskSilence::default(),
+            Self::One { .. } => Role::Recovering,
+            Self::Several { .. } => Role::Following(None),
+        }
+    }
+
+    /// The report on the disk of the store; etcd has a metric and a role of its own.
+    fn report(&self) -> DiskReport {
+        match self {
+            Self::One { report, .. } => report.clone(),
+            Self::Several { .. } => DiskReport::default(),
         }
     }
 
@@ -358,8 +375,8 @@ impl StoreOf {
         stop: CancellationToken,
     ) -> Result<Driving, RunError> {
         let (client, keys, times) = match self {
-            Self::One { path, silence } => {
-                return alone((path, silence), acting, role, stop).await;
+            Self::One { path, report } => {
+                return alone((path, report), acting, role, stop).await;
             }
             Self::Several {
                 client,
@@ -393,16 +410,29 @@ impl StoreOf {
     }
 }
 
-/// Starts a single scheduler, which reads the store and leads.
+/// Starts a single scheduler, which reads the store and leads. Until then an empty state answers questions.
 async fn alone(
-    (path, silence): (PathBuf, DiskSilence),
-    acting: Acting,
+    (path, report): (PathBuf, DiskReport),
+    mut acting: Acting,
     role: watch::Sender<Role>,
     stop: CancellationToken,
 ) -> Result<Driving, RunError> {
-    let (records, store) = store::embedded::open(&path, STORE_PATIENCE, &silence).await?;
-    let state = acting.restore(records);
-    let state = state.map_err(|source| RunError::Restore { path, source })?;
+    let failed = |source| RunError::Restore {
+        path: path.clone(),
+        source,
+    };
+    let nothing = acting.restore(Records::new()).map_err(failed)?;
+    let opening = store::embedded::open(&path, STORE_PATIENCE, &report);
+    let (records, store) = tokio::select! {
+        () = acting.inbox.stand_by(&nothing) => return Ok(Box::pin(async { Ok(()) })),
+        opened = opening => opened?,
+    };
+    let restoring = acting.restore_apart(records);
+    let restored = tokio::select! {
+        () = acting.inbox.stand_by(&nothing) => return Ok(Box::pin(async { Ok(()) })),
+        restored = restoring => restored,
+    };
+    let state = restored.map_err(failed)?;
     let _following = role.send_replace(Role::Leading);
     Ok(Box::pin(async move {
         // The role stays available for as long as the core runs.
@@ -445,20 +475,6 @@ fn user(flags: &Flags) -> Result<String, RunError> {
     given.or_else(user::name).ok_or(RunError::User)
 }
 
-/// Creates the directory for its owner only: job files may hold secrets in their environment.
-fn make_work_dir(path: &Path) -> Result<(), RunError> {
-    work_dir::prepare(path, &store::embedded::FILES)
-        .map_err(|source| failed("prepare", path, source))
-}
-
-fn failed(doing: &'static str, path: &Path, source: io::Error) -> RunError {
-    RunError::Directory {
-        doing,
-        path: path.to_owned(),
-        source,
-    }
-}
-
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
     let listening = server::listen(address).and_then(|listener| {
         let address = listener.local_addr()?;
@@ -476,6 +492,10 @@ fn next_time(cron: &Cron, after: Duration) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
     use super::*;
 
     #[test]
@@ -483,5 +503,93 @@ mod tests {
         assert_eq!(masters("a:1, b:2").unwrap(), ["a:1", "b:2"]);
         let error = masters("zk://a:2181/mesos").unwrap_err().to_string();
         assert!(error.contains("host:port"), "{error}");
+    }
+
+    /// The answer to GET, once the scheduler listens.
+    async fn answer_of(address: SocketAddr, path: &str) -> String {
+        loop {
+            let asked = async {
+                let mut stream = TcpStream::connect(address).await?;
+                let request =
+                    format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+                stream.write_all(request.as_bytes()).await?;
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await?;
+                std::io::Result::Ok(answer)
+            };
+            if let Ok(answer) = asked.await {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The store is not there for the scheduler, as on a disk that is full or does not answer.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn start_that_waits_for_its_store_answers_and_ends() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(STORE);
+        let (_, held) = store::embedded::open(&path, Duration::ZERO, &DiskReport::default())
+            .await
+            .expect("a store");
+        // An address of this process alone.
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let address = SocketAddr::from(([127, high, low, 77], 5099));
+        let (ip, port) = (address.ip(), address.port());
+        let work_dir = dir.path().display();
+        let flags = Line::parse_from([
+            "scheduler".to_owned(),
+            "--master=127.0.0.1:1".to_owned(),
+            "--insecure".to_owned(),
+            "--user=nobody".to_owned(),
+            format!("--ip={ip}"),
+            format!("--port={port}"),
+            format!("--work_dir={work_dir}"),
+        ]);
+        let (ready, mut is_ready) = oneshot::channel();
+        let (started, is_started) = oneshot::channel();
+        let shutdown = CancellationToken::new();
+        let env = RunEnv {
+            build: BuildInfo::default(),
+            ready: Some(ready),
+            started: Some(started),
+            shutdown: shutdown.clone(),
+        };
+        let mut running = tokio::spawn(run(flags.flags, env));
+        let told = "another process has the store";
+        let asked = async {
+            loop {
+                let answer = answer_of(address, "/health").await;
+                if answer.contains(told) {
+                    return answer;
+                }
+            }
+        };
+        let answer = tokio::select! {
+            answer = asked => answer,
+            ended = &mut running => panic!("it ended: {ended:?}"),
+        };
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        // A list without its jobs would be taken for the whole.
+        let jobs = answer_of(address, "/v1/jobs").await;
+        assert!(
+            jobs.starts_with("HTTP/1.1 503") && jobs.contains(told),
+            "{jobs}"
+        );
+        let metrics = answer_of(address, "/metrics").await;
+        assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+        assert!(is_ready.try_recv().is_err(), "its jobs are not read");
+        let health = is_started.await.expect("it reports why it waits");
+        let status = health.status().await;
+        assert!(status.is_some_and(|status| status.contains(told)));
+        shutdown.cancel();
+        let ended = running.await.expect("no panic");
+        assert!(ended.is_ok(), "{ended:?}");
+        held.close().await;
     }
 }

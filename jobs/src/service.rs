@@ -464,7 +464,7 @@ impl Service {
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
-    use meseta_daemon::disk_pulse::DiskSilence;
+    use crate::store::disk_report::DiskReport;
     use meseta_etcd::leadership::fence::BootTime;
     use meseta_etcd::leadership::{Fence, ProvenLeader};
     use meseta_proto::mesos::v1::scheduler::Call;
@@ -510,7 +510,7 @@ pub(crate) mod tests {
         let opened = store::embedded::open(
             &dir.path().join("jobs"),
             Duration::ZERO,
-            &DiskSilence::default(),
+            &DiskReport::default(),
         )
         .await;
         let (_, store) = opened.expect("a new file");
@@ -607,7 +607,7 @@ pub(crate) mod tests {
         let opened = store::embedded::open(
             &dir.path().join("jobs"),
             Duration::ZERO,
-            &DiskSilence::default(),
+            &DiskReport::default(),
         )
         .await;
         let (_, store) = opened.expect("a new file");

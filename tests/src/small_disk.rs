@@ -7,6 +7,8 @@ use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
 
+use crate::{Missing, unless_installed, unless_root};
+
 /// A small file system, for tests of full disks.
 #[derive(Copy, Clone, Debug)]
 pub enum SmallDisk {
@@ -118,5 +120,40 @@ impl Filler {
     /// Frees all filled bytes and inodes.
     pub fn remove(self) {
         std::fs::remove_dir_all(&self.folder).expect("removed");
+    }
+}
+
+/// The reason why no file system can be frozen here.
+pub fn unless_freezing() -> Missing {
+    unless_root()
+        .or_else(|| unless_installed("mkfs.ext4"))
+        .or_else(|| unless_installed("fsfreeze"))
+}
+
+/// A file system that takes no writes until this is dropped: who writes to it sleeps.
+#[derive(Debug)]
+pub struct Frozen {
+    dir: PathBuf,
+}
+
+impl Frozen {
+    /// Freezes the file system at this folder.
+    pub fn freeze(dir: &Path) -> Self {
+        let frozen = Self {
+            dir: dir.to_owned(),
+        };
+        assert!(frozen.fsfreeze("-f"), "{}", dir.display());
+        frozen
+    }
+
+    fn fsfreeze(&self, how: &str) -> bool {
+        let status = Command::new("fsfreeze").arg(how).arg(&self.dir).status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.fsfreeze("-u");
     }
 }

@@ -109,7 +109,7 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         ..
     } = permitted;
     let submitted = read_file(&context, &caller, request, file::submission).await?;
-    let mut turn = Some(context.changes.turn(&caller).await?);
+    let mut turn = Some(context.turn(&caller).await?);
     let (specs, is_list) = match submitted {
         Submission::Job(spec) => (vec![*spec], false),
         Submission::Jobs(specs) => (specs, true),
@@ -158,9 +158,9 @@ async fn submit(permitted: Permitted) -> Result<Reply, Reply> {
         };
         let turn = match turn.take() {
             Some(turn) => turn,
-            None => context.changes.turn(&caller).await?,
+            None => context.turn(&caller).await?,
         };
-        let answer = context.handle.request_in_turn(request, turn).await?;
+        let answer = context.change(request, turn).await?;
         caller.audit("submit", &name, result_text(&answer));
         jobs.push(answer.map_err(|refusal| refused_after(&jobs, &name, refusal))?);
     }
@@ -194,13 +194,13 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
     } = permitted;
     let mut spec = read_file(&context, &caller, request, file::from_text).await?;
     name_user(&context, &caller, &mut spec);
-    let turn = context.changes.turn(&caller).await?;
+    let turn = context.turn(&caller).await?;
     let Target { key, spec, .. } = Target::of(&context, &caller, spec, &HashSet::new()).await?;
     drop(turn);
     let place = context.changes.plan(&caller).await?;
     look_for_offers(&context, &caller, &spec.role).await?;
     drop(place);
-    let turn = context.changes.turn(&caller).await?;
+    let turn = context.turn(&caller).await?;
     // The closure holds the turn: it runs in the core even if the client has left.
     let planned = |quotas: Quotas, turn: Permit| {
         let (key, spec) = (key.clone(), spec.clone());
@@ -226,7 +226,7 @@ async fn plan(permitted: Permitted) -> Result<Reply, Reply> {
 /// Requests the offers of a role again, and waits for them for a moment: remembered offers may be of lost agents, or used
 /// by others since.
 async fn look_for_offers(context: &Context, caller: &Caller, role: &str) -> Result<(), Reply> {
-    let turn = context.changes.turn(caller).await?;
+    let turn = context.turn(caller).await?;
     let until = tokio::time::Instant::now() + OFFERS_WAIT_MAX;
     let request = Request::LookForOffers {
         role: role.to_owned(),
@@ -264,7 +264,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         request,
         ..
     } = permitted;
-    let turn = context.changes.turn(&caller).await?;
+    let turn = context.turn(&caller).await?;
     let key = names::find(&context, &caller, name).await?;
     let seen = seen(&context, &key).await?;
     let seen = seen.ok_or_else(|| Reply::no_job(name))?;
@@ -275,7 +275,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
     let bodies = &context.bodies;
     let read_whole = bodies.read(&caller, &parts.headers, body, CHANGE_BYTES_MAX);
     let (body, _charge) = read_whole.await?;
-    let turn = context.changes.turn(&caller).await?;
+    let turn = context.turn(&caller).await?;
     let mut request = request_of(&key, action, &body)?;
     match &mut request {
         Request::Stop { .. } => {}
@@ -299,7 +299,7 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
         seen: Some(seen),
         request: Box::new(request),
     };
-    let answer = context.handle.request_in_turn(request, turn).await?;
+    let answer = context.change(request, turn).await?;
     caller.audit(action, name, result_text(&answer));
     Ok(Reply::json(&answer?))
 }

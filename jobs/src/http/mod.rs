@@ -32,7 +32,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use meseta_access::Action;
 use meseta_daemon::authentication::{self, Authentication, Caller};
 use meseta_daemon::build_info::BuildInfo;
-use meseta_daemon::disk_pulse::DiskSilence;
+use meseta_daemon::fair_semaphore::Permit;
 use meseta_daemon::page::{self, Page};
 use meseta_daemon::query::Query;
 use meseta_daemon::request;
@@ -41,7 +41,9 @@ use meseta_daemon::server::{CancellationToken, Peer};
 use meseta_etcd::leadership::{Elsewhere, STALE_HEADER};
 use tokio::sync::watch;
 
+use crate::core::{self, Accepted, Refusal};
 use crate::service::Handle;
+use crate::store::disk_report::DiskReport;
 pub(crate) use bodies::Bodies;
 pub(crate) use changes::Changes;
 pub(crate) use file_reader::FileReader;
@@ -75,8 +77,41 @@ pub(crate) struct Context {
     pub(crate) schedulers: watch::Receiver<Vec<String>>,
     pub(crate) build: BuildInfo,
     pub(crate) shutdown: CancellationToken,
-    /// The time for which the store's disk has not answered.
-    pub(crate) disk_silence: DiskSilence,
+    pub(crate) disk_report: DiskReport,
+}
+
+impl Context {
+    /// Waits until a change of this caller may go to the core. A store that takes none at the moment refuses the change.
+    async fn turn(&self, caller: &Caller) -> Result<Permit, Reply> {
+        let refused = |problem: &str| {
+            let text = format!("this scheduler takes no changes at the moment: {problem}");
+            Reply::later(&text)
+        };
+        if let Some(problem) = self.disk_report.problem() {
+            return Err(refused(&problem));
+        }
+        tokio::select! {
+            biased;
+            turn = self.changes.turn(caller) => turn,
+            problem = self.disk_report.until_problem() => Err(refused(&problem)),
+        }
+    }
+
+    /// Asks the core for a change. A change that the store cannot write at the moment is made, and not waited for.
+    async fn change(
+        &self,
+        change: core::Request,
+        turn: Permit,
+    ) -> Result<Result<Accepted, Refusal>, Reply> {
+        tokio::select! {
+            biased;
+            answer = self.handle.request_in_turn(change, turn) => Ok(answer?),
+            problem = self.disk_report.until_problem() => {
+                let text = format!("the change is made once it can be written: {problem}");
+                Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, &text))
+            }
+        }
+    }
 }
 
 /// A request that may be served.
@@ -195,7 +230,10 @@ fn elsewhere(context: &Context, request: &Request<Body>) -> Option<Reply> {
             "the scheduler that etcd names as the leader has not proven yet that it is a scheduler",
         ),
         Elsewhere::Nobody => Reply::later("no scheduler leads at the moment"),
-        Elsewhere::Recovering => Reply::later("this scheduler leads and is reading its jobs"),
+        Elsewhere::Recovering => match context.disk_report.problem() {
+            Some(problem) => Reply::later(&problem),
+            None => Reply::later("this scheduler leads and is reading its jobs"),
+        },
     })
 }
 

@@ -215,7 +215,7 @@ pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
     let measures = Measures::of(&context.handle).await?;
     drop(turn);
     let certificate_end = context.authentication.certificate_end();
-    let process = metrics::Process::read(certificate_end, context.disk_silence.get());
+    let process = metrics::Process::read(certificate_end, context.disk_report.silence().get());
     match metrics::text(&measures, process) {
         Ok(text) => Ok(Reply::prometheus(text)),
         Err(error) => {
@@ -226,12 +226,8 @@ pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
 }
 
 pub(super) async fn health(permitted: Permitted) -> Result<Reply, Reply> {
-    if let Some(silence) = permitted.context.disk_silence.reported() {
-        let text = format!(
-            "the disk of the store has not answered for {} seconds",
-            silence.as_secs()
-        );
-        return Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, &text));
+    if let Some(problem) = permitted.context.disk_report.problem() {
+        return Err(Reply::error(StatusCode::SERVICE_UNAVAILABLE, &problem));
     }
     let is_connected = permitted
         .context

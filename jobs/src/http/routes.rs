@@ -58,7 +58,7 @@ static LIST: &[Route] = &[
     Route::open(
         "/health",
         |permitted| Box::pin(readings::health(permitted)),
-        "200 while the core answers; 503 while the disk of its store does not answer",
+        "200 while the core answers; 503 while the start waits for its store, and while the disk of the store is full or does not answer",
     )
     .by_followers()
     .alone(),

@@ -61,7 +61,7 @@ fn scheduler_of(
         schedulers: watch::channel(Vec::new()).1,
         build: BuildInfo::default(),
         shutdown: CancellationToken::new(),
-        disk_silence: meseta_daemon::disk_pulse::DiskSilence::default(),
+        disk_report: DiskReport::default(),
     };
     (role, Arc::new(context))
 }

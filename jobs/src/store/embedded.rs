@@ -6,7 +6,6 @@
 
 mod opening;
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,7 +16,8 @@ use meseta_daemon::error_chain::chain;
 use redb::{Database, Durability, TableDefinition};
 use tokio::sync::{mpsc, watch};
 
-use super::{Records, Store, Writer};
+use super::disk_report::{DiskReport, READING};
+use super::{ROOM_POLL, Records, Store, Writer, full_text};
 use crate::core::Record;
 
 const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
@@ -26,9 +26,6 @@ const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
 const CACHE_BYTES: usize = 1024 * 1024;
 /// The pause between two looks at a store that another process uses.
 const HELD_POLL: Duration = Duration::from_secs(1);
-
-/// The pause between two attempts to write to a full disk.
-const ROOM_POLL: Duration = Duration::from_secs(1);
 
 /// The files of the store in the work directory: the database, and the marker beside it.
 pub(crate) const FILES: [&str; 3] = ["jobs.redb", "jobs.marker", "jobs.marker.tmp"];
@@ -72,11 +69,10 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the disk is full, which may pass.
     fn is_full(&self) -> bool {
-        let kind = match self {
-            Self::File { source, .. } | Self::Marker { source, .. } => source.kind(),
-            _ => return false,
-        };
-        matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        match self {
+            Self::File { source, .. } | Self::Marker { source, .. } => super::is_full(source),
+            _ => false,
+        }
     }
 }
 
@@ -89,7 +85,8 @@ pub(crate) struct Embedded {
 }
 
 /// Opens or makes a store, and returns its records. Waits as long as `patience` for another process that uses it and may be
-/// ending, and without limit for room on a full disk. From then on `silence` shows how long the disk has not answered.
+/// ending, and without limit for room on a full disk. `report` shows the reason of the wait, and from then on the state of the
+/// disk.
 ///
 /// # Errors
 ///
@@ -97,18 +94,25 @@ pub(crate) struct Embedded {
 pub(crate) async fn open(
     path: &Path,
     patience: Duration,
-    silence: &DiskSilence,
+    report: &DiskReport,
 ) -> Result<(Records, Store), StoreError> {
     let until = tokio::time::Instant::now() + patience;
+    let shown = path.display();
     let (database, records) = loop {
-        match opening::open(path) {
+        let opened = path.to_owned();
+        let opening = report.watch_work(path, "open the store", move || opening::open(&opened));
+        match opening.await {
             Ok(opened) => break opened,
             Err(StoreError::InUse { .. }) if tokio::time::Instant::now() < until => {
-                tracing::info!(path = %path.display(), "another process has the store; waiting for its end");
+                if report.set_waiting(format!("another process has the store {shown} open")) {
+                    tracing::info!(path = %shown, "another process has the store; waiting for its end");
+                }
                 tokio::time::sleep(HELD_POLL).await;
             }
             Err(error) if error.is_full() => {
-                tracing::error!(error = %chain(&error), "the store finds no room on its disk; waiting for some");
+                if report.set_waiting(full_text(path)) {
+                    tracing::error!(error = %chain(&error), "the store finds no room on its disk; waiting for some");
+                }
                 tokio::time::sleep(ROOM_POLL).await;
             }
             Err(error) => return Err(error),
@@ -120,17 +124,19 @@ pub(crate) async fn open(
     )]
     let (queue, waiting) = mpsc::unbounded_channel();
     let (told, durable) = watch::channel(0);
+    report.set_waiting(READING);
     let path = path.to_owned();
     let pulse = DiskPulse::default();
     tokio::spawn(watch_disk(
         pulse.clone(),
-        silence.clone(),
+        report.silence().clone(),
         durable.clone(),
         path.clone(),
     ));
+    let report = report.clone();
     let writer = std::thread::Builder::new()
         .name("store".to_owned())
-        .spawn(move || write_all(database, &path, waiting, &told, &pulse))
+        .spawn(move || write_all(database, &path, waiting, &told, (&pulse, &report)))
         .map_err(StoreError::Spawn)?;
     let store = Embedded {
         queue: Some(queue),
@@ -193,7 +199,7 @@ fn write_all(
     path: &Path,
     mut waiting: mpsc::UnboundedReceiver<(u64, Vec<Record>)>,
     told: &watch::Sender<u64>,
-    pulse: &DiskPulse,
+    (pulse, report): (&DiskPulse, &DiskReport),
 ) {
     let mut database = Some(database);
     while let Some(first) = waiting.blocking_recv() {
@@ -213,6 +219,7 @@ fn write_all(
                 tracing::error!(error = %chain(&error), "failed to write the store; ending the process");
                 std::process::abort();
             }
+            report.set_waiting(full_text(path));
             if !std::mem::replace(&mut is_told, true) {
                 tracing::error!(error = %chain(&error), "the store finds no room on its disk; nothing is decided until there is some");
             }
@@ -223,6 +230,7 @@ fn write_all(
             std::thread::sleep(ROOM_POLL);
         }
         if is_told {
+            report.set_ready();
             tracing::info!(path = %path.display(), "the store has room again");
         }
         if let Some((last, _)) = batch.last() {
@@ -275,7 +283,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
-        open(&path, Duration::ZERO, &DiskSilence::default())
+        open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap()
             .1
@@ -283,7 +291,7 @@ mod tests {
             .await;
         assert_eq!(mode(), 0o600);
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        open(&path, Duration::ZERO, &DiskSilence::default())
+        open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap()
             .1
@@ -296,7 +304,7 @@ mod tests {
     async fn what_is_told_to_be_durable_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
-        let (records, mut store) = open(&path, Duration::ZERO, &DiskSilence::default())
+        let (records, mut store) = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records, []);
@@ -304,16 +312,36 @@ mod tests {
         store.write(2, vec![put("a", None), put("b", Some("3"))]);
         let mut durable = store.durable();
         durable.wait_for(|last| *last == 2).await.unwrap();
-        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+        let error = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap_err();
         assert!(error.to_string().contains("--work_dir"), "{error}");
         store.close().await;
-        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+        let (records, store) = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records, [("b".to_owned(), b"3".to_vec())]);
         store.close().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_for_store_of_another_process_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobs.redb");
+        let (_, first) = open(&path, Duration::ZERO, &DiskReport::default())
+            .await
+            .unwrap();
+        let (report, later) = (DiskReport::default(), path.clone());
+        let reported = report.clone();
+        let opening =
+            tokio::spawn(async move { open(&later, Duration::from_secs(3600), &reported).await });
+        let is_waiting = |text: String| text.contains("another process has the store");
+        while !report.problem().is_some_and(is_waiting) {
+            tokio::task::yield_now().await;
+        }
+        first.close().await;
+        opening.await.unwrap().unwrap().1.close().await;
+        assert_eq!(report.problem().as_deref(), Some(READING));
     }
 
     fn put(key: &str, value: Option<&str>) -> Record {
@@ -325,7 +353,7 @@ mod tests {
 
     /// Fills a store with many records, each too long to share a page of the file.
     async fn filled(path: &Path) -> Records {
-        let (_, mut store) = open(path, Duration::ZERO, &DiskSilence::default())
+        let (_, mut store) = open(path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         let text = "a job, or a task of one ".repeat(20);
@@ -333,7 +361,7 @@ mod tests {
         store.write(1, records.collect());
         store.write(2, vec![put("job/7", None)]);
         store.close().await;
-        let (records, store) = open(path, Duration::ZERO, &DiskSilence::default())
+        let (records, store) = open(path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records.len(), 59);
@@ -367,7 +395,7 @@ mod tests {
         let mut refused = 0;
         for (damage, bytes) in damages {
             std::fs::write(&path, &bytes).unwrap();
-            match open(&path, Duration::ZERO, &DiskSilence::default()).await {
+            match open(&path, Duration::ZERO, &DiskReport::default()).await {
                 Ok((records, store)) => {
                     assert!(records == whole, "{damage}: {} records", records.len());
                     store.close().await;
@@ -395,7 +423,7 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         filled(&path).await;
         std::fs::write(&path, "").unwrap();
-        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+        let error = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap_err();
         assert!(
@@ -405,12 +433,12 @@ mod tests {
             "{error}"
         );
         std::fs::remove_file(&path).unwrap();
-        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+        let error = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap_err();
         assert!(matches!(error, StoreError::Lost { .. }), "{error}");
         std::fs::remove_file(path.with_extension("marker")).unwrap();
-        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+        let (records, store) = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records, []);
@@ -428,13 +456,13 @@ mod tests {
         filled(&path).await;
         // The process was killed before it wrote the marker.
         std::fs::remove_file(path.with_extension("marker")).unwrap();
-        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+        let (records, store) = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records.len(), 59);
         store.close().await;
         std::fs::write(&path, &zeros).unwrap();
-        let error = open(&path, Duration::ZERO, &DiskSilence::default())
+        let error = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap_err();
         assert!(matches!(error, StoreError::Lost { .. }), "{error}");
@@ -469,7 +497,7 @@ mod tests {
         assert!(database.is_some());
         write_batch(&mut database, &path, &[(2, vec![put("job/9", None)])]).unwrap();
         drop(database);
-        let (records, store) = open(&path, Duration::ZERO, &DiskSilence::default())
+        let (records, store) = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records.len(), whole.len() - 2);
@@ -482,7 +510,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobs.redb");
         filled(&path).await;
-        let (_, mut store) = open(&path, Duration::ZERO, &DiskSilence::default())
+        let (_, mut store) = open(&path, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         store.write(1, vec![put("job/8", None)]);
@@ -491,7 +519,7 @@ mod tests {
         let copy = dir.path().join("copy.redb");
         std::fs::copy(&path, &copy).unwrap();
         store.close().await;
-        let (records, store) = open(&copy, Duration::ZERO, &DiskSilence::default())
+        let (records, store) = open(&copy, Duration::ZERO, &DiskReport::default())
             .await
             .unwrap();
         assert_eq!(records.len(), 58);

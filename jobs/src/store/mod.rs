@@ -1,13 +1,17 @@
 //! The durable store: a file in the work directory ([`embedded`]), or etcd, which several schedulers share ([`etcd`]).
+//! [`disk_report`] tells `/health` about the disk of that file.
 //!
 //! Invariants: a write is reported durable after all before it; a store that refuses a write ends the process, since it
 //! could no longer keep its promises; queueing a write never waits. While a store is full ([`Store::is_full`]), the
 //! scheduler decides nothing more until it has room.
 
+pub(crate) mod disk_report;
 pub(crate) mod embedded;
 pub(crate) mod etcd;
 
 use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -21,6 +25,9 @@ const BYTES_MAX: usize = 64 << 20;
 /// The time that the end of a scheduler waits for its store. Without the last writes the end equals that of a killed
 /// scheduler, which promised none of them.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
+
+/// Between two tries to write to a full disk.
+pub(crate) const ROOM_POLL: Duration = Duration::from_secs(1);
 
 /// All records of a store.
 pub(crate) type Records = Vec<(String, Vec<u8>)>;
@@ -101,6 +108,19 @@ impl Store {
             Writer::Stalled(_) => {}
         }
     }
+}
+
+/// Returns whether there is no room on the disk, which may come.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}
+
+/// The reason why a scheduler waits for a disk, in words for people.
+pub(crate) fn full_text(path: &Path) -> String {
+    format!("the disk of {} is full: make room on it", path.display())
 }
 
 fn bytes_of(record: &Record) -> usize {

@@ -1,17 +1,14 @@
 //! A disk, or a foreign file system, does not answer: kills continue, other tasks are not affected, the agent names the
 //! fault, and all continues by itself once there are answers again.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use meseta_tests::daemon::Daemon;
 use meseta_tests::dead_mount::{DeadMount, unless_fuse, unless_nfs};
 use meseta_tests::framework::task;
-use meseta_tests::small_disk::SmallDisk;
-use meseta_tests::{
-    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
-};
+use meseta_tests::small_disk::{Frozen, SmallDisk, unless_freezing};
+use meseta_tests::{Cluster, Framework, Missing, Setup, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
 use crate::enforcement::standing_offer;
@@ -34,40 +31,8 @@ const REPORT_MAX: Duration = Duration::from_secs(90);
 /// The time limit of a kill: the default grace of three seconds, and two more.
 const KILL_MAX: Duration = Duration::from_secs(5);
 
-fn unless_freezing() -> Missing {
-    unless_root()
-        .or_else(|| unless_installed("mkfs.ext4"))
-        .or_else(|| unless_installed("fsfreeze"))
-}
-
 fn unless_dead_mount() -> Missing {
     unless_root().or_else(unless_fuse)
-}
-
-/// A file system that blocks every writer until its drop.
-struct Frozen {
-    dir: PathBuf,
-}
-
-impl Frozen {
-    fn freeze(dir: &Path) -> Self {
-        let frozen = Self {
-            dir: dir.to_owned(),
-        };
-        assert!(frozen.fsfreeze("-f"), "{}", dir.display());
-        frozen
-    }
-
-    fn fsfreeze(&self, how: &str) -> bool {
-        let status = Command::new("fsfreeze").arg(how).arg(&self.dir).status();
-        status.is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        self.fsfreeze("-u");
-    }
 }
 
 /// Runs a task, and returns its process with the start time.
