@@ -51,6 +51,8 @@ impl Others {
 struct Answer {
     role: String,
     leader: Option<String>,
+    /// Absent in answers of masters from before it was told.
+    cluster_id: Option<String>,
 }
 
 /// The state of a master, as far as its answer shows.
@@ -110,16 +112,32 @@ pub async fn leading(masters: &[String], encryption: Option<tls::ClientConfig>) 
     None
 }
 
-fn ask_all(masters: &[String], encryption: Option<tls::ClientConfig>) -> JoinSet<(String, Found)> {
+/// The id of the cluster that this master leads; `None` where it does not tell one.
+pub async fn cluster_of(master: &str, encryption: Option<tls::ClientConfig>) -> Option<String> {
+    let (scheme, client) = client_with(encryption);
+    let reply = client.get(&format!("{scheme}://{master}/leader")).await;
+    cluster_in(&reply.ok()?.body)
+}
+
+fn cluster_in(body: &[u8]) -> Option<String> {
+    let answer: Answer = serde_json::from_slice(body).ok()?;
+    answer.cluster_id
+}
+
+fn client_with(encryption: Option<tls::ClientConfig>) -> (&'static str, Client) {
     let options = Options {
         connect_timeout: ANSWER_TIMEOUT,
         timeout: ANSWER_TIMEOUT,
         body_max_bytes: 64 << 10,
     };
-    let (scheme, client) = match encryption {
+    match encryption {
         Some(config) => ("https", Client::with(options, config, None)),
         None => ("http", Client::new(options)),
-    };
+    }
+}
+
+fn ask_all(masters: &[String], encryption: Option<tls::ClientConfig>) -> JoinSet<(String, Found)> {
+    let (scheme, client) = client_with(encryption);
     let mut answers = JoinSet::new();
     for master in masters {
         let (client, master) = (client.clone(), master.clone());
@@ -172,6 +190,12 @@ mod tests {
         assert_eq!(follows, Found::Follows("b:5050".to_owned()));
         for nobody in [r#"{"role": "following", "leader": null}"#, "<html>"] {
             assert!(matches!(of(nobody), Found::Nobody(_)), "{nobody}");
+        }
+        let led = r#"{"role": "leading", "leader": "a:5050", "cluster_id": "c"}"#;
+        assert_eq!(cluster_in(led.as_bytes()).as_deref(), Some("c"));
+        let of_before = br#"{"role": "leading", "leader": "a:5050", "reason": null}"#;
+        for none in [of_before.as_slice(), b"<html>"] {
+            assert_eq!(cluster_in(none), None);
         }
         // A master without the endpoint is an old version, which is the only master.
         assert_eq!(judge(StatusCode::NOT_FOUND, b""), Found::Leads);

@@ -25,6 +25,9 @@ use crate::store::{self, Records, Store};
 /// The time after which a core stands still, far above its longest step; another scheduler then leads instead.
 pub(crate) const STEP_MAX: Duration = Duration::from_secs(60);
 
+/// Between two comparisons of a follower's cluster with that of the jobs, and the longest that one takes.
+const CLUSTER_CHECK: Duration = Duration::from_secs(10);
+
 /// The reason why a scheduler that shares its jobs with others ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LeadError {
@@ -163,13 +166,43 @@ impl Candidacy {
         let elected = tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = acting.inbox.stand_by(&nothing) => return Ok(()),
-            elected = self.candidate.campaign(&self.role) => elected,
+            elected = self.campaign(&acting.link) => elected?,
         };
         let fence = acting.link.fence.clone();
         let leading = self.lead(&elected, &fence, acting, &nothing, stop);
         self.candidate
             .act(&elected, &self.role, &fence, leading)
             .await
+    }
+
+    /// Campaigns, and ends where the jobs are of another cluster than the masters: a scheduler that followed would send its
+    /// clients to that cluster.
+    async fn campaign(&self, link: &Link) -> Result<Elected, Unusable> {
+        if let Some(unusable) = self.other_cluster(link).await {
+            return Err(unusable);
+        }
+        let until_other_cluster = async {
+            loop {
+                tokio::time::sleep(CLUSTER_CHECK).await;
+                if let Some(unusable) = self.other_cluster(link).await {
+                    return unusable;
+                }
+            }
+        };
+        tokio::select! {
+            elected = self.candidate.campaign(&self.role) => Ok(elected),
+            unusable = until_other_cluster => Err(unusable),
+        }
+    }
+
+    /// Compares the cluster of the jobs with that of the masters, as far as both answer in time.
+    async fn other_cluster(&self, link: &Link) -> Option<Unusable> {
+        let comparing = async {
+            let stored = store::etcd::cluster_of(&self.candidate.client, &self.keys).await?;
+            link.other_cluster(&stored).await
+        };
+        let compared = tokio::time::timeout(CLUSTER_CHECK, comparing).await;
+        compared.ok().flatten()
     }
 
     async fn lead(

@@ -448,7 +448,7 @@ fn options(flags: &Flags, principal: Option<String>) -> Options {
         next_time,
         reconcile: ReconcileIntervals::default(),
         principal,
-        owner: uuid::Uuid::new_v4().as_fields().0,
+        drawn: uuid::Uuid::new_v4().as_fields().0,
     }
 }
 

@@ -489,7 +489,7 @@ pub(crate) mod tests {
             next_time: |_, _| None,
             reconcile: ReconcileIntervals::default(),
             principal: None,
-            owner: 1,
+            drawn: 1,
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: the queue of commands is bounded; callers wait while it is full, and get an error when the master ends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use meseta_access::Approver;
 use meseta_allocator::Explanation;
@@ -47,6 +47,8 @@ pub(crate) struct Handle {
     pub(crate) budgets: Arc<Budgets>,
     /// The filtered views of callers that may not see everything.
     pub(crate) views: Arc<ViewCache>,
+    /// The id of the cluster, once the core has told it: it does not change.
+    cluster: Arc<OnceLock<String>>,
 }
 
 #[derive(Debug)]
@@ -133,6 +135,7 @@ impl Handle {
             connections: Arc::new(AtomicU64::new(1)),
             budgets: Arc::new(budgets),
             views: Arc::default(),
+            cluster: Arc::default(),
         };
         let inbox = Inbox {
             commands: incoming,
@@ -140,6 +143,15 @@ impl Handle {
             fence: standing.fence,
         };
         (handle, inbox)
+    }
+
+    /// The id of the cluster, where it outlives this master.
+    pub(crate) async fn cluster(&self) -> Result<Option<String>, Closed> {
+        if let Some(known) = self.cluster.get() {
+            return Ok(Some(known.clone()));
+        }
+        let told = self.query(Query::Cluster).await?;
+        Ok(told.map(|told| self.cluster.get_or_init(|| told).clone()))
     }
 
     /// Returns the number of a new connection.

@@ -32,7 +32,7 @@ use crate::{Client, Error};
 
 pub use keep_role::keep_role;
 pub use keys::Keys;
-pub use reading::{Meta, check_name, is_of_cluster, until_another_cluster};
+pub use reading::{Meta, check_name, is_of_cluster, read_record, until_another_cluster};
 
 /// A write of one record, or its deletion if there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -267,6 +267,23 @@ pub async fn until_another_cluster(client: &Client, keys: &Keys, cluster: &Clust
     }
 }
 
+/// Reads one record that fits into one key, also beside a leader.
+///
+/// # Errors
+/// When etcd does not answer.
+pub async fn read_record(
+    client: &Client,
+    keys: &Keys,
+    name: &str,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let range = RangeRequest {
+        key: keys.record(name).into(),
+        ..RangeRequest::default()
+    };
+    let found = client.range(range).await?.kvs.into_iter().next();
+    Ok(found.map(|found| found.value.to_vec()))
+}
+
 async fn read_meta(client: &Client, keys: &Keys) -> Result<Option<Meta>, StoreError> {
     let range = RangeRequest {
         key: keys.meta().into(),

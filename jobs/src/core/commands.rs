@@ -490,7 +490,8 @@ impl State {
             return;
         };
         // A later job of the same name begins with version 1; the new generation keeps its task ids distinct.
-        self.meta.begin_generation(self.clock.unix);
+        self.meta
+            .begin_generation(self.clock.unix, self.options.drawn);
         self.save_meta();
         for (number, run) in &job.runs {
             self.forget_slots(name, *number, run);

@@ -507,7 +507,7 @@ pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
     /// A port is a separate range among the resources.
     const PORT_BYTES: usize = 32;
     let instance = Instance {
-        task_id: name_of(name, one, (u32::MAX, u32::MAX)).to_string(),
+        task_id: name_of(name, one, (u32::MAX, u64::MAX)).to_string(),
         version: one.version,
         index: u32::MAX,
         attempt: u32::MAX,
@@ -529,7 +529,7 @@ pub(super) fn task_bytes(name: &str, spec: &JobSpec, one: &Wanted) -> usize {
     info.encoded_len() + spec.task.ports.len() * PORT_BYTES + FRAMING_BYTES
 }
 
-pub(super) fn name_of(job: &str, wanted: &Wanted, (attempt, generation): (u32, u32)) -> TaskName {
+pub(super) fn name_of(job: &str, wanted: &Wanted, (attempt, generation): (u32, u64)) -> TaskName {
     TaskName {
         job: job.to_owned(),
         version: wanted.version,

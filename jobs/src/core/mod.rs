@@ -76,6 +76,7 @@ pub use names::{JobName, NamedJob};
 pub use plan::{PlaceView, PlanView};
 pub use quotas::{Quotas, RoleQuota};
 pub use records::RestoreError;
+pub(crate) use records::{META_KEY, cluster_in};
 pub use roles::RoleSet;
 pub use state::{Options, State};
 pub use task_name::TaskName;

@@ -32,7 +32,7 @@ pub(super) struct Meta {
     pub(super) first_version: u64,
     /// A number that grows with each start of a scheduler on this store, and is part of the ids of its tasks.
     #[serde(default)]
-    pub(super) generation: u32,
+    pub(super) generation: u64,
     /// The owner id that distinguishes the volumes of this scheduler from others; set with the first volume.
     #[serde(default)]
     pub(super) owner: Option<String>,
@@ -42,11 +42,14 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    /// Begins a generation of ids. It grows with the time, so that it is new even after an older copy of the store was
-    /// restored.
-    pub(super) fn begin_generation(&mut self, unix: Duration) {
+    /// Begins a generation of ids. The upper half is the time, so that it is new even after an older copy of the store was
+    /// restored. The lower half is the number that this process has drawn: schedulers on two copies of a store that start in
+    /// the same second differ.
+    pub(super) fn begin_generation(&mut self, unix: Duration, drawn: u32) {
         let time = u32::try_from(unix.as_secs()).unwrap_or(u32::MAX);
-        self.generation = self.generation.saturating_add(1).max(time);
+        let last = u32::try_from(self.generation >> 32).unwrap_or(u32::MAX);
+        let time = last.saturating_add(1).max(time);
+        self.generation = (u64::from(time) << 32) | u64::from(drawn);
     }
 }
 
@@ -100,7 +103,7 @@ pub(super) struct JobRecord {
     pub(super) is_named_in_role: bool,
     /// The generation of the store at the job's submission: tasks of earlier generations belong to another job.
     #[serde(default)]
-    pub(super) born: u32,
+    pub(super) born: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -285,7 +288,7 @@ pub(super) enum Key {
 impl Key {
     fn text(&self) -> String {
         match self {
-            Self::Meta => "meta".to_owned(),
+            Self::Meta => META_KEY.to_owned(),
             Self::Job(name) => format!("job/{name}"),
             Self::Version { job, number } => format!("version/{job}/{number}"),
             Self::Slot { job, run, index } => format!("slot/{job}/{run}/{index}"),
@@ -297,7 +300,7 @@ impl Key {
     fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once('/').unwrap_or((text, ""));
         match kind {
-            "meta" => Some(Self::Meta),
+            META_KEY => Some(Self::Meta),
             "job" => Some(Self::Job(rest.to_owned())),
             "task" => Some(Self::Task(rest.to_owned())),
             "volume" => Some(Self::Volume(rest.to_owned())),
@@ -418,6 +421,15 @@ impl Stored {
         }
         Ok(stored)
     }
+}
+
+/// The key of the record of the scheduler as a whole.
+pub(crate) const META_KEY: &str = "meta";
+
+/// The id of the cluster that the jobs are of, in the value at [`META_KEY`]; `None` where it has none.
+pub(crate) fn cluster_in(value: &[u8]) -> Option<String> {
+    let meta: Meta = value_of(META_KEY, value).ok()?;
+    meta.cluster_id
 }
 
 fn value_of<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, RestoreError> {

@@ -45,8 +45,9 @@ pub struct Options {
     pub reconcile: ReconcileIntervals,
     /// The principal of the framework at the master, in whose name reservations and volumes are made.
     pub principal: Option<String>,
-    /// The owner id for volumes of a scheduler that has none yet; drawn at each start.
-    pub owner: u32,
+    /// The number that this process has drawn at its start. It tells the volumes and the ids of tasks of this scheduler from
+    /// those of others.
+    pub drawn: u32,
 }
 
 /// The state of the scheduler: the durable records, and its knowledge of the cluster.
@@ -157,7 +158,7 @@ impl State {
     ) -> Result<Self, RestoreError> {
         let mut stored = Stored::read(records)?;
         if !stored.is_new {
-            stored.meta.begin_generation(now.unix);
+            stored.meta.begin_generation(now.unix, options.drawn);
         }
         let is_new = stored.is_new;
         let mut clock = Clock::resumed(stored.meta.clock);

@@ -1,8 +1,8 @@
 //! The id of a task, which names the job, run, index and attempt.
 //!
 //! Invariant: an id is used once. Attempts of an index, runs and versions of a job only grow, and each start of a scheduler
-//! on a store has its own generation. A restored old copy of a store therefore creates no id twice, and neither does a job
-//! that takes a purged name.
+//! on a store has its own generation. A restored old copy of a store therefore creates no id twice, two copies of a store
+//! create no common id, and neither does a job that takes a purged name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct TaskName {
     pub index: u32,
     pub attempt: u32,
     /// The store's generation at the launch; 0 before the first restart of its scheduler.
-    pub generation: u32,
+    pub generation: u64,
 }
 
 /// The error for an id of another scheduler's task.
@@ -90,10 +90,10 @@ mod tests {
         assert_eq!(name.to_string(), "web.1.2.3.0.7.12");
         assert_eq!(name.to_string().parse(), Ok(name.clone()));
         let later = TaskName {
-            generation: 1_764_294_000,
+            generation: (1_764_294_000 << 32) | 7,
             ..name
         };
-        assert_eq!(later.to_string(), "web.1.2.3.0.7.12-1764294000");
+        assert_eq!(later.to_string(), "web.1.2.3.0.7.12-7577585030529024007");
         assert_eq!(later.to_string().parse(), Ok(later));
         for wrong in [
             "",

@@ -27,7 +27,7 @@ pub struct TaskOrder {
     index: u32,
     attempt: u32,
     version: u64,
-    generation: u32,
+    generation: u64,
 }
 
 /// The error for a text that is no place of a task.
@@ -229,7 +229,7 @@ mod tests {
             run,
             index,
             attempt,
-            generation: attempt,
+            generation: u64::from(attempt),
         };
         Task::new(name, TaskRecord::default(), Phase::Launched)
     }

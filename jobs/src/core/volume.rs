@@ -68,7 +68,7 @@ impl Step {
 }
 
 /// Returns the id of an operation: `VOLUME:STEP`, followed by a number for repeated steps.
-pub(super) fn operation_id(volume: &str, step: Step, number: Option<u64>) -> String {
+pub(super) fn operation_id(volume: &str, step: Step, number: Option<u128>) -> String {
     let step = step.text();
     match number {
         Some(number) => format!("{volume}:{step}:{number}"),

@@ -69,7 +69,7 @@ pub(super) fn prepare(
     placement: &Placement,
     spec: &JobSpec,
     id: &str,
-    attempt: u64,
+    attempt: u128,
     reservation: Option<&Reservation>,
 ) -> Prepared {
     let (mut resources, mut reserved) = (Resources::new(), Vec::new());
@@ -100,7 +100,7 @@ pub(super) fn prepare(
     }
     let reserves = !reserved.is_empty();
     let mut operations = Vec::new();
-    let mut named = |step: Step, number: Option<u64>, operation: Operation| {
+    let mut named = |step: Step, number: Option<u128>, operation: Operation| {
         operations.push(NamedOperation {
             id: operation_id(id, step, number),
             operation,
@@ -177,7 +177,7 @@ pub(super) fn release(
     let mut operations = Vec::new();
     let mut named = |step: Step, operation: Operation| {
         operations.push(NamedOperation {
-            id: operation_id(id, step, Some(number)),
+            id: operation_id(id, step, Some(number.into())),
             operation,
         });
     };

@@ -208,7 +208,7 @@ impl State {
         if let Some(owner) = &self.meta.owner {
             return owner.clone();
         }
-        let owner = format!("{:08x}", self.options.owner);
+        let owner = format!("{:08x}", self.options.drawn);
         self.meta.owner = Some(owner.clone());
         self.save_meta();
         owner
@@ -248,7 +248,7 @@ impl State {
         let principal = self.options.principal.as_deref();
         let reservation = reservation_of((name, one.index), &id, &spec.role, principal);
         // Each launch has another number.
-        let attempt = (u64::from(task.name.generation) << 32) | u64::from(launch.attempt);
+        let attempt = (u128::from(task.name.generation) << 32) | u128::from(launch.attempt);
         let prepared = prepare(&launch.placement, spec, &id, attempt, reservation.as_ref());
         let is_new = launch.placement.returned.is_none();
         launch.placement.resources = prepared.resources;

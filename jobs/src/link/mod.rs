@@ -190,6 +190,21 @@ impl Link {
         Ok(())
     }
 
+    /// Returns the reason not to act for jobs of this cluster, if the master that leads is of another one.
+    pub(crate) async fn other_cluster(&self, stored: &str) -> Option<Unusable> {
+        if self.adopts_cluster {
+            return None;
+        }
+        let encryption = self.identity.encryption(&self.masters).ok()?;
+        let leader = leader::find(&self.masters, encryption.clone()).await;
+        let leader = leader.ok()?;
+        let found = leader::cluster_of(&leader, encryption).await;
+        match new_cluster(&leader, Some(stored), found) {
+            Err(Ended::OtherCluster(unusable)) => Some(unusable),
+            _ => None,
+        }
+    }
+
     /// Runs one stream, from the search for the leader to the end of the stream.
     async fn subscribe_once(
         &self,
@@ -205,6 +220,14 @@ impl Link {
             "http"
         };
         let leader = leader::find(&self.masters, encryption.clone()).await?;
+        // Before SUBSCRIBE, which would register the framework in the other cluster.
+        let registration = self.registration.borrow().clone();
+        let stored = registration
+            .cluster_id
+            .as_deref()
+            .filter(|_| !self.adopts_cluster);
+        let found = leader::cluster_of(&leader, encryption.clone()).await;
+        new_cluster(&leader, stored, found)?;
         let authorization = self.identity.authorization().map_err(Ended::Credential)?;
         let others = leader::Others {
             address: leader.clone(),
@@ -218,7 +241,6 @@ impl Link {
         };
         let leader = format!("{scheme}://{leader}");
         let url = format!("{leader}{PATH}");
-        let registration = self.registration.borrow().clone();
         let call = client::Call::message(&url, MEDIA, &calls::subscribe(&registration));
         // A scheduler that no longer leads must not take the stream of the leader.
         self.fence.opened().await;
@@ -226,10 +248,6 @@ impl Link {
         let stream_id = records.header("mesos-stream-id").ok_or(Ended::NoStreamId)?;
         let stream_id = stream_id.parse().map_err(|_| Ended::NoStreamId)?;
         let cluster = records.header(CLUSTER_ID).map(str::to_owned);
-        let stored = registration
-            .cluster_id
-            .as_deref()
-            .filter(|_| !self.adopts_cluster);
         if let Some(cluster) = new_cluster(&leader, stored, cluster)? {
             self.tell(FromLink::Input(Input::Cluster(cluster))).await?;
         }

@@ -10,7 +10,7 @@ use meseta_etcd::store::{self, Cluster, Keys, Layout, Opened, Queue, StoreError,
 use tokio::sync::watch;
 
 use super::{Records, Store, Writer};
-use crate::core::Record;
+use crate::core::{self, Record};
 
 const LAYOUT: Layout = Layout {
     format: 1,
@@ -70,6 +70,12 @@ pub(crate) async fn open(
     } = opening.await?;
     let store = Store::new(Writer::Etcd(Etcd { queue, durable }));
     Ok((values.into_iter().collect(), store, writing))
+}
+
+/// The id of the cluster that the jobs are of, as far as a leader has written it and etcd answers.
+pub(crate) async fn cluster_of(client: &Client, keys: &Keys) -> Option<String> {
+    let found = store::read_record(client, keys, core::META_KEY).await;
+    core::cluster_in(&found.ok()??)
 }
 
 fn writes(records: &[Record]) -> Vec<store::Write> {

@@ -1,6 +1,8 @@
 //! Responses about leadership: a follower redirects clients to the leader, and a suspended leader marks its answers
 //! as possibly outdated.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
@@ -18,6 +20,9 @@ const STALE: HeaderName = HeaderName::from_static(STALE_HEADER);
 
 /// The seconds after which a client should retry while nobody leads.
 const RETRY_AFTER: &str = "1";
+
+/// How long `/leader` waits for the core to tell the id of the cluster, which it does once.
+const CLUSTER_WAIT: Duration = Duration::from_secs(1);
 
 /// The answer while the certificate of the leader named by etcd is unproven.
 pub(crate) const UNPROVEN: &str =
@@ -72,19 +77,26 @@ pub(super) fn redirect(context: &Context) -> Response {
     }
 }
 
-/// The role of this master, the leader, and all masters.
-pub(super) fn leader(context: &Context) -> Response {
+/// The role of this master, the leader, all masters, and the cluster of a leader.
+pub(super) async fn leader(context: &Context) -> Response {
     let role = context.handle.standing.now();
     let reason = match &role {
         Role::Suspended { reason } => Some(reason.as_str()),
         Role::Following(Some(_)) if leading(context).is_none() => Some(UNPROVEN),
         Role::Following(_) | Role::Recovering | Role::Leading => None,
     };
+    // Whoever looks for the leader does not wait for a core that is busy.
+    let cluster = match role {
+        Role::Leading => tokio::time::timeout(CLUSTER_WAIT, context.handle.cluster()).await,
+        _ => Ok(Ok(None)),
+    };
+    let cluster = cluster.ok().and_then(Result::ok).flatten();
     Json(json!({
         "role": role.name(),
         "leader": leading(context),
         "masters": *context.masters.borrow(),
         "reason": reason,
+        "cluster_id": cluster,
     }))
     .into_response()
 }

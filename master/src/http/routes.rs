@@ -338,8 +338,8 @@ static LIST: &[Route] = &[
     .alone(),
     Route::open(
         "/leader",
-        |permitted| Box::pin(async move { Ok(leadership::leader(&permitted.context)) }),
-        "the state of this master (`following`, `recovering`, `leading`, `suspended`), the leader, and the addresses of all masters",
+        |permitted| Box::pin(async move { Ok(leadership::leader(&permitted.context).await) }),
+        "the state of this master (`following`, `recovering`, `leading`, `suspended`), the leader, the addresses of all masters, and the id of the leader's cluster",
     )
     .by_followers()
     .alone(),

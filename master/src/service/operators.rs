@@ -62,11 +62,6 @@ impl Handle {
             .await
     }
 
-    /// The id of the cluster, if it outlives this master.
-    pub(crate) async fn cluster(&self) -> Result<Option<String>, Closed> {
-        self.query(Query::Cluster).await
-    }
-
     /// The principal of a framework.
     pub(crate) async fn principal_of(&self, framework_id: &str) -> Result<Option<String>, Closed> {
         let id = framework_id.to_owned();

@@ -466,48 +466,6 @@ pub(super) fn waits() -> Vec<Case> {
     told
 }
 
-/// Regression: a restored copy of the store used ids again.
-#[test]
-fn restored_copy_of_store_uses_no_id_twice() {
-    for volumes in [false, true] {
-        let mut world = World::new(1, 3);
-        let spec = match volumes {
-            false => service(2, 1, 1),
-            true => volumes::database(2),
-        };
-        submit(&mut world, spec);
-        world.calm(20, None);
-        let mut copies = vec![world.disk.clone()];
-        for _ in 0..3 {
-            // The world checks that no task id is used twice.
-            for _ in 0..2 {
-                let task = world
-                    .state
-                    .job("web")
-                    .expect("a job")
-                    .tasks
-                    .expect("tasks")
-                    .pop();
-                updates::ended(
-                    &mut world,
-                    &task.expect("a task").task_id,
-                    TaskState::TaskLost,
-                );
-                world.calm(20, None);
-            }
-            world.crash();
-            world.calm(20, None);
-            copies.push(world.disk.clone());
-        }
-        for copy in copies {
-            world.disk = copy;
-            world.crash();
-            world.calm(60, None);
-            assert_eq!(state_of(&world, "web"), "healthy", "volumes {volumes}");
-        }
-    }
-}
-
 #[test]
 fn next_time_of_schedule_is_shown_at_once() {
     let mut world = World::new(1, 1);

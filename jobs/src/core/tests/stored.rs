@@ -1,8 +1,12 @@
 //! The stored data of jobs: only changes are written.
 
+use std::collections::BTreeSet;
+
+use meseta_proto::mesos::v1::TaskState;
+
 use super::*;
 use crate::core::Refusal;
-use crate::core::records::Key;
+use crate::core::records::{Key, META_KEY, Meta, cluster_in};
 
 /// Returns a service whose versions have this number of bytes.
 fn large(bytes: usize, letter: &str) -> JobSpec {
@@ -38,6 +42,10 @@ fn cluster_of_jobs_survives_restart() {
     world.sync();
     world.crash();
     assert_eq!(world.state.cluster_id(), Some("c"));
+    // A scheduler that follows reads it as well.
+    let meta = world.disk.get(META_KEY).expect("a record");
+    assert_eq!(cluster_in(meta).as_deref(), Some("c"));
+    assert_eq!(cluster_in(b"nonsense"), None);
 }
 
 #[test]
@@ -194,4 +202,88 @@ fn what_has_been_complete_for_long_gives_its_bytes_to_another_job() {
     assert!(answer(&mut world, array(1, 99_000)).is_ok());
     let names: Vec<_> = world.state.jobs.keys().cloned().collect();
     assert_eq!(names, ["array1", "array3", "array4"]);
+}
+
+/// A copy of the store that was put back made ids anew.
+#[test]
+fn restored_copy_of_store_uses_no_id_twice() {
+    for volumes in [false, true] {
+        let mut world = World::new(1, 3);
+        let spec = match volumes {
+            false => service(2, 1, 1),
+            true => volumes::database(2),
+        };
+        submit(&mut world, spec);
+        world.calm(20, None);
+        let mut copies = vec![world.disk.clone()];
+        for _ in 0..3 {
+            // The world holds that no id of a task comes twice.
+            for _ in 0..2 {
+                let task = world
+                    .state
+                    .job("web")
+                    .expect("a job")
+                    .tasks
+                    .expect("tasks")
+                    .pop();
+                updates::ended(
+                    &mut world,
+                    &task.expect("a task").task_id,
+                    TaskState::TaskLost,
+                );
+                world.calm(20, None);
+            }
+            world.crash();
+            world.calm(20, None);
+            copies.push(world.disk.clone());
+        }
+        for copy in copies {
+            world.disk = copy;
+            world.crash();
+            world.calm(60, None);
+            assert_eq!(state_of(&world, "web"), "healthy", "volumes {volumes}");
+        }
+    }
+}
+
+/// Schedulers on two copies of a store that started in the same second made the same ids.
+#[test]
+fn copies_started_in_one_second_share_no_id() {
+    let ids_of = |drawn| {
+        let mut world = World::new(1, 3);
+        submit(&mut world, service(2, 1, 1));
+        world.calm(20, None);
+        world.draw(drawn);
+        world.crash();
+        let before = ids(&world);
+        for id in &before {
+            updates::ended(&mut world, id, TaskState::TaskLost);
+        }
+        world.calm(20, None);
+        let after = ids(&world);
+        assert!(after.len() == 2 && after.is_disjoint(&before), "{after:?}");
+        after
+    };
+    let (first, second) = (ids_of(1), ids_of(2));
+    assert!(first.is_disjoint(&second), "{first:?} {second:?}");
+    // A clock that was set back begins no generation anew.
+    let mut meta = Meta::default();
+    let mut generations = BTreeSet::new();
+    for seconds in [1_000, 1_000, 10, 1_001] {
+        for drawn in [7, 8] {
+            let mut copy = meta.clone();
+            copy.begin_generation(Duration::from_secs(seconds), drawn);
+            assert!(copy.generation > meta.generation);
+            assert!(generations.insert(copy.generation), "{generations:?}");
+            if drawn == 8 {
+                meta = copy;
+            }
+        }
+    }
+}
+
+fn ids(world: &World) -> BTreeSet<String> {
+    let tasks = world.state.job("web").expect("a job").tasks;
+    let tasks = tasks.expect("tasks").into_iter();
+    tasks.map(|task| task.task_id).collect()
 }

@@ -164,7 +164,7 @@ impl World {
             next_time: each_minute,
             reconcile: reconciler::ReconcileIntervals::default(),
             principal: Some("ann".to_owned()),
-            owner: 0x0a1b_2c3d,
+            drawn: 0x0a1b_2c3d,
         };
         let now = now_at(Duration::ZERO);
         let state = State::restore(options.clone(), now, []).expect("nothing stored");
@@ -441,6 +441,11 @@ impl World {
         let restored = State::restore(self.options.clone(), self.now(), records);
         self.state = restored.expect("what was stored");
         self.subscribe();
+    }
+
+    /// The number that the next process draws.
+    pub(super) fn draw(&mut self, drawn: u32) {
+        self.options.drawn = drawn;
     }
 
     /// Returns the number of records whose keys begin with this prefix.

@@ -53,6 +53,9 @@ async fn scheduler_learns_the_cluster_that_lasts() {
             is_forgotten,
             ..Recovered::default()
         });
+        // Before it subscribes, which registers its framework.
+        let told = page(&router, "/leader").await;
+        assert_eq!(told["cluster_id"].as_str(), expected);
         let (stream, ..) = subscribe(&router).await;
         let told = stream.headers().get("meseta-cluster-id");
         assert_eq!(told.and_then(|id| id.to_str().ok()), expected);

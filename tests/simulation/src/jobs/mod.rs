@@ -365,7 +365,7 @@ fn options(is_wide: bool) -> Options {
         },
         reconcile: reconciler::ReconcileIntervals::default(),
         principal: None,
-        owner: 1,
+        drawn: 1,
     }
 }
 
