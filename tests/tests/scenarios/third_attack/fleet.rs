@@ -32,6 +32,11 @@ impl Drop for Fleet {
 
 impl Fleet {
     pub(super) fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with more flags of `meseta tls init`.
+    pub(super) fn with(more: &[String]) -> Self {
         let fleet = Self {
             daemons: Vec::new(),
             dir: TempDir::with_prefix("meseta-test-").expect("a folder"),
@@ -43,6 +48,7 @@ impl Fleet {
                 "--scheduler=master.example=127.0.0.1",
                 "--principal=ads:role=ads:user=nobody",
             ])
+            .args(more)
             .arg(format!("--dir={}", fleet.path("").display()))
             .output()
             .expect("meseta runs");
@@ -92,11 +98,21 @@ impl Fleet {
 
     /// Runs a verb as a principal, with these masters or schedulers.
     pub(super) fn verb(&self, principal: &str, addresses: &str, arguments: &[&str]) -> Output {
+        self.verb_at(principal, (addresses, addresses), arguments)
+    }
+
+    /// A verb of a principal, to these masters and these schedulers.
+    pub(super) fn verb_at(
+        &self,
+        principal: &str,
+        (masters, schedulers): (&str, &str),
+        arguments: &[&str],
+    ) -> Output {
         let home = self.path("principals").join(principal);
         Command::new(binary())
             .args(arguments)
-            .env("MESETA_MASTER", addresses)
-            .env("MESETA_SCHEDULER", addresses)
+            .env("MESETA_MASTER", masters)
+            .env("MESETA_SCHEDULER", schedulers)
             .env("MESETA_CA", home.join("ca.pem"))
             .env("MESETA_PRINCIPAL", principal)
             .env("MESETA_SECRET_FILE", home.join("secret"))

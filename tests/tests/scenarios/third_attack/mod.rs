@@ -2,10 +2,12 @@
 //!
 //! - [`fleet`]: a secured cluster, and the attacker's rights in it;
 //! - [`floods`]: calls with very long texts, without pause;
+//! - [`job_tenants`]: what principals see of the jobs of each other;
 //! - [`tenants`]: the information and access of principals with few rights.
 
 mod fleet;
 mod floods;
+mod job_tenants;
 mod tenants;
 
 use meseta_tests::masters::Etcd;
@@ -14,6 +16,7 @@ use meseta_tests::{Missing, unless_installed, unless_root};
 
 use crate::anywhere;
 use floods::floods_of_long_names_are_cut;
+use job_tenants::principals_read_their_own_jobs_alone;
 use tenants::{
     hidden_ids_answer_as_unknown_ids, hidden_work_is_told_to_nobody,
     odd_paths_and_hosts_reach_nothing,
@@ -29,6 +32,7 @@ meseta_tests::scenarios! {
     unless_root:
         hidden_work_is_told_to_nobody,
         hidden_ids_answer_as_unknown_ids,
+        principals_read_their_own_jobs_alone,
         odd_paths_and_hosts_reach_nothing;
 }
 
