@@ -506,9 +506,13 @@ impl State {
         }
     }
 
-    /// Launches tasks whose records are durable, unless their offers are gone.
+    /// Launches tasks whose records are durable, unless their offers are gone. A gang launches whole or not at all.
     fn launch(&mut self, accepts: Vec<Accept>, is_gang: bool) {
-        let is_whole = !is_gang || accepts.iter().all(|accept| self.is_open(accept));
+        let is_ready = |accept: &Accept| {
+            let mut tasks = accept.tasks.iter();
+            self.is_open(accept) && tasks.all(|task| self.is_still_wanted(&task.task_id))
+        };
+        let is_whole = !is_gang || accepts.iter().all(is_ready);
         for mut accept in accepts {
             let is_sent = is_whole && self.is_open(&accept);
             let (go, stay): (Vec<_>, Vec<_>) = accept

@@ -69,6 +69,27 @@ fn gang_service_restarts_whole_however_an_instance_ends() {
     }
 }
 
+/// Regression: an update ended some tasks of a gang between the decision to start it and the write of that decision. The others
+/// started alone.
+#[test]
+fn gang_changed_before_launch_starts_whole() {
+    for changes in 1..4 {
+        let mut world = World::new(1, 3);
+        submit(&mut world, service_gang());
+        world.make_offers();
+        while world.deliver() {}
+        assert_eq!(tasks_of(&world, "web").len(), 3);
+        for _ in 0..changes {
+            let name = "web".to_owned();
+            world.request(Request::Restart { name });
+        }
+        world.calm(60, None);
+        let sizes: Vec<_> = world.launches.iter().map(|(_, size)| *size).collect();
+        assert!(sizes.iter().all(|size| *size == 3), "{sizes:?}");
+        assert_eq!(state_of(&world, "web"), "healthy");
+    }
+}
+
 /// Regression: the other tasks would wait forever for the one that timed out.
 #[test]
 fn gang_of_which_a_task_times_out_starts_anew_whole() {
