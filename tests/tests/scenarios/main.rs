@@ -31,6 +31,7 @@ mod hung_disk;
 mod ill_plugins;
 mod ipv6_alone;
 mod job_examples;
+mod job_failures;
 mod job_stores;
 mod jobs;
 mod launching;
@@ -146,6 +147,7 @@ fn main() -> ExitCode {
         failover,
         jobs,
         job_examples,
+        job_failures,
         job_stores,
         ipv6_alone,
         leaders,
