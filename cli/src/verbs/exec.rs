@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::output::{EXIT_UNREAD, write_all};
 use super::request::quoted;
 use super::server::AgentAddress;
-use super::{MasterFlag, items, server, task, text};
+use super::{MasterFlag, inline, items, server, task, text};
 
 /// The path of the agent's API.
 const PATH: &str = "/api/v1";
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let found = task::find(master, &options.task)?;
     let (id, agent_id) = (text(&found, "id"), text(&found, "slave_id"));
     if text(&found, "state") != "TASK_RUNNING" {
-        bail!("task {id} does not run: it is {}", text(&found, "state"));
+        bail!("task {id} does not run: it is {}", inline(&found, "state"));
     }
     let parent =
         container(&found).with_context(|| format!("the container of task {id} is not known"))?;

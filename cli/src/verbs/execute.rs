@@ -308,7 +308,8 @@ impl Job {
     /// Handles an event, and returns the exit code once the event is the task's end.
     async fn handle(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
         if let Some(error) = event.error {
-            bail!("the master ended the subscription: {}", error.message);
+            let reason = terminal::one_line(&error.message);
+            bail!("the master ended the subscription: {reason}");
         }
         if let Some(offers) = event.offers {
             self.offered(offers.offers).await?;
@@ -371,9 +372,9 @@ impl Job {
         if !self.is_quiet {
             terminal::note!(
                 "task {} on {} ({})",
-                id.value,
-                offer.hostname,
-                address.address
+                terminal::one_line(&id.value),
+                terminal::one_line(&offer.hostname),
+                terminal::one_line(&address.address)
             );
         }
         self.reconciler
@@ -499,7 +500,10 @@ impl Job {
         };
         let framework = self.scheduler.framework_id();
         match self.obstacle().await {
-            Some(reason) => terminal::note!("waiting: {reason}; needs {requested}, and {offered}"),
+            Some(reason) => terminal::note!(
+                "waiting: {}; needs {requested}, and {offered}",
+                terminal::one_line(&reason)
+            ),
             None => terminal::note!(
                 "waiting: needs {requested}, but {offered}; `meseta agents` lists the agents, `meseta explain --framework={framework}` the obstacles"
             ),

@@ -1,11 +1,11 @@
 //! `meseta explain`: the reason why a framework or role gets no offer of an agent.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::Args;
 use meseta_resources::ResourceQuantities;
 use serde_json::Value;
 
-use super::{MasterFlag, agents, framework, items, lenient, server, table, text};
+use super::{MasterFlag, agents, framework, inline, items, lenient, server, table, text};
 use crate::terminal;
 
 /// The number of frameworks that are listed if the user specified none.
@@ -139,23 +139,23 @@ fn only_framework(master: &str) -> anyhow::Result<String> {
             bail!("no framework is subscribed, so no framework waits for an offer")
         }
         [one] => Ok(text(one, "id")),
-        several => {
-            let list = several.iter().take(LISTED_MAX);
-            let list = list.map(|one| {
-                format!(
-                    "\n  --framework={} ({})",
-                    text(one, "id"),
-                    text(one, "name")
-                )
-            });
-            bail!(
-                "{} frameworks are subscribed: say which one with --framework, or all of a role with --role \
-                 (`meseta roles`){}",
-                several.len(),
-                list.collect::<String>()
-            )
-        }
+        several => Err(ambiguous(several)),
     }
+}
+
+/// Lists the frameworks of which one has to be named, each on a line.
+fn ambiguous(frameworks: &[Value]) -> anyhow::Error {
+    let list = frameworks.iter().take(LISTED_MAX);
+    let list = list.map(|one| {
+        let (id, name) = (inline(one, "id"), inline(one, "name"));
+        format!("\n  --framework={id} ({name})")
+    });
+    anyhow!(
+        "{} frameworks are subscribed: say which one with --framework, or all of a role with --role \
+         (`meseta roles`){}",
+        frameworks.len(),
+        list.collect::<String>()
+    )
 }
 
 fn row(explanation: &Value) -> Vec<String> {
@@ -177,6 +177,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// A framework's name made a line of its own among those of others.
+    #[test]
+    fn names_of_frameworks_forge_no_line() {
+        let name = "a)\n  --framework=mine (trusted";
+        let all = [
+            json!({"id": "f1", "name": name}),
+            json!({"id": "f2", "name": "b"}),
+        ];
+        let told = ambiguous(&all).to_string();
+        assert_eq!(told.lines().count(), 3, "{told}");
+        assert!(
+            told.contains(r"(a)\n  --framework=mine (trusted)"),
+            "{told}"
+        );
+    }
 
     #[test]
     fn what_is_missing_is_said_first() {

@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::request::FRAMEWORK_PREFIX;
-use super::{MasterFlag, items, server, task, teardown, text};
+use super::{MasterFlag, inline, items, server, task, teardown, text};
 use crate::terminal;
 
 #[derive(Debug, Args)]
@@ -38,8 +38,9 @@ fn whose(task: &Value, frameworks: &[Value]) -> anyhow::Result<String> {
     let live = items(known, "tasks").len();
     if !name.starts_with(FRAMEWORK_PREFIX) {
         bail!(
-            "task {id} is of framework {framework} ({name}), and only that can end one of its tasks; `meseta \
-             teardown {framework}` ends it and its {live} tasks"
+            "task {id} is of framework {framework} ({}), and only that can end one of its tasks; `meseta \
+             teardown {framework}` ends it and its {live} tasks",
+            inline(known, "name")
         );
     }
     Ok(framework)

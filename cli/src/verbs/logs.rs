@@ -10,7 +10,7 @@ use super::output::write_all;
 use super::sandbox::Tail;
 use super::server::AgentAddress;
 use super::task::executor_of;
-use super::{MasterFlag, items, server, text};
+use super::{MasterFlag, inline, items, server, text};
 use crate::terminal;
 
 /// The pause between two looks at a followed file.
@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
                 // The tasks of a restarting agent continue, and so does the file.
                 Err(error) if !has_ended && server::may_pass(&error) => {
                     if !std::mem::replace(&mut is_away, true) {
-                        let host = text(agent, "hostname");
+                        let host = inline(agent, "hostname");
                         terminal::note!("meseta: agent {host} does not answer now; asking again");
                     }
                     break;

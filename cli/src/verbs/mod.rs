@@ -144,6 +144,11 @@ fn text(body: &Value, key: &str) -> String {
     }
 }
 
+/// The text of a field as a part of a message: on one line, whatever others have put there.
+fn inline(body: &Value, key: &str) -> String {
+    terminal::one_line(&text(body, key)).into_owned()
+}
+
 /// Returns the number under `key` of the object `group`.
 fn number(body: &Value, group: &str, key: &str) -> f64 {
     let value = body.get(group).and_then(|g| g.get(key));

@@ -9,6 +9,7 @@ use meseta_resources::{Labels, Reservation, ReservationKind, Resource, Role};
 use serde_json::Value;
 
 use super::{agents, items, server, text};
+use crate::terminal;
 
 /// The principal and the labels of the reservation that the operator means.
 #[derive(Debug, Default)]
@@ -152,7 +153,8 @@ impl Holder {
             let labels = one.reservation().map(|top| &top.labels);
             let labels = labels.filter(|labels| !labels.is_empty());
             let labels = labels.map_or_else(String::new, |labels| format!(" with labels {labels}"));
-            format!("{}:{} by {reserver}{labels}", one.name(), one.value())
+            let reserved = format!("{}:{} by {reserver}{labels}", one.name(), one.value());
+            terminal::one_line(&reserved).into_owned()
         });
         let parts: Vec<String> = parts.collect();
         if parts.is_empty() {

@@ -440,6 +440,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<JobSpec>> {
             let told = mistakes.errors.iter();
             let told: Vec<String> = told
                 .map(|mistake| format!("{}:{mistake}", path.display()))
+                .map(|told| terminal::one_line(&told).into_owned())
                 .collect();
             bail!("the job file has mistakes:\n{}", told.join("\n"))
         }

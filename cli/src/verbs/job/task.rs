@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::super::{items, text};
+use super::super::{inline, items, text};
 
 const RUNNING: &str = "TASK_RUNNING";
 
@@ -81,7 +81,7 @@ fn of_index(job: &Value, index: Option<u32>) -> anyhow::Result<Vec<&Value>> {
         (true, None) => bail!(
             "job {} has no task: {}",
             text(job, "name"),
-            text(job, "why")
+            inline(job, "why")
         ),
     }
 }
