@@ -5,11 +5,11 @@
 //! unreachable like any silent agent. Kills continue all the time (`kill.rs`). Invariant: once the disk answers, all of
 //! this ends automatically.
 
-use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::{self as wire, agent_frame};
 use meseta_resources::Now;
 use tracing::{error, info};
 
-use super::{AgentCore, Timer};
+use super::{AgentCore, State, Timer};
 use crate::checkpoint::DiskCondition;
 
 impl AgentCore {
@@ -24,6 +24,7 @@ impl AgentCore {
                 if let Some(timeout) = self.options.disk_timeout {
                     self.set_timer(now.moment + timeout, Timer::DiskTimeout);
                 }
+                self.tell_disk();
             }
             (DiskCondition::Silent, _) => {
                 info!("the disk of the work directory answers again");
@@ -31,6 +32,7 @@ impl AgentCore {
                 if std::mem::take(&mut self.given_up_for_disk) {
                     self.connect_due(now, self.link.id);
                 }
+                self.tell_disk();
             }
             _ => {}
         }
@@ -43,6 +45,22 @@ impl AgentCore {
                  unreachable"
             );
             self.given_up_for_disk = true;
+        }
+    }
+
+    /// Tells a master that has just taken the agent, and knows nothing of its disk, that the disk does not answer.
+    pub(super) fn tell_silent_disk(&mut self) {
+        if self.disk == DiskCondition::Silent {
+            self.tell_disk();
+        }
+    }
+
+    /// Tells the master how the disk is before its next ping, in an answer to no ping.
+    fn tell_disk(&mut self) {
+        if self.state == State::Running
+            && let Some(pong) = self.pong(0)
+        {
+            self.send_now(agent_frame::Message::Pong(pong));
         }
     }
 

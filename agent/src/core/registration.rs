@@ -126,7 +126,7 @@ impl AgentCore {
         self.rise.is_some_and(is_late) && self.last_fact <= self.durable
     }
 
-    fn send_now(&mut self, message: ToMaster) {
+    pub(super) fn send_now(&mut self, message: ToMaster) {
         let (link, message) = (self.link.id, Box::new(message));
         self.output_now(Destination::Liveness, LinkAction::Send { link, message });
     }
@@ -447,6 +447,7 @@ impl AgentCore {
             Timer::PingTimeout(self.link.id),
         );
         self.master = registered.master_info.map(std::sync::Arc::new);
+        self.tell_silent_disk();
         for key in self.updates.resume(now.moment) {
             self.send_head(&key);
         }

@@ -52,6 +52,13 @@ impl Disk {
         self.unwritten.push_back((lsn, write));
     }
 
+    /// The disk answers again, before the process on it can end: it waited in the kernel for the disk.
+    pub(crate) fn end_silence(&mut self) {
+        if self.condition == DiskCondition::Silent {
+            self.condition = DiskCondition::Writable;
+        }
+    }
+
     /// Returns the number of waiting writes.
     pub(crate) fn waiting(&self) -> usize {
         self.unwritten.len()

@@ -81,7 +81,7 @@ impl Cluster {
         }
     }
 
-    fn told(&mut self, name: &'static str, whom: u64) {
+    pub(crate) fn told(&mut self, name: &'static str, whom: u64) {
         self.story
             .note(("fault", name), [whom, 0], || format!("of {whom}"));
     }
@@ -111,6 +111,7 @@ impl Cluster {
     /// Ends the process of an agent abruptly, and starts another one.
     fn crash_agent(&mut self, at: usize) {
         self.told("agent crash", at as u64);
+        self.agents[at].disk.end_silence();
         let late = self.happens(Feature::LateWrites, 60);
         let tears = self.happens(Feature::TornWrite, 50);
         self.lose_agent(at);
@@ -138,7 +139,7 @@ impl Cluster {
         }
     }
 
-    fn tell_disk(&mut self, at: usize) {
+    pub(crate) fn tell_disk(&mut self, at: usize) {
         let (time, agent) = (self.time, &mut self.agents[at]);
         agent.step(time, AgentInput::Disk(agent.disk.condition));
     }
@@ -201,6 +202,7 @@ impl Cluster {
 
     fn reboot(&mut self, at: usize) {
         self.told("reboot", at as u64);
+        self.agents[at].disk.end_silence();
         self.lose_agent(at);
         let time = self.time;
         self.agents[at].reboot(time);
@@ -208,13 +210,19 @@ impl Cluster {
     }
 
     fn fill_disk(&mut self, at: usize) {
+        let falls_silent = self.has(Feature::DiskSilent) && self.rng.bool();
         let agent = &mut self.agents[at];
         agent.disk.condition = match agent.disk.condition {
+            DiskCondition::Writable if falls_silent => DiskCondition::Silent,
             DiskCondition::Writable if self.rng.bool() => DiskCondition::Full,
             DiskCondition::Writable => DiskCondition::Failing,
             _ => DiskCondition::Writable,
         };
-        self.told("disk", at as u64);
+        let name = match self.agents[at].disk.condition {
+            DiskCondition::Silent => "silent disk",
+            _ => "disk",
+        };
+        self.told(name, at as u64);
         if self.agents[at].is_up() {
             self.tell_disk(at);
         }

@@ -7,7 +7,7 @@
 //! - `registry`, `network`, `disk`, `machine`, `executors`: the environment of the cores, with its faults
 //! - `master`, `outputs`, `agent`: the cores, and the effects of their outputs
 //! - `framework`, `behaviour`, `health_checks`, `calls`, `jobs`, `operators`: the clients and their requests
-//! - `faults`, `cluster`, `rest`: the next event, and the way to rest
+//! - `faults`, `cluster`, `rest`, `silence`: the next event, and the way to rest
 //! - `checks/`, `models/`: the invariants
 //! - `shrink`: a short story for a long one
 //! - `names`: the counted events
@@ -35,6 +35,7 @@ mod plan;
 mod registry;
 mod rest;
 mod shrink;
+mod silence;
 mod story;
 
 pub use checks::Violation;

@@ -3,7 +3,7 @@
 //! Outputs wait for the registry in the production outbox. A process ends when the registry refuses its write. `outputs`
 //! has the effects of outputs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub(crate) struct Master {
     pub(crate) lost: u64,
     /// The arrival of each agent's last sign of life, without the time in which the process did not run.
     pub(crate) heard: BTreeMap<String, u64>,
+    /// Agents whose last pong said that their disk does not answer.
+    pub(crate) silent_disks: BTreeSet<String>,
     /// The master has made a step since its last check.
     pub(crate) has_stepped: bool,
     /// The last time that it declared an agent unreachable, in true time.
@@ -87,6 +89,7 @@ impl Master {
             paused: None,
             lost: 0,
             heard: BTreeMap::new(),
+            silent_disks: BTreeSet::new(),
             has_stepped: true,
             last_removal: None,
         }
@@ -274,15 +277,19 @@ impl Cluster {
         connection: u64,
         message: &agent_frame::Message,
     ) {
-        if !matches!(message, agent_frame::Message::Pong(_)) {
+        let agent_frame::Message::Pong(pong) = message else {
             return;
-        }
+        };
         let time = self.time;
         let Some(agent) = self.agent_ids.get(&connection).cloned() else {
             return;
         };
         if let Some(master) = self.master(number) {
             let ran = master.ran(time);
+            match pong.disk_silent {
+                Some(true) => drop(master.silent_disks.insert(agent.clone())),
+                Some(false) | None => drop(master.silent_disks.remove(&agent)),
+            }
             master.heard.insert(agent, ran);
         }
     }

@@ -120,6 +120,10 @@ impl Cluster {
     /// agents have one id, and no agent marked gone is accepted again.
     fn check_admitted(&mut self, connection: u64, agent: usize, id: &str) {
         self.agent_ids.insert(connection, id.to_owned());
+        // Its next pong says how its disk is.
+        for master in &mut self.masters {
+            master.silent_disks.remove(id);
+        }
         let leads = self.network.connections.get(&connection);
         let leads = leads.is_some_and(|one| self.registry.is_led_by(one.master));
         if leads && !self.registry.has_agent(id) {

@@ -73,11 +73,13 @@ pub enum Feature {
     WithdrawnRoles,
     /// An agent that stays away for long without any other fault.
     LongAbsence,
+    /// The disk of an agent answers nothing for a while, as on a frozen file system.
+    DiskSilent,
 }
 
 impl Feature {
     /// All features, in the order of their declaration.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::AgentCrash,
         Self::MasterCrash,
         Self::Takeover,
@@ -127,6 +129,7 @@ impl Feature {
         Self::SchedulerCopies,
         Self::WithdrawnRoles,
         Self::LongAbsence,
+        Self::DiskSilent,
     ];
 
     /// The faults of the job scheduler itself.

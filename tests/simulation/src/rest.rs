@@ -31,7 +31,7 @@ const LAST_SPANS: usize = 12;
 const QUIET_SPANS_OF_JOBS: usize = 8;
 const LAST_SPANS_OF_JOBS: usize = 5;
 /// The spans in which agents come back and graces pass.
-const KILL_SPANS: usize = 4;
+pub(crate) const KILL_SPANS: usize = 4;
 
 impl Cluster {
     pub(crate) fn settle(&mut self) -> Result<(), Violation> {
@@ -42,6 +42,9 @@ impl Cluster {
             self.check_beside_absence()?;
         }
         let is_of_jobs = self.plan.is_of_jobs;
+        if self.has(Feature::DiskSilent) {
+            self.check_silent_disk()?;
+        }
         if !is_of_jobs && self.rng.bool() {
             self.check_lost_kills()?;
         }
@@ -244,7 +247,7 @@ impl Cluster {
     }
 
     /// Whether promises to a framework hold until the end.
-    fn is_served(&self, at: usize) -> bool {
+    pub(crate) fn is_served(&self, at: usize) -> bool {
         let framework = &self.frameworks[at];
         !framework.is_over && framework.kind != Kind::Malicious && framework.kind != Kind::Old
     }
@@ -306,7 +309,7 @@ impl Cluster {
     }
 
     /// Returns a task that runs although the leading master has accepted its KILL: one request must be enough.
-    fn unheard_kill(&mut self) -> Option<(&'static str, String)> {
+    pub(crate) fn unheard_kill(&mut self) -> Option<(&'static str, String)> {
         let leader = self.leader();
         for at in (0..self.frameworks.len()).filter(|at| self.is_served(*at)) {
             let framework = &self.frameworks[at];

@@ -75,6 +75,7 @@ fn promises_hold_for_a_million_steps_whatever_breaks() {
         ("container", "Probe"),
         ("fault", "agent crash"),
         ("fault", "master crash"),
+        ("fault", "silent disk"),
         ("frame arrives", "ShutdownExecutor"),
         ("mutation", "MarkUnreachable"),
         ("network", "given up"),

@@ -44,6 +44,29 @@ fn agent_stops_although_its_disk_hangs() {
     assert!(simulation.saw(stopped));
 }
 
+/// A master that took the agent anew offered it until the answer to its first ping.
+#[test]
+fn silent_disk_is_told_before_the_next_ping() {
+    let mut simulation = Simulation::registered();
+    let told = |simulation: &mut Simulation| -> Vec<_> {
+        let frames = std::mem::take(&mut simulation.frames).into_iter();
+        let pongs = frames.filter_map(|frame| match frame {
+            FromAgent::Pong(pong) => Some((pong.sequence, pong.disk_silent)),
+            _ => None,
+        });
+        pongs.collect()
+    };
+    assert_eq!(told(&mut simulation), []);
+    simulation.step(Input::Disk(DiskCondition::Silent));
+    assert_eq!(told(&mut simulation), [(0, Some(true))]);
+    simulation.link_down();
+    simulation.advance(SECOND * 60);
+    simulation.register();
+    assert_eq!(told(&mut simulation), [(0, Some(true))]);
+    simulation.step(Input::Disk(DiskCondition::Writable));
+    assert_eq!(told(&mut simulation), [(0, None)]);
+}
+
 /// The limit of this simulated agent is ten minutes.
 #[test]
 fn silent_disk_is_told_to_the_master_until_the_bound() {

@@ -50,6 +50,8 @@ impl Cluster {
             let seen = self.checks.seen.entry(number).or_default();
             let found = seen.look(&snapshot);
             self.broken.extend(found);
+            let silent = &self.masters[at].silent_disks;
+            self.broken.extend(offer_of_silent(&snapshot, silent));
         }
     }
 }
@@ -143,6 +145,17 @@ impl Seen {
             Broken::new("I15", what)
         })
     }
+}
+
+/// An offer of an agent that has said that its disk does not answer.
+fn offer_of_silent(snapshot: &Snapshot, silent: &BTreeSet<String>) -> Option<Broken> {
+    if silent.is_empty() {
+        return None;
+    }
+    let mut offers = snapshot.offers.iter();
+    let offer = offers.find(|offer| silent.contains(offer.agent_id.as_str()))?;
+    let what = format!("offer {} of an agent whose disk does not answer", offer.id);
+    Some(Broken::new("I17", what))
 }
 
 /// Returns an error about an offer whose framework is not there to answer it.
