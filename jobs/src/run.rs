@@ -20,7 +20,7 @@ use meseta_daemon::{hostname, tls, user, work_dir};
 use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
 use meseta_etcd::leadership::fence::BootTime;
 use meseta_etcd::leadership::presence::Presence;
-use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing};
+use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing, required_proof};
 use meseta_etcd::store::Keys;
 use meseta_etcd::{Client, SettingsError as EtcdSettingsError};
 use meseta_proto::leader::is_host_port;
@@ -149,7 +149,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     };
     let stop = CancellationToken::new();
     let (role, of_role) = watch::channel(store.first_role());
-    let standing = standing(&flags, of_role, store.fence(), certificate.as_ref());
+    let kind = tls::DaemonKind::Scheduler;
+    let proof = required_proof(kind, certificate.as_ref(), flags.insecure);
+    let standing = standing(of_role, store.fence(), proof.clone());
     let (leader, of_leader) = watch::channel(None);
     let ends = Ends::new(registration, standing.clone());
     let acting = Acting {
@@ -201,7 +203,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     tokio::spawn(tell_started(env.started, health, stop.clone()));
     let opening = async {
         make_work_dir(&flags.work_dir, &report).await?;
-        let driving = store.drive(acting, me, (role, schedulers), stop.clone());
+        let driving = store.drive(acting, (me, proof), (role, schedulers), stop.clone());
         let driving = driving.await?;
         report.set_ready();
         let driving = tokio::spawn(driving);
@@ -240,14 +242,12 @@ fn serve(
 
 /// Returns the standing of a scheduler that redirects clients to a leader with a scheduler's certificate.
 fn standing(
-    flags: &Flags,
     role: watch::Receiver<Role>,
     fence: Fence,
-    served: Option<&Arc<tls::Served>>,
+    proof: Option<tls::ServerProof>,
 ) -> Standing {
-    let kind = tls::DaemonKind::Scheduler;
     Standing {
-        proven: ProvenLeader::by_certificate(kind, served, flags.insecure, &role),
+        proven: ProvenLeader::by_certificate(proof, &role),
         role,
         fence,
     }
@@ -370,7 +370,7 @@ impl StoreOf {
     async fn drive(
         self,
         acting: Acting,
-        me: Leader,
+        (me, proof): (Leader, Option<tls::ServerProof>),
         (role, schedulers): (watch::Sender<Role>, watch::Sender<Vec<String>>),
         stop: CancellationToken,
     ) -> Result<Driving, RunError> {
@@ -388,6 +388,7 @@ impl StoreOf {
             client: client.clone(),
             prefix: keys.members("schedulers"),
             me: me.clone(),
+            proof,
         };
         let candidacy = Candidacy {
             candidate: Candidate {

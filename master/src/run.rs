@@ -23,7 +23,7 @@ use meseta_daemon::work_dir;
 use meseta_etcd::leadership::election::{Candidate, LeaseTimes};
 use meseta_etcd::leadership::fence::BootTime;
 use meseta_etcd::leadership::presence::Presence;
-use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing};
+use meseta_etcd::leadership::{Fence, Leader, ProvenLeader, Role, Standing, required_proof};
 use meseta_etcd::store::{Cluster, Keys};
 use meseta_etcd::{Client, SettingsError};
 use tokio::net::TcpListener;
@@ -148,7 +148,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         RegistryOf::One(_) => Fence::never(),
         RegistryOf::Several(_) => Fence::closed(),
     };
-    let standing = standing(&flags, role, fence, certificate.as_ref());
+    let kind = tls::DaemonKind::Master;
+    let proof = required_proof(kind, certificate.as_ref(), flags.insecure);
+    let standing = standing(role, fence, proof.clone());
     let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), standing);
     let metrics = Arc::new(Metrics {
         registry: match &registry {
@@ -163,6 +165,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let (masters_told, masters) = watch::channel(vec![identity.address()]);
     let cores = Cores {
         masters: masters_told,
+        proof,
         flags: flags.clone(),
         options,
         identity: identity.clone(),
@@ -221,14 +224,12 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
 
 /// The standing of a master that redirects clients only to a leader with a certificate of a master.
 fn standing(
-    flags: &Flags,
     role: watch::Receiver<Role>,
     fence: Fence,
-    served: Option<&Arc<tls::Served>>,
+    proof: Option<tls::ServerProof>,
 ) -> Standing {
-    let kind = tls::DaemonKind::Master;
     Standing {
-        proven: ProvenLeader::by_certificate(kind, served, flags.insecure, &role),
+        proven: ProvenLeader::by_certificate(proof, &role),
         role,
         fence,
     }
@@ -275,6 +276,8 @@ struct Cores {
     metrics: Arc<Metrics>,
     /// The addresses of all masters of the cluster.
     masters: watch::Sender<Vec<String>>,
+    /// The proof that other masters owe before they are listed.
+    proof: Option<tls::ServerProof>,
     shutdown: CancellationToken,
 }
 
@@ -350,6 +353,7 @@ impl Cores {
             client: candidacy.client.clone(),
             prefix: candidacy.keys.members("masters"),
             me: me.clone(),
+            proof: self.proof.clone(),
         };
         let lead = Lead {
             candidate: Candidate {

@@ -19,7 +19,7 @@ pub mod standing;
 use tokio::sync::watch;
 
 pub use fence::Fence;
-pub use proven::ProvenLeader;
+pub use proven::{ProvenLeader, required_proof};
 pub use role::{Leader, Role};
 pub use standing::{Elsewhere, STALE_HEADER, Standing};
 

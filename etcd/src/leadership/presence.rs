@@ -1,11 +1,14 @@
 //! The daemons that share a cluster: each has a key of its own that lives by a lease, and reads the keys of all.
 //!
-//! No decision depends on it: people find another daemon when one is gone for good.
+//! Nothing is decided by it: people find another daemon when one is gone for good, and may send it their secrets. Invariant: where a
+//! proof is required, no address is listed before a handshake with it has succeeded for this very record in etcd.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
+use meseta_daemon::tls::ServerProof;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::{Leader, tell};
 use crate::api::{RangeRequest, TxnRequest};
@@ -27,22 +30,47 @@ pub struct Presence {
     /// The common prefix of the keys of all daemons.
     pub prefix: String,
     pub me: Leader,
+    /// The proof that other daemons owe before they are listed. Daemons without TLS cannot prove anything.
+    pub proof: Option<ServerProof>,
 }
 
 impl Presence {
-    /// Maintains this daemon's key, and the addresses of all daemons in `known`. If etcd does not answer, the last addresses
-    /// stay: the election logs the cause.
+    /// Keeps this daemon's key, and the addresses of all proven daemons in `known`. Where etcd does not answer, the last ones
+    /// stay: the election logs why.
     pub async fn keep(self, known: watch::Sender<Vec<String>>) -> Infallible {
+        let proof = self.proof.clone();
+        let judge = move |daemon: Leader| {
+            let proof = proof.clone();
+            async move {
+                match proof {
+                    Some(proof) => proof.prove(&daemon.address, &daemon.hostname).await,
+                    None => Ok(()),
+                }
+            }
+        };
+        self.keep_judged(judge, known).await
+    }
+
+    async fn keep_judged<F>(
+        self,
+        judge: impl Fn(Leader) -> F,
+        known: watch::Sender<Vec<String>>,
+    ) -> Infallible
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
         let mut lease = None;
+        let mut members = Members::default();
         loop {
-            if let Ok(addresses) = self.round(&mut lease).await {
-                tell(&known, addresses);
+            if let Ok(daemons) = self.round(&mut lease).await {
+                members.judge(daemons, &self.me, &judge).await;
+                tell(&known, members.addresses());
             }
             tokio::time::sleep(INTERVAL).await;
         }
     }
 
-    async fn round(&self, lease: &mut Option<i64>) -> Result<Vec<String>, Error> {
+    async fn round(&self, lease: &mut Option<i64>) -> Result<Vec<Leader>, Error> {
         let renewed = match *lease {
             Some(lease) => self.client.keep_alive(lease).await,
             None => Err(Error::LeaseGone),
@@ -71,8 +99,8 @@ impl Presence {
         self.client.txn(txn).await.map(drop)
     }
 
-    /// The addresses of all daemons, in order.
-    async fn all(&self) -> Result<Vec<String>, Error> {
+    /// The records of all daemons, in order.
+    async fn all(&self) -> Result<Vec<Leader>, Error> {
         let range = RangeRequest {
             key: self.prefix.clone().into(),
             range_end: operation::prefix_end(self.prefix.as_bytes()).into(),
@@ -83,8 +111,65 @@ impl Presence {
         let daemons = found
             .iter()
             .filter_map(|found| serde_json::from_slice(&found.value).ok());
-        let daemons = daemons.filter(Leader::has_address);
-        Ok(daemons.map(|daemon| daemon.address).collect())
+        Ok(daemons.filter(Leader::has_address).collect())
+    }
+}
+
+/// The daemons of the last round, each with the reason why it is unproven.
+#[derive(Debug, Default)]
+struct Members(Vec<(Leader, Option<String>)>);
+
+impl Members {
+    /// Takes the records of this round. A record that was proven before stays proven: its daemon may be down for a while.
+    async fn judge<F>(&mut self, daemons: Vec<Leader>, me: &Leader, judge: &impl Fn(Leader) -> F)
+    where
+        F: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        let mut judging = JoinSet::new();
+        let before = std::mem::take(&mut self.0);
+        for daemon in daemons {
+            let known = before.iter().find(|(one, _)| *one == daemon);
+            if daemon == *me || known.is_some_and(|(_, refused)| refused.is_none()) {
+                self.0.push((daemon, None));
+                continue;
+            }
+            let index = self.0.len();
+            let judgement = judge(daemon.clone());
+            judging.spawn(async move { (index, judgement.await) });
+            let last = known.and_then(|(_, refused)| refused.clone());
+            self.0.push((daemon, Some(last.unwrap_or_default())));
+        }
+        while let Some(judged) = judging.join_next().await {
+            let Ok((index, judgement)) = judged else {
+                continue;
+            };
+            if let Some((daemon, refused)) = self.0.get_mut(index) {
+                let error = judgement.err();
+                if let Some(error) = error
+                    .as_ref()
+                    .filter(|error| refused.as_ref() != Some(error))
+                {
+                    tracing::warn!(
+                        address = ?daemon.address,
+                        %error,
+                        "a daemon in etcd is not proven by its certificate; it is not listed"
+                    );
+                }
+                *refused = error;
+            }
+        }
+    }
+
+    /// The addresses of the proven daemons, each once.
+    fn addresses(&self) -> Vec<String> {
+        let proven = self.0.iter().filter(|(_, refused)| refused.is_none());
+        let mut addresses = Vec::new();
+        for (daemon, _) in proven {
+            if !addresses.contains(&daemon.address) {
+                addresses.push(daemon.address.clone());
+            }
+        }
+        addresses
     }
 }
 
@@ -102,6 +187,7 @@ mod tests {
                 address: address.to_owned(),
                 ..Leader::default()
             },
+            proof: None,
         };
         let (known, told) = watch::channel(Vec::new());
         tokio::spawn(presence.keep(known));
@@ -112,7 +198,8 @@ mod tests {
     async fn daemons_know_each_other_and_one_that_is_gone_is_listed_no_more() {
         let etcd = FakeEtcd::start();
         etcd.put("/m/masters/x", "not a master");
-        for address in ["", "z", "a:b@z:1", "z:1/x"] {
+        let long = format!("{}:1", "z".repeat(254));
+        for address in ["", "z", "a:b@z:1", "z:1/x", long.as_str()] {
             let record =
                 serde_json::json!({"id": "", "hostname": "", "address": address, "version": ""});
             etcd.put(&format!("/m/masters/{address}"), record.to_string());
@@ -124,7 +211,7 @@ mod tests {
         first.wait_for(both).await.unwrap();
         // The leases end, and the running daemons register again.
         etcd.expire_leases();
-        assert_eq!(etcd.all("/m/masters/").len(), 5, "no daemon has a key");
+        assert_eq!(etcd.all("/m/masters/").len(), 6, "no daemon has a key");
         etcd.put(
             "/m/masters/z",
             r#"{"id":"","hostname":"","address":"z:1","version":""}"#,
@@ -133,5 +220,46 @@ mod tests {
         first.wait_for(three).await.unwrap();
         etcd.delete_prefix("/m/masters/z");
         first.wait_for(both).await.unwrap();
+    }
+
+    fn at(address: &str) -> Leader {
+        Leader {
+            address: address.to_owned(),
+            ..Leader::default()
+        }
+    }
+
+    /// Whoever wrote to etcd had any address listed beside those of the masters, for people to try.
+    #[tokio::test]
+    async fn unproven_daemons_are_not_listed() {
+        let answers = std::sync::Mutex::new(vec!["b:1"]);
+        let judge = |daemon: Leader| {
+            let is_master = answers.lock().unwrap().contains(&&*daemon.address);
+            async move {
+                is_master
+                    .then_some(())
+                    .ok_or_else(|| "an agent's".to_owned())
+            }
+        };
+        let (me, mut members) = (at("a:1"), Members::default());
+        let all = || vec![me.clone(), at("b:1"), at("c:1")];
+        members.judge(all(), &me, &judge).await;
+        assert_eq!(members.addresses(), ["a:1", "b:1"]);
+        // A proven daemon that is down stays, until its record is another one.
+        answers.lock().unwrap().clear();
+        members.judge(all(), &me, &judge).await;
+        assert_eq!(members.addresses(), ["a:1", "b:1"]);
+        let another_start = Leader {
+            id: "2".to_owned(),
+            ..at("b:1")
+        };
+        members
+            .judge(vec![another_start, me.clone()], &me, &judge)
+            .await;
+        assert_eq!(members.addresses(), ["a:1"]);
+        // A daemon that proves itself later is listed then.
+        answers.lock().unwrap().push("c:1");
+        members.judge(all(), &me, &judge).await;
+        assert_eq!(members.addresses(), ["a:1", "c:1"]);
     }
 }

@@ -15,6 +15,18 @@ use super::{Leader, Role, tell};
 /// The pause between two attempts to prove a leader.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// The proof that daemons of a kind owe before clients are sent to them. A daemon that serves no TLS, or that lets anyone in
+/// (`is_insecure`), requires none.
+#[must_use]
+pub fn required_proof(
+    kind: DaemonKind,
+    served: Option<&Arc<Served>>,
+    is_insecure: bool,
+) -> Option<ServerProof> {
+    let served = served.filter(|_| !is_insecure)?.clone();
+    Some(ServerProof { kind, served })
+}
+
 /// The proof of a leader, if one is required.
 #[derive(Clone, Debug, Default)]
 pub struct ProvenLeader(Option<watch::Receiver<Option<Leader>>>);
@@ -26,20 +38,15 @@ impl ProvenLeader {
         Self::default()
     }
 
-    /// Accepts a leader of this kind that shows its certificate. A task of the runtime requests the certificate for as long as
-    /// there is a role. A daemon that serves no TLS, or that lets anyone in (`is_insecure`), accepts any leader.
+    /// A leader counts once it has given this proof, which a task of the runtime asks it for as long as there is a role. Without a
+    /// proof any leader counts.
     #[must_use]
-    pub fn by_certificate(
-        kind: DaemonKind,
-        served: Option<&Arc<Served>>,
-        is_insecure: bool,
-        role: &watch::Receiver<Role>,
-    ) -> Self {
-        let Some(served) = served.filter(|_| !is_insecure).cloned() else {
+    pub fn by_certificate(proof: Option<ServerProof>, role: &watch::Receiver<Role>) -> Self {
+        let Some(proof) = proof else {
             return Self::any();
         };
         let (sender, proven) = watch::channel(None);
-        let (proof, role) = (ServerProof { kind, served }, role.clone());
+        let role = role.clone();
         let judge = move |leader: Leader| {
             let proof = proof.clone();
             async move { proof.prove(&leader.address, &leader.hostname).await }

@@ -14,10 +14,13 @@ pub struct Leader {
     pub version: String,
 }
 
+/// The longest address: a name of 253 bytes, which DNS allows, a colon and a port.
+const ADDRESS_BYTES_MAX: usize = 253 + 6;
+
 impl Leader {
     /// Returns true if the address is a host and a port, without a part that a URL would read as a user, a path or a query.
     pub(super) fn has_address(&self) -> bool {
-        self.address.parse::<HostPort>().is_ok()
+        self.address.len() <= ADDRESS_BYTES_MAX && self.address.parse::<HostPort>().is_ok()
     }
 }
 

@@ -71,6 +71,31 @@ fn sends_nobody(fleet: &Fleet, follower: usize, paths: &[&str], rogue: &Rogue) {
     }
 }
 
+/// Checks that these daemons list each other and do not list the rogue node, once they have seen it.
+fn lists_each_other_alone(fleet: &Fleet, all: &[usize], list: &str, rogue: &Rogue) {
+    let before = rogue.handshakes();
+    eventually(
+        "each daemon asked the rogue node for its proof",
+        LIMIT,
+        || (rogue.handshakes() >= before + all.len()).then_some(()),
+    );
+    let mut expected: Vec<_> = all
+        .iter()
+        .map(|one| fleet.daemons[*one].address())
+        .collect();
+    expected.sort_unstable();
+    for one in all {
+        eventually("the daemons are listed", LIMIT, || {
+            let page = fleet.get(*one, "admin", "/leader")?.json();
+            let listed = page[list].as_array().expect("a list");
+            let mut listed: Vec<_> = listed.iter().filter_map(|one| one.as_str()).collect();
+            listed.sort_unstable();
+            assert!(!listed.contains(&&*rogue.address), "{listed:?}");
+            (listed == expected).then_some(())
+        });
+    }
+}
+
 /// An attacker with access to etcd names a node of the fleet as the leader. Its certificate is valid, but no master's.
 fn poisoned_etcd_leaks_no_secret() {
     let mut fleet = Fleet::new();
@@ -86,6 +111,9 @@ fn poisoned_etcd_leaks_no_secret() {
     assert_eq!(location, format!("//{leads}/state"));
 
     let rogue = Rogue::start(&fleet);
+    // The node is no master among the others either, which people may try one by one.
+    poison(&etcd, "/meseta/masters/0", &rogue.address);
+    lists_each_other_alone(&fleet, &masters, "masters", &rogue);
     poison(&etcd, "/meseta/leader", &rogue.address);
     let paths = ["/state", "/redirect", "/master/tasks?x=y"];
     sends_nobody(&fleet, follower, &paths, &rogue);
@@ -109,6 +137,8 @@ fn poisoned_etcd_leaks_no_secret() {
     schedulers.push("--user=nobody".to_owned());
     let schedulers = [(); 2].map(|()| fleet.start("master.example", "scheduler", &schedulers));
     let (_, follower) = leader_of(&fleet, schedulers);
+    poison(&etcd, "/meseta-scheduler/schedulers/0", &rogue.address);
+    lists_each_other_alone(&fleet, &schedulers, "schedulers", &rogue);
     poison(&etcd, "/meseta-scheduler/leader", &rogue.address);
     sends_nobody(&fleet, follower, &["/v1/jobs"], &rogue);
     let asked = fleet.daemons[follower].address().to_owned();
