@@ -77,9 +77,15 @@ impl Process {
 }
 
 /// Encodes the measures in the text exposition format.
-pub(crate) fn text(measures: &Measures, process: Process) -> Result<Vec<u8>, prometheus::Error> {
+///
+/// `sees` says whether the reader may view a role: an empty name stands for the jobs of the other roles.
+pub(crate) fn text(
+    measures: &Measures,
+    process: Process,
+    sees: &dyn Fn(&str) -> bool,
+) -> Result<Vec<u8>, prometheus::Error> {
     let mut text = Vec::new();
-    let families = families(measures, process);
+    let families = families(measures, process, sees);
     // The encoder refuses a family without any series.
     let families: Vec<_> = families
         .into_iter()
@@ -89,12 +95,17 @@ pub(crate) fn text(measures: &Measures, process: Process) -> Result<Vec<u8>, pro
     Ok(text)
 }
 
-fn families(measures: &Measures, process: Process) -> Vec<MetricFamily> {
+fn families(
+    measures: &Measures,
+    process: Process,
+    sees: &dyn Fn(&str) -> bool,
+) -> Vec<MetricFamily> {
     let mut families = vec![gauge(
         "meseta_scheduler_certificate_end_seconds",
         "Expiry of the server certificate, in seconds since the Unix epoch.",
         some(process.certificate_end.map(|end| end.as_secs())),
     )];
+    families.push(job_failures(&measures.failures, sees));
     families.extend(families_of_jobs(measures));
     families.push(gauge(
         "meseta_scheduler_store_silent_seconds",
@@ -118,13 +129,12 @@ fn families_of_jobs(measures: &Measures) -> Vec<MetricFamily> {
     let Measures {
         tally,
         totals,
-        failures,
         is_connected,
         role,
+        ..
     } = measures;
     let leadership = Role::NAMES.map(|name| (Some(name), usize::from(name == role.name())));
     vec![
-        job_failures(failures),
         gauge(
             "meseta_scheduler_jobs",
             "Jobs by state.",
@@ -249,8 +259,9 @@ fn gauge(name: &str, help: &str, values: Values) -> MetricFamily {
 }
 
 /// Writes one series for each job with a failed task.
-fn job_failures(failures: &JobFailures) -> MetricFamily {
-    let metrics = failures.iter().map(|(job, role, count)| {
+fn job_failures(failures: &JobFailures, sees: &dyn Fn(&str) -> bool) -> MetricFamily {
+    let failures = failures.seen(sees).into_iter();
+    let metrics = failures.map(|((job, role), count)| {
         let label = |name: &str, value: &str| {
             let mut label = LabelPair::default();
             label.set_name(name.to_owned());
@@ -270,7 +281,7 @@ fn job_failures(failures: &JobFailures) -> MetricFamily {
     });
     family(
         "meseta_scheduler_job_tasks_failed_total",
-        "Tasks that failed, by job (`job_name`: Prometheus has a label `job` of its own), role and state; an empty name stands for jobs beyond the first thousand.",
+        "Tasks that failed, by job (`job_name`: Prometheus has a label `job` of its own), role and state; an empty name stands for jobs that are purged, moved to another role, beyond the first thousand, or in roles that the reader may not view.",
         MetricType::COUNTER,
         metrics.collect(),
     )
@@ -336,7 +347,7 @@ mod tests {
 
     #[test]
     fn of_the_states_of_leadership_one_is_set() {
-        let text = text(&measures(Totals::default()), Process::default()).expect("text");
+        let text = text(&measures(Totals::default()), Process::default(), &|_| true).expect("text");
         let text = String::from_utf8(text).expect("text");
         let is = |state: &str, value: u8| {
             let line = format!("meseta_scheduler_leadership{{state=\"{state}\"}} {value}");
@@ -353,7 +364,7 @@ mod tests {
         let part = part.split("\n## ").next().expect("a part");
         let rows = part.lines().filter(|line| line.starts_with("| `"));
         let rows: Vec<&str> = rows.collect();
-        let families = families(&measures(Totals::default()), Process::default());
+        let families = families(&measures(Totals::default()), Process::default(), &|_| true);
         let expected: Vec<String> = families
             .iter()
             .map(|family| {
@@ -366,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_alerts_name_metrics_that_there_are() {
-        let families = families(&measures(Totals::default()), Process::default());
+        let families = families(&measures(Totals::default()), Process::default(), &|_| true);
         let rules = include_str!("../../docs/alerts/cluster.rules.yml");
         let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
         let mut named = 0;
@@ -386,7 +397,7 @@ mod tests {
             Some(Duration::from_secs(1_900_000_000)),
             Duration::from_secs(31),
         );
-        let text = text(&measures(Totals::default()), process).expect("text");
+        let text = text(&measures(Totals::default()), process, &|_| true).expect("text");
         let text = String::from_utf8(text).expect("text");
         let end = "meseta_scheduler_certificate_end_seconds 1900000000\n";
         let silent = "\nmeseta_scheduler_store_silent_seconds 31\n";
@@ -401,7 +412,7 @@ mod tests {
         for seconds in [0, 3, 7, 100_000] {
             totals.queue.add(Duration::from_secs(seconds));
         }
-        let text = text(&measures(totals), Process::default()).expect("text");
+        let text = text(&measures(totals), Process::default(), &|_| true).expect("text");
         let text = String::from_utf8(text).expect("text");
         for line in [
             "# TYPE meseta_scheduler_queue_seconds histogram",

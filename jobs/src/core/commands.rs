@@ -269,7 +269,11 @@ impl State {
             job.record.failed_update = None;
         }
         job.record.failure = None;
+        let role = job.role().to_owned();
         let from = std::mem::replace(&mut job.record.target, version);
+        if job.role() != role {
+            self.job_failures.forget(name);
+        }
         job.go_on_from(now, (from, was_stopped));
         if job.is_service() {
             let kept_up = job.record.rollout.take().map(|rollout| rollout.from);
@@ -497,6 +501,7 @@ impl State {
             self.forget_slots(name, *number, run);
         }
         self.outbox.write_all(job.deletions());
+        self.job_failures.forget(name);
         self.dirty.remove(name);
         self.pressing.remove(name);
         self.resting.remove(name);

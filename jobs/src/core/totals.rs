@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::names::plain;
+
 /// Counts since the scheduler started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -26,27 +28,57 @@ pub struct Totals {
 
 /// Jobs whose failures are counted separately: names of jobs come from clients.
 const FAILED_JOBS_MAX: usize = 1_000;
-/// The name that stands for all further jobs.
+/// Stands for all other jobs: beyond the limit, purged, or moved to another role.
 const OTHER_JOBS: &str = "";
 
 /// Numbers of failed tasks by job and role.
+///
+/// Invariant: a count belongs to one job in one role. A job that takes a purged name does not inherit its failures, and the sum of
+/// all counts never falls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobFailures(BTreeMap<(String, String), u64>);
+pub struct JobFailures {
+    /// The role of each job, by its key, and the tasks that failed there.
+    jobs: BTreeMap<String, (String, u64)>,
+    others: u64,
+}
 
 impl JobFailures {
-    /// Counts a failed task of a job, under `OTHER_JOBS` if too many jobs are known.
-    pub fn add(&mut self, job: &str, role: &str) {
-        let job = (job.to_owned(), role.to_owned());
-        let has_room = self.0.len() < FAILED_JOBS_MAX || self.0.contains_key(&job);
-        let others = || (OTHER_JOBS.to_owned(), OTHER_JOBS.to_owned());
-        let job = if has_room { job } else { others() };
-        *self.0.entry(job).or_default() += 1;
+    /// Counts a task of the job with this key that has failed.
+    pub fn add(&mut self, key: &str, role: &str) {
+        if self.jobs.get(key).is_some_and(|(before, _)| before != role) {
+            self.forget(key);
+        }
+        if let Some((_, count)) = self.jobs.get_mut(key) {
+            *count += 1;
+        } else if self.jobs.len() < FAILED_JOBS_MAX {
+            self.jobs.insert(key.to_owned(), (role.to_owned(), 1));
+        } else {
+            self.others += 1;
+        }
     }
 
-    /// Iterates over the jobs' names, their roles, and the number of failed tasks of each.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
-        let all = self.0.iter();
-        all.map(|((job, role), count)| (job.as_str(), role.as_str(), *count))
+    /// Moves the failures of a job that is gone to those of the other jobs.
+    pub fn forget(&mut self, key: &str) {
+        if let Some((_, count)) = self.jobs.remove(key) {
+            self.others += count;
+        }
+    }
+
+    /// The names of the jobs in the roles that the reader sees, their roles, and how many tasks of each have failed. All others are
+    /// together, so that the sum is that of all jobs.
+    pub fn seen(&self, sees: impl Fn(&str) -> bool) -> BTreeMap<(&str, &str), u64> {
+        let mut seen = BTreeMap::new();
+        let mut others = self.others;
+        for (key, (role, count)) in &self.jobs {
+            match sees(role) {
+                true => *seen.entry((plain(key), role.as_str())).or_default() += count,
+                false => others += count,
+            }
+        }
+        if others > 0 {
+            seen.insert((OTHER_JOBS, OTHER_JOBS), others);
+        }
+        seen
     }
 }
 
@@ -96,12 +128,40 @@ mod tests {
             failures.add(&format!("job{number}"), "r");
             failures.add("job1", "r");
         }
-        let all = failures
-            .iter()
-            .map(|(job, role, count)| ((job, role), count));
-        let all: BTreeMap<(&str, &str), u64> = all.collect();
+        let all = failures.seen(|_| true);
         assert_eq!(all.len(), FAILED_JOBS_MAX + 1);
         assert_eq!(all[&("job1", "r")], 2_001);
         assert_eq!(all[&(OTHER_JOBS, OTHER_JOBS)], 1_000);
+    }
+    /// The next owner of a purged name inherited the failures of the job before.
+    #[test]
+    fn failures_end_with_their_job() {
+        let mut failures = JobFailures::default();
+        failures.add("web", "dev");
+        failures.add("web", "dev");
+        failures.add("db", "dev");
+        failures.forget("web");
+        failures.forget("unknown");
+        let expected = [(("", ""), 2), (("db", "dev"), 1)];
+        assert_eq!(failures.seen(|_| true), BTreeMap::from(expected));
+        failures.add("web", "dev");
+        assert_eq!(failures.seen(|_| true)[&("web", "dev")], 1);
+        // A job that moved to another role leaves its failures behind, too.
+        failures.add("db", "prod");
+        let expected = [(("", ""), 3), (("db", "prod"), 1), (("web", "dev"), 1)];
+        assert_eq!(failures.seen(|_| true), BTreeMap::from(expected));
+    }
+
+    /// The metrics named jobs and roles to readers that may not view the roles.
+    #[test]
+    fn failures_of_hidden_jobs_have_no_name() {
+        let mut failures = JobFailures::default();
+        for (key, role) in [("web", "dev"), ("secret", "prod"), ("other", "prod")] {
+            failures.add(key, role);
+        }
+        let seen = failures.seen(|role| role == "dev");
+        let expected = [(("", ""), 2), (("web", "dev"), 1)];
+        assert_eq!(seen, BTreeMap::from(expected));
+        assert!(JobFailures::default().seen(|_| true).is_empty());
     }
 }

@@ -7,7 +7,6 @@ use meseta_proto::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_statu
 use super::failure::{self, Failure};
 use super::input::Effect;
 use super::job::{Job, KillReason, Phase, Task};
-use super::names::plain;
 use super::outbox::Deferred;
 use super::records::{Key, Outcome};
 use super::state::State;
@@ -300,7 +299,7 @@ impl State {
             End::Failed if is_fault => {
                 self.totals.failed += 1;
                 let role = job.role().to_owned();
-                self.job_failures.add(plain(&name.job), &role);
+                self.job_failures.add(&name.job, &role);
             }
             End::Failed => {}
             End::Lost => self.totals.lost += 1,

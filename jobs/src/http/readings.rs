@@ -216,7 +216,7 @@ pub(super) async fn metrics(permitted: Permitted) -> Result<Reply, Reply> {
     drop(turn);
     let certificate_end = context.authentication.certificate_end();
     let process = metrics::Process::read(certificate_end, context.disk_report.silence().get());
-    match metrics::text(&measures, process) {
+    match metrics::text(&measures, process, &|role| permitted.sees(role)) {
         Ok(text) => Ok(Reply::prometheus(text)),
         Err(error) => {
             let status = StatusCode::INTERNAL_SERVER_ERROR;

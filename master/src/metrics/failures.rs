@@ -1,7 +1,9 @@
 //! Failed tasks by framework and by role, for Prometheus.
 //!
-//! Entered through [`families`]. Invariant: the number of series is limited by [`FRAMEWORKS_MAX`] frameworks and the
-//! roles of the core's counters, and excludes frameworks and roles hidden from the reader.
+//! Entered through [`families`]. Invariant: no more series than [`FRAMEWORKS_MAX`] frameworks and the roles of the core's
+//! counters have, and none with the name of a framework or role that is hidden from the reader.
+
+use std::collections::BTreeMap;
 
 use meseta_resources::Role;
 
@@ -32,7 +34,7 @@ pub(super) fn families(
     )?;
     families.counter(
         "meseta_master_role_tasks_failed_total",
-        "Tasks that ended by a failure, by role and state; an empty role stands for roles beyond the first thousand.",
+        "Tasks that ended by a failure, by role and state; an empty role stands for roles beyond the first thousand, and for roles that the reader may not view.",
         &["role", "state"],
         of_roles(all, seen),
     )
@@ -53,13 +55,15 @@ fn of_frameworks(seen: &Snapshot) -> Series {
 }
 
 fn of_roles(all: &Snapshot, seen: &Snapshot) -> Series {
-    let failures = all.counters.role_failures.iter();
-    let is_seen = |role: &str| {
-        role == OTHER_ROLES || Role::new(role).is_ok_and(|role| seen.viewer_may_view_role(&role))
-    };
-    failures
-        .filter(|((role, _), _)| is_seen(role))
-        .map(|((role, state), count)| (vec![role.to_string(), (*state).to_owned()], *count))
+    let is_seen = |role: &str| Role::new(role).is_ok_and(|role| seen.viewer_may_view_role(&role));
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for ((role, state), count) in &all.counters.role_failures {
+        let role = if is_seen(role) { role } else { OTHER_ROLES };
+        *counts.entry((role, state)).or_default() += count;
+    }
+    let counts = counts.into_iter();
+    counts
+        .map(|((role, state), count)| (vec![role.to_owned(), state.to_owned()], count))
         .collect()
 }
 
@@ -94,6 +98,6 @@ mod tests {
         let authorizer = meseta_access::Authorizer::new(acls, false);
         seen.viewer = authorizer.approver(Some("ada".to_owned()));
         let left = of_roles(&all, &seen);
-        assert_eq!(left, [(vec![String::new(), COMMON.to_owned()], 1)]);
+        assert_eq!(left, [(vec![String::new(), COMMON.to_owned()], 3)]);
     }
 }
