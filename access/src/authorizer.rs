@@ -32,6 +32,17 @@ pub struct Forbidden {
     object: Option<String>,
 }
 
+impl Forbidden {
+    /// The same refusal without the object, for a caller that may not know of the object.
+    #[must_use]
+    pub fn without_object(self) -> Self {
+        Self {
+            object: None,
+            ..self
+        }
+    }
+}
+
 impl std::fmt::Display for Forbidden {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let action = self.action.key();

@@ -80,6 +80,15 @@ pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
     }
 }
 
+/// The answer to a refused caller. It names the user of the executor, container or sandbox only to a caller that may see executors of
+/// this user: to others the answer is the same as for an id that does not exist.
+pub(crate) fn conceal(forbidden: Forbidden, approver: &Approver, user: Option<&str>) -> Forbidden {
+    match user {
+        Some(user) if approver.allows(Action::ViewExecutor, Some(user)) => forbidden,
+        Some(_) | None => forbidden.without_object(),
+    }
+}
+
 /// Snapshot filtered by the caller's permissions; returned unchanged if everything is visible.
 pub(crate) fn filtered(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
     if approver.allows_everything() {
@@ -164,4 +173,37 @@ fn filtered_framework(framework: &Framework, approver: &Approver) -> Arc<Framewo
         completed: over.map(|executor| reduce(executor)).collect(),
         ..framework.clone()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_access::{Acls, Authorizer};
+
+    use super::*;
+
+    /// A refusal told who runs what to callers that may not see any of that.
+    #[test]
+    fn refusals_name_visible_users_only() {
+        let rules = r#"{
+            "permissive": false,
+            "view_executors": [{ "principals": { "values": ["ads"] }, "users": { "values": ["www"] } }]
+        }"#;
+        let rules = Acls::parse(rules).expect("rules");
+        let ads = Authorizer::new(rules, false).approver(Some("ads".to_owned()));
+        let told = |user: Option<&str>| {
+            let refused = ads.check(Action::AccessSandbox, user).expect_err("refused");
+            conceal(refused, &ads, user).to_string()
+        };
+        assert!(
+            told(Some("www")).ends_with("with users 'www'"),
+            "{}",
+            told(Some("www"))
+        );
+        assert_eq!(told(Some("root")), told(None));
+        assert!(
+            told(None).ends_with("not authorized for 'access_sandboxes'"),
+            "{}",
+            told(None)
+        );
+    }
 }

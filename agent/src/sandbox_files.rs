@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 
 use crate::checkpoint::{Layout, RunKey};
 use crate::file_user::path_of;
+use crate::permission;
 
 /// The most bytes of one read: 16 pages.
 pub(crate) const READ_BYTES_MAX: u64 = 16 * 4096;
@@ -203,7 +204,8 @@ impl Sandboxes {
             return Ok(());
         };
         let allowed = reader.check(Action::AccessSandbox, user);
-        allowed.map_err(FilesError::Forbidden)
+        let conceal = |forbidden| permission::conceal(forbidden, reader, user);
+        allowed.map_err(conceal).map_err(FilesError::Forbidden)
     }
 
     fn allow_owner(&self, owner: u32) -> Result<(), FilesError> {

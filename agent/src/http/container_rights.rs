@@ -31,13 +31,14 @@ pub(super) async fn authorize(
     found: Option<&Found>,
 ) -> Result<(), Reply> {
     let (nested, alone) = permission::container(kind);
+    let mut user = None;
     let decision = if caller.approver.allows_everything() {
         Ok(())
     } else {
         let snapshot = context.snapshot().await?;
         let outer = id.and_then(|id| executor_user(&snapshot, id));
-        let user = found.map(|found| found.user().to_owned());
-        let user = user.or_else(|| outer.clone());
+        user = found.map(|found| found.user().to_owned());
+        user = user.or_else(|| outer.clone());
         let action = match id {
             Some(id) if id.parent.is_none() && user.is_none() => alone,
             _ => nested,
@@ -59,7 +60,8 @@ pub(super) async fn authorize(
             outcome.as_deref().unwrap_or("allowed"),
         );
     }
-    Ok(decision?)
+    let conceal = |forbidden| permission::conceal(forbidden, &caller.approver, user.as_deref());
+    Ok(decision.map_err(conceal)?)
 }
 
 /// Whether a container is nested in that of the calling executor.
@@ -105,10 +107,11 @@ pub(super) fn authorize_launch(
         None => caller.check(Action::LaunchStandaloneContainer, None),
         Some(_) => caller
             .check(under_parent, outer.as_deref())
-            .and_then(|()| caller.check(as_user, own.or(outer).as_deref())),
+            .and_then(|()| caller.check(as_user, own.or(outer.clone()).as_deref())),
     };
     let outcome = decision.as_ref().err().map(ToString::to_string);
     let outcome = outcome.as_deref().unwrap_or("allowed");
     caller.audit(under_parent.key(), &id.value, outcome);
-    Ok(decision?)
+    let conceal = |forbidden| permission::conceal(forbidden, &caller.approver, outer.as_deref());
+    Ok(decision.map_err(conceal)?)
 }

@@ -15,6 +15,7 @@ use super::reply::List;
 use super::routes::Permitted;
 use crate::context::Context;
 use crate::core::Snapshot;
+use crate::permission;
 use crate::sandbox_files::{Entry, FilesError, NamedRun, Sandboxes};
 use meseta_daemon::query::Query;
 
@@ -63,7 +64,8 @@ async fn on_disk<T: Send + 'static>(
         }
         // All files belong to the agent's user; the executor's user is known from the launch.
         let allowed = reader.check(Action::AccessSandbox, user.as_deref());
-        allowed.map_err(FilesError::Forbidden)?;
+        let conceal = |forbidden| permission::conceal(forbidden, &reader, user.as_deref());
+        allowed.map_err(conceal).map_err(FilesError::Forbidden)?;
         work(sandboxes)
     });
     read.await.map_err(unread)?.map_err(Reply::from)

@@ -283,13 +283,13 @@ async fn change(permitted: Permitted, name: &str, action: &str) -> Result<Reply,
             let (wanted, asked) = (key.clone(), *version);
             let target = move |state: &State| state.revert_target(&wanted, asked);
             let (target, authority) = context.handle.read(target).await??;
-            permission::run(&caller.approver, &authority, &context.user)?;
+            permission::run_existing(&caller.approver, &authority, &context.user)?;
             permission::replace(&caller.approver, &authority, &seen, &context.user)?;
             // The revert goes to the checked version, even if another became healthy since.
             *version = Some(target);
         }
         _ => {
-            permission::run(&caller.approver, &seen.present, &context.user)?;
+            permission::run_existing(&caller.approver, &seen.present, &context.user)?;
             permission::replace(&caller.approver, &seen.present, &seen, &context.user)?;
         }
     }

@@ -17,6 +17,21 @@ pub(super) fn run(approver: &Approver, authority: &Authority, user: &str) -> Res
     approver.check(Action::RunTask, Some(user))
 }
 
+/// Checks that the caller may start tasks as a version of a job does that exists. The refusal names the user to a caller alone that
+/// sees the jobs of the role.
+pub(super) fn run_existing(
+    approver: &Approver,
+    authority: &Authority,
+    user: &str,
+) -> Result<(), Forbidden> {
+    run(approver, authority, user).map_err(|forbidden| {
+        match approver.allows(Action::ViewRole, Some(&authority.role)) {
+            true => forbidden,
+            false => forbidden.without_object(),
+        }
+    })
+}
+
 /// Returns the permission check for the core; `user` is the user of tasks whose job names none.
 pub(crate) fn may_run(approvers: Approvers, user: String) -> MayRun {
     MayRun::new(move |principal, authority| {
@@ -50,7 +65,7 @@ pub(super) fn replace(
     let earlier = [Some(&seen.present), seen.rollback.as_ref()];
     let others = earlier.into_iter().flatten().filter(|one| *one != new);
     for authority in others {
-        run(approver, authority, user)?;
+        run_existing(approver, authority, user)?;
     }
     Ok(())
 }
@@ -137,6 +152,9 @@ mod tests {
             let replaced = replace(&ann, &version_of("www"), &seen, "root");
             assert_eq!(replaced.is_ok(), may_replace, "{seen:?}");
         }
+        // The user of a job that the caller does not see stays unknown.
+        let refused = run_existing(&ann, &version_of("canary"), "root").expect_err("refused");
+        assert!(!refused.to_string().contains("canary"), "{refused}");
         assert_eq!(own_user(&ann, "root").as_deref(), Some("www"));
         assert_eq!(own_user(&ann, "www"), None);
         let unnamed = Authority {

@@ -51,7 +51,8 @@ impl Handle {
             let principal = self.principal_of(&framework_id).await?;
             // A caller without any such permission learns nothing about existing frameworks.
             let principal = principal.unwrap_or_default();
-            caller.check(Permission::TeardownFramework, Some(&principal))
+            let permitted = caller.check(Permission::TeardownFramework, Some(&principal));
+            permitted.map_err(Forbidden::without_object)
         };
         let object = framework_id.clone();
         let request = Request::Teardown {
