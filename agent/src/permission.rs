@@ -83,10 +83,15 @@ pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
 /// The answer to a refused caller. It names the user of the executor, container or sandbox only to a caller that may see executors of
 /// this user: to others the answer is the same as for an id that does not exist.
 pub(crate) fn conceal(forbidden: Forbidden, approver: &Approver, user: Option<&str>) -> Forbidden {
-    match user {
-        Some(user) if approver.allows(Action::ViewExecutor, Some(user)) => forbidden,
-        Some(_) | None => forbidden.without_object(),
+    match sees_executors(approver, user) {
+        true => forbidden,
+        false => forbidden.without_object(),
     }
+}
+
+/// Whether a caller may see executors of this user, if the user is known.
+pub(crate) fn sees_executors(approver: &Approver, user: Option<&str>) -> bool {
+    user.is_some_and(|user| approver.allows(Action::ViewExecutor, Some(user)))
 }
 
 /// Snapshot filtered by the caller's permissions; returned unchanged if everything is visible.

@@ -41,7 +41,7 @@ pub(crate) fn client(limit: Option<Duration>) -> Agent {
         .max_redirects(0)
         .timeout_global(limit)
         .timeout_connect(Some(TIMEOUT))
-        .timeout_recv_response(Some(TIMEOUT))
+        .timeout_recv_response(Some(limit.unwrap_or(TIMEOUT).max(TIMEOUT)))
         .build();
     config.into()
 }
