@@ -6,8 +6,10 @@
 //! caller here waits for the disk, and time in which the daemon's own process stood still is not counted as silence.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The time without a response after which a disk is reported: longer than a slow disk takes for a burst of writes.
@@ -18,6 +20,12 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The time between two checks of [`watch`].
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The silence of the disk for which the end of a daemon waits: less than service managers wait before SIGKILL.
+const END_SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The time between two looks at a thread that is to end.
+const END_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The heartbeat of a thread that uses the disk. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +117,13 @@ impl DiskSilence {
     pub fn reported(&self) -> Option<Duration> {
         Some(self.get()).filter(|silence| *silence >= SILENT_AFTER)
     }
+
+    /// Completes once there is a silence to be reported.
+    pub async fn until_reported(&self) {
+        while self.reported().is_none() {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
 }
 
 /// Checks once a second whether the disk responds, and updates `silence`. Calls `report` with `true` when the disk has not
@@ -123,6 +138,52 @@ pub async fn watch(pulse: DiskPulse, silence: DiskSilence, report: impl Fn(bool)
             report(is_silent);
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Returns what work of a daemon's start gives that uses the disk, or `None` if the daemon is told to end before. The log names the
+/// disk of `path` each time that the work has taken another [`SILENT_AFTER`]. The work must not block its thread.
+pub async fn wait_at_start<T>(
+    path: &Path,
+    end: impl Future<Output = ()>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::pin!(work);
+    tokio::pin!(end);
+    let mut waited = Duration::ZERO;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            () = &mut end => {
+                tracing::warn!(path = %path.display(), "told to end during the start");
+                return None;
+            }
+            () = tokio::time::sleep(SILENT_AFTER) => {
+                waited += SILENT_AFTER;
+                tracing::error!(
+                    path = %path.display(), seconds = waited.as_secs(),
+                    "the start waits for the disk of the work directory, which does not answer"
+                );
+            }
+        }
+    }
+}
+
+/// Waits for the end of a thread that writes to the disk, for as long as the disk answers. A daemon does not stay for a disk that
+/// does not: nothing was promised of the writes that are left.
+pub fn join_writer(writer: JoinHandle<()>, pulse: DiskPulse) {
+    let begun = Instant::now();
+    let mut watch = SilenceWatch::new(pulse, begun);
+    while !writer.is_finished() {
+        if watch.look(Instant::now()) >= END_SILENCE_MAX {
+            tracing::error!("the disk does not answer: ending without the last writes");
+            return;
+        }
+        std::thread::sleep(END_LOOK_INTERVAL);
+    }
+    if writer.join().is_err() {
+        tracing::error!("the thread that writes to the disk panicked");
     }
 }
 
@@ -203,5 +264,38 @@ mod tests {
         look_for(&mut watch, &mut now, 2);
         now += 3600 * SECOND;
         assert!(watch.look(now) <= 4 * SECOND);
+    }
+    /// SIGTERM did not end a daemon whose start waited for its disk.
+    #[tokio::test(start_paused = true)]
+    async fn hung_start_ends_when_told() {
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let hung = tokio::spawn(async move {
+            let end = async {
+                let _ended = told.await;
+            };
+            wait_at_start(Path::new("/w"), end, std::future::pending::<()>()).await
+        });
+        tokio::time::sleep(10 * SILENT_AFTER).await;
+        assert!(!hung.is_finished());
+        drop(tell);
+        assert_eq!(hung.await.expect("no panic"), None);
+        let slow = tokio::time::sleep(3 * SILENT_AFTER);
+        let waited = wait_at_start(Path::new("/w"), std::future::pending(), slow).await;
+        assert_eq!(waited, Some(()));
+    }
+
+    /// SIGTERM did not end a daemon whose last write waited for its disk.
+    #[test]
+    fn hung_writer_delays_no_end_for_long() {
+        let pulse = DiskPulse::default();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        pulse.begin();
+        let hung = std::thread::spawn(move || {
+            let _ended = held.recv();
+        });
+        join_writer(hung, pulse.clone());
+        drop(release);
+        pulse.end();
+        join_writer(std::thread::spawn(|| ()), pulse);
     }
 }

@@ -4,10 +4,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use meseta_access::Approver;
 use meseta_allocator::Explanation;
 use meseta_daemon::authentication::Caller;
+use meseta_daemon::disk_pulse::DiskSilence;
 use meseta_etcd::leadership::{Fence, Role, Standing};
 use meseta_proto::Invalid;
 use meseta_proto::budget::Charge;
@@ -34,6 +36,9 @@ pub(crate) const COMMANDS_MAX: usize = 4_096;
 /// The number of frames that wait for one agent; an agent that far behind registers again.
 pub(crate) const FRAMES_MAX: usize = 65_536;
 
+/// The time that a call has which comes while the disk of the registry does not answer: most calls need no write.
+const SILENT_CALL_WAIT: Duration = Duration::from_secs(5);
+
 /// The handle to the core. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
@@ -42,6 +47,8 @@ pub(crate) struct Handle {
     /// The role of this master, which decides whether the core accepts changes, and the fence until which it may show
     /// anything.
     pub(crate) standing: Standing,
+    /// How long the disk of the registry has not answered.
+    pub(crate) disk_silence: DiskSilence,
     pub(crate) connections: Arc<AtomicU64>,
     /// The limits of queued bytes.
     pub(crate) budgets: Arc<Budgets>,
@@ -132,6 +139,7 @@ impl Handle {
             commands,
             queries,
             standing: standing.clone(),
+            disk_silence: DiskSilence::default(),
             connections: Arc::new(AtomicU64::new(1)),
             budgets: Arc::new(budgets),
             views: Arc::default(),
@@ -164,8 +172,8 @@ impl Handle {
         self.send(Command::Input(input, None)).await
     }
 
-    /// Sends a request to the core, and waits for its answer. A master that may not act now returns an error, also to
-    /// callers that already wait.
+    /// Asks the core for something, and waits for its answer. A master that may not act at the moment, or whose registry does not
+    /// answer, says so, also to those who wait already.
     pub(crate) async fn ask(
         &self,
         request: Request,
@@ -174,6 +182,14 @@ impl Handle {
         if let Some(reason) = self.standing.suspended() {
             return Ok(Answer::Unavailable(format!(
                 "This master takes no changes at the moment: {reason}"
+            )));
+        }
+        if let Some(silence) = self.disk_silence.reported()
+            && !matches!(request, Request::Call { .. })
+        {
+            return Ok(Answer::Unavailable(format!(
+                "This master takes no changes at the moment: the disk of the registry has not answered for {} seconds",
+                silence.as_secs()
             )));
         }
         let (answer, answered) = oneshot::channel();
@@ -185,9 +201,16 @@ impl Handle {
         .await?;
         let mut role = self.standing.role.clone();
         let until_suspended = role.wait_for(|role| matches!(role, Role::Suspended { .. }));
+        let until_silent = async {
+            self.disk_silence.until_reported().await;
+            tokio::time::sleep(SILENT_CALL_WAIT).await;
+        };
         tokio::select! {
             biased;
             answer = answered => answer.map_err(|_| Closed),
+            () = until_silent => Ok(Answer::Unavailable(
+                "The disk of the registry does not answer; whether the change is made is not known yet".to_owned(),
+            )),
             Ok(_) = until_suspended => Ok(Answer::Unavailable(
                 "This master cannot act at the moment; whether the change is made is not known yet".to_owned(),
             )),
@@ -236,5 +259,67 @@ impl Handle {
 
     pub(crate) async fn send(&self, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_daemon::disk_pulse::SILENT_AFTER;
+    use meseta_etcd::leadership::ProvenLeader;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::core::Administration;
+
+    fn handle() -> (Handle, Inbox, watch::Sender<Role>) {
+        let (role, told) = watch::channel(Role::Leading);
+        let standing = Standing {
+            role: told,
+            fence: Fence::never(),
+            proven: ProvenLeader::any(),
+        };
+        let (handle, inbox) = Handle::new(Budgets::of(1 << 30), standing);
+        (handle, inbox, role)
+    }
+
+    fn change() -> Request {
+        Request::Administer {
+            administration: Box::new(Administration::UpdateWeights(Vec::new())),
+            approver: meseta_access::Authorizer::everything().approver(None),
+        }
+    }
+
+    fn is_unavailable(answer: &Result<Answer, Closed>, words: &str) -> bool {
+        matches!(answer, Ok(Answer::Unavailable(text)) if text.contains(words))
+    }
+
+    /// A change waited for as long as the disk of the registry did not answer.
+    #[tokio::test(start_paused = true)]
+    async fn silent_disk_ends_changes_with_an_error() {
+        let (handle, mut inbox, _role) = handle();
+        let silence = handle.disk_silence.clone();
+        let waiting = tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.ask(change(), None).await }
+        });
+        let taken = inbox.commands.recv().await.expect("the command");
+        silence.set(SILENT_AFTER);
+        let answer = waiting.await.expect("no panic");
+        assert!(is_unavailable(&answer, "not known yet"), "{answer:?}");
+        // The next change is refused before the core knows of it.
+        let answer = handle.ask(change(), None).await;
+        assert!(is_unavailable(&answer, "for 30 seconds"), "{answer:?}");
+        assert!(inbox.commands.try_recv().is_err());
+        drop(taken);
+        silence.set(Duration::ZERO);
+        let asking = handle.ask(change(), None);
+        let answering = async {
+            let Some(Command::Request { answer, .. }) = inbox.commands.recv().await else {
+                panic!("no request");
+            };
+            answer.send(Answer::Done).expect("it is waited for");
+        };
+        let (answer, ()) = tokio::join!(asking, answering);
+        assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
     }
 }

@@ -123,6 +123,7 @@ pub fn run(
 }
 
 async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
+    let mut end = env.shutdown;
     let options = flags.options()?;
     let (authentication, certificate) = flags
         .access
@@ -130,7 +131,9 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         .build()?;
     let call_rate_limit = CallRateLimit::new(options.rate_limits.as_ref());
     let registry = registry_of(&flags)?;
-    prepare_work_dir(&flags.work_dir)?;
+    if !prepare_work_dir(&flags.work_dir, &mut end).await? {
+        return Ok(());
+    }
     // The port comes first: a master that cannot listen must not start a new epoch.
     let listener = listen(SocketAddr::new(flags.ip, flags.port))?;
     let address = listener.local_addr().map_err(|source| RunError::Listen {
@@ -148,20 +151,14 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         RegistryOf::One(_) => Fence::never(),
         RegistryOf::Several(_) => Fence::closed(),
     };
-    let kind = tls::DaemonKind::Master;
-    let proof = required_proof(kind, certificate.as_ref(), flags.insecure);
+    let proof = required_proof(
+        tls::DaemonKind::Master,
+        certificate.as_ref(),
+        flags.insecure,
+    );
     let standing = standing(role, fence, proof.clone());
     let (handle, inbox) = Handle::new(Budgets::of(options.memory_budget), standing);
-    let metrics = Arc::new(Metrics {
-        registry: match &registry {
-            RegistryOf::One(Kind::Embedded { work_dir }) => Some(registry::registry_path(work_dir)),
-            RegistryOf::One(Kind::InMemory) | RegistryOf::Several(_) => None,
-        },
-        role: Some(handle.standing.role.clone()),
-        registry_read: OnceLock::new(),
-        disk_silence: DiskSilence::default(),
-        certificate: certificate.clone(),
-    });
+    let metrics = Arc::new(metrics(&registry, &handle, certificate.clone()));
     let (masters_told, masters) = watch::channel(vec![identity.address()]);
     let cores = Cores {
         masters: masters_told,
@@ -176,7 +173,10 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let core_shutdown = CancellationToken::new();
     // A single master reads its registry before it serves.
     let core = cores.core(registry, inbox, role_told, core_shutdown.clone());
-    let core = core.await?;
+    let Some(core) = disk_pulse::wait_at_start(&flags.work_dir, &mut end, core).await else {
+        return Ok(());
+    };
+    let core = core?;
     let context = Arc::new(Context {
         handle: handle.clone(),
         identity,
@@ -219,7 +219,7 @@ async fn start(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     if let Some(started) = env.started {
         let _unsent = started.send(Health { handle });
     }
-    wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
+    wait_for_end(end, core_task, core_shutdown, serving, shutdown).await
 }
 
 /// The standing of a master that redirects clients only to a leader with a certificate of a master.
@@ -544,11 +544,40 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
     }
 }
 
-fn prepare_work_dir(path: &Path) -> Result<(), RunError> {
-    work_dir::prepare(path, &registry::FILES).map_err(|source| RunError::WorkDir {
+/// Prepares the work directory. Returns false if the master is told to end before.
+async fn prepare_work_dir(
+    path: &Path,
+    end: &mut (impl Future<Output = ()> + Unpin),
+) -> Result<bool, RunError> {
+    let work_dir = path.to_owned();
+    let preparing =
+        tokio::task::spawn_blocking(move || work_dir::prepare(&work_dir, &registry::FILES));
+    let Some(prepared) = disk_pulse::wait_at_start(path, end, preparing).await else {
+        return Ok(false);
+    };
+    let prepared = prepared.map_err(|_| RunError::Core)?;
+    prepared.map_err(|source| RunError::WorkDir {
         path: path.to_owned(),
         source,
-    })
+    })?;
+    Ok(true)
+}
+
+fn metrics(
+    registry: &RegistryOf,
+    handle: &Handle,
+    certificate: Option<Arc<tls::Served>>,
+) -> Metrics {
+    Metrics {
+        registry: match registry {
+            RegistryOf::One(Kind::Embedded { work_dir }) => Some(registry::registry_path(work_dir)),
+            RegistryOf::One(Kind::InMemory) | RegistryOf::Several(_) => None,
+        },
+        role: Some(handle.standing.role.clone()),
+        registry_read: OnceLock::new(),
+        disk_silence: handle.disk_silence.clone(),
+        certificate,
+    }
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {

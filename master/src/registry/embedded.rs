@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use meseta_daemon::disk_pulse::DiskPulse;
+use meseta_daemon::disk_pulse::{self, DiskPulse};
 use prost::Message;
 use redb::{Database, Durability, TableDefinition};
 use rustix::fs::{Mode, OFlags};
@@ -44,6 +44,7 @@ pub struct Embedded {
     /// wait for the disk.
     queue: Option<Sender<(Lsn, Mutation)>>,
     writer: Option<JoinHandle<()>>,
+    pulse: DiskPulse,
 }
 
 impl Embedded {
@@ -62,6 +63,7 @@ impl Embedded {
         } = opening::open(path)?;
         let (queue, waiting) = channel();
         let path = path.to_owned();
+        let writer_pulse = pulse.clone();
         let writer = std::thread::Builder::new()
             .name("registry".to_owned())
             .spawn(move || {
@@ -71,7 +73,7 @@ impl Embedded {
                     &path,
                     &waiting,
                     &on_persisted,
-                    &pulse,
+                    &writer_pulse,
                     &mut state,
                 );
             })
@@ -79,6 +81,7 @@ impl Embedded {
         let registry = Self {
             queue: Some(queue),
             writer: Some(writer),
+            pulse,
         };
         Ok((recovered, registry))
     }
@@ -103,10 +106,8 @@ impl Registry for Embedded {
 
     fn close(mut self: Box<Self>) {
         self.queue = None;
-        if let Some(writer) = self.writer.take()
-            && writer.join().is_err()
-        {
-            tracing::error!("the registry's writer panicked");
+        if let Some(writer) = self.writer.take() {
+            disk_pulse::join_writer(writer, self.pulse);
         }
     }
 }

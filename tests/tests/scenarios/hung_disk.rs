@@ -15,11 +15,13 @@ use crate::enforcement::standing_offer;
 
 meseta_tests::scenarios! {
     unless_freezing:
-        frozen_work_disk_delays_no_kill_and_is_reported;
+        frozen_work_disk_delays_no_kill_and_is_reported,
+        frozen_registry_ends_writes_with_an_error;
     unless_dead_mount:
         dead_mount_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::fuse),
         start_on_dead_mount_ends_on_sigterm,
-        recovery_on_dead_mount_ends_on_sigterm;
+        recovery_on_dead_mount_ends_on_sigterm,
+        start_of_master_on_dead_mount_ends_on_sigterm;
     unless_nfs:
         dead_nfs_server_affects_its_own_users_alone = || mount_affects_its_own_users_alone(DeadMount::nfs);
 }
@@ -141,6 +143,69 @@ fn frozen_work_disk_delays_no_kill_and_is_reported() {
     framework.until_state("steady", "TASK_KILLED");
 }
 
+/// Changes the weight of a role, and returns the status and the answer.
+fn set_weight(master: &Daemon) -> (u16, String) {
+    let url = format!("{}/weights", master.url);
+    let body = r#"[{"role": "ads", "weight": 2.0}]"#;
+    let answer = http::put_within(REPORT_MAX, &url, body).expect("an answer");
+    (answer.status, answer.text())
+}
+
+fn frozen_registry_ends_writes_with_an_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = dir.path().join("master");
+    SmallDisk::Ext4 {
+        mib: 64,
+        inodes: 4096,
+    }
+    .mount_at(&disk);
+    let _mounted = Mounted(disk.clone());
+    let flags = ["--ip=127.0.0.1".to_owned(), "--port=0".to_owned()];
+    let mut master = Daemon::start("master", &disk, &flags);
+    assert_eq!(set_weight(&master).0, 200);
+    let health = |master: &Daemon| http::get(&format!("{}/health", master.url));
+
+    let frozen = Frozen::freeze(&disk);
+    // The change waits for the disk until the disk is known not to answer.
+    let (status, said) = set_weight(&master);
+    assert_eq!(status, 503, "{said}");
+    assert!(said.contains("not known yet"), "{said}");
+    let sick = health(&master);
+    assert_eq!(sick.status, 503);
+    assert!(
+        sick.text().contains("disk of the registry"),
+        "{}",
+        sick.text()
+    );
+    let (status, said) = set_weight(&master);
+    assert_eq!(status, 503, "{said}");
+    assert!(said.contains("takes no changes at the moment"), "{said}");
+    for page in ["/state", "/weights", "/metrics", "/redirect", "/roles"] {
+        master.page(page);
+    }
+
+    drop(frozen);
+    wait::eventually("the master is well again", REPORT_MAX, || {
+        (health(&master).status == 200).then_some(())
+    });
+    assert_eq!(set_weight(&master).0, 200);
+    assert!(
+        master
+            .log_text()
+            .contains("the disk of the registry answers again")
+    );
+    assert!(master.terminate(PATIENCE).success());
+}
+
+/// A file system that the drop unmounts.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
 /// Returns a task that has a path of the machine at `mounted`.
 fn with_volume(offer: &Value, id: &str, host_path: &Path) -> Value {
     let mut task = task(offer, id, "exec sleep 600", SMALL);
@@ -196,6 +261,25 @@ fn recovery_on_dead_mount_ends_on_sigterm() {
     let _dead = DeadMount::fuse(&containers.join("left"));
     cluster.respawn_agent(0);
     assert_start_waits_and_ends(&mut cluster.agents[0], "recover containers");
+}
+
+fn start_of_master_on_dead_mount_ends_on_sigterm() {
+    let flags = ["--ip=127.0.0.1", "--port=0"];
+    start_on_dead_mount_ends("master", &flags);
+}
+
+fn start_on_dead_mount_ends(daemon: &str, flags: &[&str]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let work_dir = dir.path().join("work");
+    let _dead = DeadMount::fuse(&work_dir);
+    let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let mut daemon = Daemon::spawn_at("", &[], daemon, &work_dir, &flags);
+    wait::eventually("the log names the disk", REPORT_MAX, || {
+        let text = "the start waits for the disk of the work directory";
+        daemon.log_text().contains(text).then_some(())
+    });
+    let status = daemon.terminate(PATIENCE);
+    assert!(status.success(), "{status}");
 }
 
 fn mount_affects_its_own_users_alone(mount: fn(&Path) -> DeadMount) {
